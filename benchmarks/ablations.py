@@ -35,7 +35,7 @@ from flows.operations.budgets import Meter, Spending
 from flows.operations.config import BudgetConfig
 from flows.plan import evaluation_id, policy_id, synthesis_id
 from flows.stage_run import StageRun
-from rl.training.monitor import TrainingHalted
+from rl.learner.metrics import TrainingHalted
 from warehouse import Lake
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
@@ -183,7 +183,7 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     from flows.stages.synthesis.context import SynthesisContext
     from flows.stages.synthesis.examples import documents
     from flows.stages.training import encode, finish
-    from rl.training.cpt import train_cpt
+    from rl.supervised.cpt import train_cpt
     from synth.parts import CPT_KINDS
 
     read = {"has": own_decisions, "documents": documents}[str(variant.made)]

@@ -32,7 +32,7 @@ from flows.overrides import apply_overrides
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from flows.stages.reinforcement import reinforce
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Run, Trajectory
 

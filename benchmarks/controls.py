@@ -36,16 +36,16 @@ from flows.plan import evaluation_id, policy_id
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, reward_trajectories, weights_of
-from rl.training.supervised_config import SftConfig
+from rl.supervised.config import SftConfig
 from synth.parts import SFT_KINDS
 from warehouse import Example, Run, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
-    from rl.rollouts.base import RolloutRequest
+    from rl.curriculum import Curriculum
+    from rl.rollouts.agent_loop import RolloutRequest
     from rl.rollouts.rollout import Rollouts
-    from rl.training.curriculum import Curriculum
 
 ITERATION = 1
 SFT, RL = policy_id(ITERATION, "sft"), policy_id(ITERATION, "rl")
@@ -348,7 +348,7 @@ def _successes(sampled: Sequence[Trajectory], per_task: int) -> list[Example]:
 
 def _curriculum(context: RunContext) -> Curriculum:
     """That of RL, from its beginning: the same tasks, drawn by the same seed."""
-    from rl.training.curriculum import Curriculum
+    from rl.curriculum import Curriculum
 
     return Curriculum(context.config.for_turn(ITERATION).rl.horizon, _tasks(context), seed_from(context.config.seed, "rl", ITERATION))
 

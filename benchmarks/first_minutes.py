@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import evidence
 from benchmarks.evidence_tables import Record, first_minutes
-from rl.devices import torch_threads
+from rl.hardware import torch_threads
 
 DRY = '"$1/bin/flywheel" run --profile quickstart --home "$1/home" --dry-run > /dev/null'
 BACKEND = '$(test -n "$UV_FIND_LINKS" || echo --torch-backend cpu)'

@@ -26,7 +26,7 @@ from warehouse.digests import digest
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "runs" / "golden"
-TESTS = ("tests/rl/loop/test_reinforce.py", "tests/rl/loop/test_workers.py", "tests/rl/training/test_critic.py", "-k", "resum or worker")
+TESTS = ("tests/rl/loop/test_reinforce.py", "tests/rl/loop/test_workers.py", "tests/rl/learner/test_critic.py", "-k", "resum or worker")
 ROWS = {
     "tasks": "SELECT key, digest FROM tasks ORDER BY ALL",
     "examples": "SELECT id FROM examples ORDER BY ALL",

@@ -2,7 +2,7 @@
 
 Tokens a second and MFU of RL and CPT steps, full and with adapters, of Qwen2 architectures of 0.5 and 1.5 B with random weights at 2 k,
 8 k, 32 k and 64 k tokens; the peak of memory beside what `flywheel plan` says; the error of log-probabilities in bfloat16 against
-float32, as NeMo RL defines it (`rl/training/speed.py`; random weights have flat distributions, so that of a trained policy is larger); and
+float32, as NeMo RL defines it (`rl/learner/metrics.py`; random weights have flat distributions, so that of a trained policy is larger); and
 whether two steps repeat bit by bit. Two rows are the architectures of prime-rl's published figures of one H100 (`benchmarks/baselines` of
 its repository; the second comes without a length, and the longest is taken), printed beside them. `benchmarks/learner.py` measures.
 

@@ -26,23 +26,29 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen3Config
 
-from rl.devices import device_of, model_flops_utilisation, training_flops
 from rl.engines.base import WeightProbe
+from rl.hardware import (
+    GIB,
+    Architecture,
+    LearnerMemory,
+    Pass,
+    device_of,
+    learner_memory,
+    model_flops_utilisation,
+    trained_matrices,
+    training_flops,
+)
+from rl.learner.batches import rows_of
+from rl.learner.config import LearnerConfig, LoraConfig, MonitorConfig, ReinforceConfig, computes_in_bfloat16
 from rl.learner.local import LocalLearner
+from rl.learner.metrics import Alert, MetricMonitor, device_name, sampler_errors
+from rl.learner.trainers import run_trainer
 from rl.loop import ReinforceLoop
-from rl.memory import GIB, Architecture, LearnerMemory, Pass, learner_memory, trained_matrices
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.examples import EncodedExample
-from rl.training.base import run_trainer
-from rl.training.batches import rows_of
-from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.filters import Collected, RejectedSample
-from rl.training.monitor import Alert, MetricMonitor
-from rl.training.optimizer_config import LearnerConfig, LoraConfig
-from rl.training.precision import computes_in_bfloat16
-from rl.training.speed import device_name, sampler_errors
-from rl.training.supervised import packed_trainer
-from rl.training.supervised_config import CptConfig
+from rl.rollouts.collect import Collected, RejectedSample
+from rl.supervised.config import CptConfig
+from rl.supervised.training import packed_trainer
 from warehouse import Outcome, StopReason, Trajectory, Turn
 
 Stage = Literal["rl", "cpt"]

@@ -35,15 +35,15 @@ from eval.graders.choice import verifiers_of
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
+from rl.curriculum import CurriculumConfig, sample_tasks
 from rl.engines.base import WeightProbe
+from rl.learner.metrics import Alert
 from rl.loop import train
 from rl.retrieval.search import SearchIndex
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.collect import Collected, RejectedSample
 from rl.rollouts.rollout import Rollouts
-from rl.training.curriculum import CurriculumConfig, sample_tasks
-from rl.training.filters import Collected, RejectedSample
-from rl.training.monitor import Alert
 from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
 

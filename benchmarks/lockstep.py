@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from rl.engines.base import Generation, Generator, Sampling
 from rl.renderers.base import Dialect
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import EnvironmentHandle, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, EnvironmentHandle, RolloutRequest
 from rl.rollouts.config import Limits
 from warehouse import Trajectory
 

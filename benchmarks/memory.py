@@ -4,9 +4,9 @@
     python -m benchmarks.memory --policy models/smollm2 --contexts 1024,32768 --layers 2 --attention varlen sdpa
 
 Each measurement is a process of its own that loads a policy and makes two steps on two trajectories of so many tokens together, joined in
-one row: forward, the log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward,
+one row: forward, the log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/learner/packing.py`), backward,
 clipping, AdamW. `measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is
-`rl/memory.py`'s. `--attention sdpa` has the same row under a mask of tokens times tokens, which nobody plans for. `--layers` takes the
+`rl/hardware.py`'s. `--attention sdpa` has the same row under a mask of tokens times tokens, which nobody plans for. `--layers` takes the
 first of the policy's layers alone, for a machine with less memory; `--critic` puts a value head on it. With `--keep` a row takes the place
 of the one of the same settings that is there.
 """
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.memory import Architecture, Pass, learner_memory
+from rl.hardware import Architecture, Pass, learner_memory
 
 SETTINGS = ("layers", "bfloat16", "checkpointing", "critic", "tokens", "attention")
 """What tells the rows of a file of results apart."""
@@ -54,12 +54,10 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     """What one process takes, in bytes, and how many tokens it scored."""
     import torch
 
+    from rl.learner.config import OptimizerConfig
+    from rl.learner.losses import Critic
+    from rl.learner.packing import borders, chosen_scores, joins_rows, row_positions, set_attention
     from rl.policies.policy import load_policy
-    from rl.training.attention import joins_rows, set_attention
-    from rl.training.critic import Critic
-    from rl.training.optimizer_config import OptimizerConfig
-    from rl.training.packing import borders, row_positions
-    from rl.training.token_scores import chosen_scores
 
     torch.set_num_threads(1)
     torch.ones(64, 64, requires_grad=True).mm(torch.ones(64, 64)).sum().backward()  # what libraries allocate for themselves

@@ -27,8 +27,8 @@ import torch
 
 from benchmarks import evidence
 from benchmarks.learner import Unpublished, learn_again
+from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.policies.policy import load_policy
-from rl.training.config import MonitorConfig, ReinforceConfig
 from warehouse import Lake, Outcome, Trajectory
 
 ATTENTIONS = {"shared": "varlen", "packed": "varlen", "padded": "sdpa"}

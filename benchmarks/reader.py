@@ -22,7 +22,7 @@ from benchmarks.reading import reading_texts
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
-from rl.training.supervised_config import CptConfig
+from rl.supervised.config import CptConfig
 from synth.worlds.world import world_words
 from warehouse.digests import digest_files, seed_from
 from warehouse.records import Example, Part, PartKind
@@ -54,7 +54,7 @@ def main() -> None:
 def make(folder: Path, tokens: int, seed: int) -> dict[str, Any]:
     """Train the policy, and write it into `folder` in bfloat16; returns what training measured."""
     from flows.stages.training import encode
-    from rl.training.cpt import train_cpt
+    from rl.supervised.cpt import train_cpt
 
     texts = list(reading_texts(int(tokens * TEXTS_A_TOKEN), seed))
     with TemporaryDirectory(dir=Path.cwd()) as draft:

@@ -34,7 +34,7 @@ from flows.stages.synthesis.context import read_sources
 from rl.engines.base import Sampling
 from rl.policies.policy import load_policy
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.policies.logprob_check import logprob_differences

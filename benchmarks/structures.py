@@ -113,7 +113,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def judge_of(rollouts: Rollouts, horizon: int) -> Judge:
     """The policy's greedy tries within a horizon."""
-    from rl.rollouts.base import RolloutRequest
+    from rl.rollouts.agent_loop import RolloutRequest
 
     def judge(tasks: Sequence[Task]) -> list[Outcome]:
         requests = [

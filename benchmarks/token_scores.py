@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from rl.training.token_scores import chosen_scores
+from rl.learner.packing import chosen_scores
 
 ROWS, TOKENS, WRITTEN = 8, 300, 50
 SIZES = {

@@ -21,14 +21,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from rl.learner.config import LearnerConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
-from rl.training.cpt import train_cpt
-from rl.training.optimizer_config import LearnerConfig
-from rl.training.packing import PackingCollator, pack_examples, packed_share
-from rl.training.supervised import train_sft
-from rl.training.supervised_config import CptConfig, SftConfig, SupervisedConfig
+from rl.supervised.config import CptConfig, SftConfig, SupervisedConfig
+from rl.supervised.cpt import train_cpt
+from rl.supervised.training import PackingCollator, pack_examples, packed_share, train_sft
 
 LENGTHS = (24, 160)
 """Tokens of the shortest and of the longest example."""

@@ -24,9 +24,9 @@ from benchmarks import evidence
 from benchmarks.evidence_tables import updates
 from rl.engines.base import Generation, Sampling
 from rl.engines.weight_sender import WeightSender
-from rl.policies.adapters import adapter_weights, save_adapters
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import as_saved, create_policy, load_policy, save_policy
+from rl.policies.transfer import adapter_weights, save_adapters
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 

@@ -17,12 +17,12 @@ from eval.graders.base import Verifier
 from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides, describe, lay_over
+from rl.curriculum import CurriculumConfig
 from rl.engines.config import CUDA_TRANSFERS
+from rl.learner.config import ReinforceConfig
 from rl.policies.config import PolicyConfig
 from rl.rollouts.config import RolloutConfig
-from rl.training.config import ReinforceConfig
-from rl.training.curriculum import CurriculumConfig
-from rl.training.supervised_config import CptConfig, SftConfig
+from rl.supervised.config import CptConfig, SftConfig
 from synth.corpora.config import ExpanderConfig, ExtractionConfig, SeedsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig

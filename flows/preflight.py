@@ -17,7 +17,7 @@ from flows.config import FlywheelConfig
 from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
-from rl.memory import FLOAT32, GIB, Architecture, bytes_of
+from rl.hardware import FLOAT32, GIB, Architecture, bytes_of
 from rl.policies.config import PolicyConfig
 from synth.teachers.config import TeacherConfig
 from warehouse.corpora.files import read_wordings
@@ -173,7 +173,7 @@ def _verifiers(config: FlywheelConfig) -> None:
 
 
 def _trackers(config: FlywheelConfig) -> None:
-    from rl.training.trackers import check_trackers
+    from rl.learner.config import check_trackers
 
     for iteration in (1, 2) if config.later else (1,):
         settings = config.for_turn(iteration)

@@ -16,8 +16,8 @@ from flows.config import FlywheelConfig
 from flows.data.decontamination import by_suite, settings_of
 from flows.home import Home
 from flows.plan import completed, next_turn, synthesis_id
+from rl.curriculum import check_tasks
 from rl.envs.base import check_environment
-from rl.training.curriculum import check_tasks
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import Failure, Lake, Task
 from warehouse.errors import RequestError, first_line

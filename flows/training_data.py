@@ -14,7 +14,7 @@ from flows.results import judged_trajectories
 from rl.envs.base import offered_tools
 from rl.renderers.base import Schema
 from rl.retrieval.search import SearchIndex
-from rl.training.supervised_config import StoredRunsConfig
+from rl.supervised.config import StoredRunsConfig
 from synth.demonstrations.runs import choose_runs
 from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake

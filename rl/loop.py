@@ -2,7 +2,7 @@
 
     publish      the engines get the weights of the step before, and show that they have them
     collect      tasks are drawn, rolled out, graded and filtered                  rl/rollouts/collect.py, asynchronous.py
-    advantages   how much better each action was than its group, or than a critic  rl/advantages, rl/training/critic.py
+    advantages   how much better each action was than its group, or than a critic  rl/advantages, rl/learner/losses.py
     update       TRL's loss and an optimizer step over the rows of the step        rl/learner
     record       metrics go to the lake and the trackers, and are held against limits
     save         a checkpoint, with all that a resumed run must find
@@ -27,18 +27,35 @@ from torch import Tensor
 from rl.advantages import ESTIMATORS
 from rl.engines.base import WeightProbe
 from rl.engines.weight_sync import WeightSyncHandle
-from rl.learner.base import EngineWeights, Learner
+from rl.learner.base import EngineWeights, Learner, Stateful, TrainResult
+from rl.learner.batches import (
+    Row,
+    check_images,
+    correct,
+    estimate,
+    mean_difference,
+    row_of,
+    rows_of,
+    with_observations,
+    without_placeholders,
+)
+from rl.learner.config import MetricLimit, ReinforceConfig
+from rl.learner.metrics import (
+    Alert,
+    MetricMonitor,
+    StepTimes,
+    TrainingHalted,
+    crossed,
+    describe,
+    finite_figures,
+    prompt_information,
+    sampler_errors,
+    speed_figures,
+    staleness_figures,
+    tracking,
+)
 from rl.ray_runtime import RayConfig
-from rl.training.base import Stateful, TrainResult, finite_figures
-from rl.training.batches import Row, check_images, mean_difference, row_of, rows_of, with_observations, without_placeholders
-from rl.training.config import MetricLimit, ReinforceConfig
-from rl.training.correction import correct
-from rl.training.critic import estimate
-from rl.training.figures import crossed, describe, prompt_information, staleness_figures
-from rl.training.filters import Collected, Filter, RejectedSample
-from rl.training.monitor import Alert, MetricMonitor, TrainingHalted
-from rl.training.speed import StepTimes, sampler_errors, speed_figures
-from rl.training.trackers import tracking
+from rl.rollouts.collect import Collected, Filter, RejectedSample
 from warehouse.records import Trajectory
 
 
@@ -47,15 +64,12 @@ class Sampler(Protocol):
 
     def collect(self, step: int) -> Collected:
         """The trajectories of a step (from 1) with their rewards, and which of them are not learnt from."""
-        ...
 
     def load(self, folder: Path | None, version: int) -> None:
         """Sample with `version` of the weights from now on: those in `folder`; None where the learner has sent them."""
-        ...
 
     def probe(self) -> Sequence[WeightProbe]:
         """What each engine samples with the weights that it was just given; none where there is nothing to check."""
-        ...
 
 
 class StepRecorder(Protocol):
@@ -63,15 +77,12 @@ class StepRecorder(Protocol):
 
     def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
         """Take the metrics of a step; where it returns True, training ends there."""
-        ...
 
     def alert(self, alert: Alert) -> None:
         """Take a metric that went beyond its limit, also where that is only a warning."""
-        ...
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """Take the trajectories of a step that an off-policy correction rejected."""
-        ...
 
 
 def train(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from rl.engines.config import EngineConfig
 from rl.envs.config import EnvironmentPoolConfig
+from rl.learner.config import LearnerConfig
 from rl.rollouts.config import RolloutConfig
-from rl.training.optimizer_config import LearnerConfig
 
 ROUNDING = 1e-4
 """Ray counts resources in ten thousandths."""

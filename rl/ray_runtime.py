@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from pydantic import NonNegativeInt, PositiveFloat
 
-from rl.memory import GIB
+from rl.hardware import GIB
 from warehouse.settings import Section
 
 if TYPE_CHECKING:

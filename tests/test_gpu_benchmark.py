@@ -15,7 +15,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu import REFERENCES, Work, cases, record, run, show, with_reference
 from benchmarks.learner import MANY_TOKENS, Case, Limits
-from rl.devices import Device, device_of
+from rl.hardware import Device, device_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -115,7 +115,7 @@ def test_activations_are_computed_again_where_the_planner_finds_no_room_otherwis
 
 
 def test_a_learner_needs_no_ray_and_no_engine() -> None:
-    code = "import sys, rl.loop, rl.learner.local, rl.training.cpt; print([name for name in ('ray', 'vllm') if name in sys.modules])"
+    code = "import sys, rl.loop, rl.learner.local, rl.supervised.cpt; print([name for name in ('ray', 'vllm') if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import evidence
 from benchmarks.packed import groups, ratio
-from rl.training.batches import is_valid
+from rl.learner.batches import is_valid
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
 

@@ -10,7 +10,7 @@ import typer
 from flows.cli.options import JsonOption, ProfileOption, SetOption, print_json
 
 if TYPE_CHECKING:
-    from rl.devices import Device
+    from rl.hardware import Device
 
 
 def plan(
@@ -46,7 +46,7 @@ def plan(
     from flows.placement import phases
     from flows.sizing.assumptions import assumed
     from flows.sizing.plan import plan_of
-    from rl.memory import GIB
+    from rl.hardware import GIB
     from rl.placement import Machine
     from warehouse.errors import RequestError
 
@@ -78,7 +78,7 @@ def _card(name: str, memory: float | None) -> Device:
     """The card of that name, with other memory where it is said. Raises RequestError for one that the table has not."""
     from dataclasses import replace
 
-    from rl.devices import DEVICES
+    from rl.hardware import DEVICES
     from warehouse.errors import RequestError
 
     known = {one.name: one for one in DEVICES}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 State = Literal["ok", "warn", "missing"]
 
 GIB = 2**30
-"""As `rl.memory` has it, which loads DuckDB; the doctor must answer where nothing loads."""
+"""As `rl.hardware` has it, which loads DuckDB; the doctor must answer where nothing loads."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -40,7 +40,7 @@ def processor() -> Check:
     """Whether the processor multiplies in bfloat16, which chat models want where there is no GPU."""
     import torch
 
-    from rl.devices import cpu_has_bfloat16
+    from rl.hardware import cpu_has_bfloat16
 
     if torch.cuda.is_available():
         return Check("processor", "ok", "learners and engines may compute on a GPU")

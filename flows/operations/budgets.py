@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.operations.config import BudgetConfig
-from rl.memory import GIB
+from rl.hardware import GIB
 from warehouse import Lake, Metric, Run
 from warehouse.errors import RequestError
 

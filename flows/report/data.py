@@ -14,7 +14,7 @@ from flows.report.questions import DrawnQuestion, GraphShape, read_graphs, read_
 from flows.report.yields import PartYield, read_yields
 from flows.results import Solved, read_verdicts
 from flows.variants import horizons
-from rl.training.config import MetricLimit
+from rl.learner.config import MetricLimit
 from warehouse import Lake, Run
 
 STAGES = ("init", "cpt", "sft", "rl")

@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from flows.report.data import Alert, Curve
-from rl.training.config import MetricLimit
+from rl.learner.config import MetricLimit
 
 COLOURS = ("#4c82d9", "#d9772e", "#2b9a78", "#a065c9", "#c2517c", "#8c8a3c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -13,7 +13,7 @@ from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.gains import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.variants import Variant
-from rl.training.config import MetricLimit
+from rl.learner.config import MetricLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flows.config import TurnConfig
-from rl.devices import Device
+from rl.hardware import Device
 from rl.rollouts.config import RolloutConfig
 from warehouse.errors import RequestError
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
-from rl.memory import GIB, Architecture, EngineMemory, LearnerMemory, Pass, bytes_of, engine_memory, learner_memory
-from rl.training.config import ReinforceConfig
-from rl.training.optimizer_config import OptimizerConfig
-from rl.training.supervised_config import SupervisedConfig
+from rl.hardware import GIB, Architecture, EngineMemory, LearnerMemory, Pass, bytes_of, engine_memory, learner_memory
+from rl.learner.config import OptimizerConfig, ReinforceConfig
+from rl.supervised.config import SupervisedConfig
 
 
 @dataclass(frozen=True, slots=True)

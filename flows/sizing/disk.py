@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from flows.config import FlywheelConfig
 from flows.preflight import OPTIMISER_STATES
 from flows.sizing.times import StageTime, published_bytes
-from rl.memory import FLOAT32, Architecture, adapter_parameters, bytes_of
-from rl.training.optimizer_config import OptimizerConfig
+from rl.hardware import FLOAT32, Architecture, adapter_parameters, bytes_of
+from rl.learner.config import OptimizerConfig
 
 
 def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence[StageTime]) -> dict[str, int]:

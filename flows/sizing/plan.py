@@ -14,7 +14,7 @@ from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import Card, cards, shares
 from flows.sizing.disk import bytes_written
 from flows.sizing.times import StageTime, sequences_at_once, times
-from rl.memory import GIB, Architecture
+from rl.hardware import GIB, Architecture
 from rl.placement import Machine
 from warehouse.errors import RequestError
 

@@ -13,7 +13,7 @@ from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import Card
 from flows.sizing.plan import SizingPlan
 from flows.sizing.times import StageTime
-from rl.memory import GIB
+from rl.hardware import GIB
 
 SMALLEST = 0.005
 """A part below this, in GiB or seconds, would be shown as 0.00 and is left out."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import engine_bytes, shares
-from rl.devices import TERA, forward_flops, training_flops
-from rl.memory import GIB, Architecture, adapter_parameters, cache_bytes, trained_matrices
-from rl.training.optimizer_config import OptimizerConfig
-from rl.training.supervised_config import SupervisedConfig
+from rl.hardware import GIB, TERA, Architecture, adapter_parameters, cache_bytes, forward_flops, trained_matrices, training_flops
+from rl.learner.config import OptimizerConfig
+from rl.supervised.config import SupervisedConfig
 
 GIGA = 1e9
 

@@ -23,10 +23,10 @@ from flows.config import AsyncEvaluationConfig
 from flows.context import RunContext
 from flows.stage_run import StageRun
 from flows.task_choice import bringing_tasks
+from rl.learner.batches import token_versions
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import TrajectoryStream
-from rl.training.batches import token_versions
 from warehouse import Failure, Metric, Outcome, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError

@@ -19,28 +19,26 @@ from flows.stages.async_evaluation import AsyncEvaluation
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
 from flows.variants import horizons
-from rl.devices import torch_threads
+from rl.curriculum import Curriculum
 from rl.engines.base import WeightProbe
+from rl.hardware import torch_threads
 from rl.learner.base import EngineWeights
+from rl.learner.config import settled
+from rl.learner.metrics import Alert
 from rl.loop import train
 from rl.placement import learner_threads
 from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of
 from rl.rollouts.asynchronous import AsyncRolloutSource
-from rl.rollouts.collect import STAGE, ReinforceRun, SyncRolloutSource
-from rl.rollouts.replay import ReplayBuffer
-from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, RejectedSample
-from rl.training.monitor import Alert
-from rl.training.precision import settled
+from rl.rollouts.collect import STAGE, Collected, ReinforceRun, RejectedSample, ReplayBuffer, SyncRolloutSource
 from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle
-    from rl.rollouts.base import RolloutRequest
+    from rl.rollouts.agent_loop import RolloutRequest
 
 log = logging.getLogger("flywheel")
 

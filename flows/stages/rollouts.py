@@ -21,7 +21,7 @@ from flows.task_choice import tasks_with
 from rl.engines.base import PoolFigures
 from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from

@@ -22,9 +22,9 @@ from rl.renderers.examples import EncodedExample, encode_examples
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import tagged_text
 from rl.rollouts.config import RolloutConfig
-from rl.training.cpt import train_cpt
-from rl.training.supervised import train_sft
-from rl.training.supervised_config import CptConfig, SftConfig
+from rl.supervised.config import CptConfig, SftConfig
+from rl.supervised.cpt import train_cpt
+from rl.supervised.training import train_sft
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
@@ -32,7 +32,7 @@ from warehouse.corpora.files import read_texts
 from warehouse.digests import digest_files, seed_from
 
 if TYPE_CHECKING:
-    from rl.training.base import TrainResult
+    from rl.learner.base import TrainResult
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:

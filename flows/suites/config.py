@@ -18,7 +18,7 @@ from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, Flywh
 from flows.overrides import describe
 from rl.engines.config import Temperature
 from rl.envs.config import EnvironmentKindConfig
-from rl.rollouts.base import RolloutChoice
+from rl.rollouts.agent_loop import RolloutChoice
 from rl.rollouts.config import Limits, RolloutConfig
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig

@@ -16,7 +16,7 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.plan import Step, gate_id, steps
 from flows.progress import Progress, StageProgress, read_progress
-from rl.training.supervised_config import SupervisedConfig
+from rl.supervised.config import SupervisedConfig
 from warehouse import Lake
 
 RECENT = 10

@@ -23,7 +23,7 @@ from rl.engines.config import EngineConfig
 from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
-from rl.policies.adapters import base_of, is_adapters
+from rl.policies.transfer import base_of, is_adapters
 from rl.worker_death import WorkerDied, worker_died
 from warehouse.errors import RequestError
 

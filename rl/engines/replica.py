@@ -25,8 +25,7 @@ from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import VllmEngine, environment_variables
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.placement import engine_bundles
-from rl.policies.adapters import is_adapters, read_adapters
-from rl.policies.sending import files_in, pieces
+from rl.policies.transfer import files_in, is_adapters, pieces, read_adapters
 from warehouse.errors import RequestError, first_line, with_type
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,8 @@ from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop,
 from rl.engines.config import ADAPTER_RANKS, EngineConfig
 from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.env_pool.batched_actor import BatchedActor
-from rl.memory import GIB
-from rl.policies.adapters import Adapters, no_adapters
-from rl.policies.sending import PolicyFile, ReceivedPolicy, files_in
+from rl.hardware import GIB
+from rl.policies.transfer import Adapters, PolicyFile, ReceivedPolicy, files_in, no_adapters
 from rl.policies.vision import has_vision
 from rl.worker_death import own_process_died
 

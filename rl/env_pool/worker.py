@@ -31,7 +31,7 @@ from rl.envs.base import (
     find_environment,
 )
 from rl.envs.config import EnvironmentKindConfig
-from rl.memory import GIB
+from rl.hardware import GIB
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import Index

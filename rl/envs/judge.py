@@ -20,10 +20,10 @@ from typing import Any, Protocol, cast
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from rl.devices import DEVICE_NAME, open_device
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.http_service import Service, ServiceOptions
 from rl.envs.tool_use import StatefulEnvironment
+from rl.hardware import DEVICE_NAME, open_device
 from rl.renderers.base import Action
 from rl.tools import ToolError, tool
 from warehouse.digests import digest

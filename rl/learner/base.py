@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from rl.training.batches import Row
-from rl.training.speed import StepTokens
+from rl.learner.batches import Row
+from rl.learner.metrics import StepTokens
 
 
 class Scores(NamedTuple):
@@ -69,34 +69,27 @@ class Learner(Protocol):
 
     def score(self, rows: Sequence[Row]) -> Scores:
         """Log-probabilities and values of `rows` by the present weights."""
-        ...
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
         """Learn from the rows of a step (from 1): `epochs` optimizer steps on them."""
-        ...
 
     def publish(self, version: int, record: bool = False) -> Path | None:
         """Give the engines the present weights as `version`.
 
         Returns the folder that they must load; None where they have been sent the weights. With `record` the folder is written in any case.
         """
-        ...
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write a checkpoint behind `step`; `state` is what the loop remembers, as JSON can hold it."""
-        ...
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Go on from the last whole checkpoint: its step and the loop's state; None where there is none."""
-        ...
 
     def write(self, folder: Path) -> None:
         """Write the policy into `folder`."""
-        ...
 
     def close(self) -> None:
         """Wait for what is being written, part from the engines, and give everything back."""
-        ...
 
 
 @dataclass(slots=True)
@@ -112,3 +105,21 @@ class PassRecord:
     differences: list[Tensor] = field(default_factory=list)
     value_errors: list[float] = field(default_factory=list)
     tokens: StepTokens = field(default_factory=lambda: StepTokens(0))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The folder of the trained policy and what training measured."""
+
+    path: Path
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class Stateful(Protocol):
+    """Whatever a resumed run must find as it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered, as JSON can hold it."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""

@@ -1,19 +1,186 @@
-"""The learner as a group of workers that share each step: a `LocalLearner` in each."""
+"""A learner's workers: Ray actors in one process group, joined by gloo on CPUs and by NCCL on GPUs.
+
+Each verb is called on all of them at once, and the main worker's answer is returned. They may be on other machines, but see the folders
+that this process sees. In the middle of a verb the main worker may call named functions of this process. A worker that dies ends the
+group: training goes on from its last checkpoint.
+
+The learner as a group of workers that share each step: a `LocalLearner` in each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.queue import Empty, Queue
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rl.engines.weight_sync import WeightSyncHandle
 from rl.learner.base import Encoding, EngineWeights, Scores, Update
-from rl.ray_runtime import RayConfig
-from rl.training.batches import Row
-from rl.training.config import ReinforceConfig
-from rl.training.workers import GroupWorker, WorkerGroup
+from rl.learner.batches import Row
+from rl.learner.config import LearnerConfig, ReinforceConfig
+from rl.placement import learner_bundle
+from rl.ray_runtime import RayConfig, RayRuntime
+from rl.worker_death import worker_died
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.05
+"""How often this process looks whether the main worker calls a function of it."""
+COLLECTIVE_SECONDS = 6 * 3600
+"""How long workers wait for the main one, which waits for the trajectories of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """The process that started the workers, as the main worker sees it; the others call nothing and are answered None."""
+
+    requests: Queue
+    answers: Queue
+    is_main: bool = True
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The starter's function of that name."""
+        return partial(self._call, name)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if not self.is_main:
+            return None
+        self.requests.put((name, arguments))
+        answered, answer = self.answers.get()
+        if not answered:
+            raise RuntimeError(f"the process that started the learner failed in {name}")
+        return answer
+
+
+class GroupWorker:
+    """One process of the group; subclasses have the verbs."""
+
+    starter: Starter
+
+    def address(self) -> tuple[str, int]:
+        """Where the others meet this worker: its machine, and a port that is free there."""
+        from vllm.utils.network_utils import get_open_port
+
+        return ray.util.get_node_ip_address(), get_open_port()  # type: ignore[no-untyped-call]
+
+    def join(self, rank: int, learner: LearnerConfig, address: tuple[str, int], starter: Starter) -> None:
+        """Join the others. A single worker stays by itself: accelerate would wrap the model of a group of one."""
+        self.starter = Starter(starter.requests, starter.answers, is_main=rank == 0)
+        if learner.workers == 1:
+            return
+        import torch.distributed
+
+        host, port = address
+        world = {"RANK": rank, "WORLD_SIZE": learner.workers, "LOCAL_RANK": 0, "MASTER_ADDR": host, "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in world.items()})
+        torch.distributed.init_process_group("nccl" if learner.gpus else "gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+
+
+class WorkerGroup:
+    """The workers of a learner."""
+
+    def __init__(
+        self,
+        kind: type[GroupWorker],
+        learner: LearnerConfig,
+        ray_config: RayConfig | None = None,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        """Start workers of a `kind`.
+
+        Args:
+            ray_config: how Ray is reached where nothing has started it yet; None starts it on this machine.
+            functions: what the main worker may call in this process.
+
+        Raises:
+            WorkerDied: a worker died.
+        """
+        self._runtime = RayRuntime(ray_config or RayConfig(), learner.workers * learner.cpus)
+        self._functions = functions or {}
+        self._starter = Starter(Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0}))
+        self._placement = learner_group(learner)
+        actor = ray.remote(kind).options(
+            num_cpus=learner.cpus,
+            num_gpus=learner.gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement),
+            runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},
+        )
+        self._workers: list[Any] = [actor.remote() for _ in range(learner.workers)]
+        try:
+            address = self._wait([self._workers[0].address.remote()])
+            self._wait([worker.join.remote(rank, learner, address, self._starter) for rank, worker in enumerate(self._workers)])
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, verb: str, *arguments: Any) -> Any:
+        """The main worker's answer to a verb that all are asked for. Raises what a worker or a function raised, and WorkerDied."""
+        return self._wait([getattr(worker, verb).remote(*arguments) for worker in self._workers])
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            ray.kill(worker)
+        remove_placement_group(self._placement)
+        self._runtime.close()
+
+    def _wait(self, answers: list[Any]) -> Any:
+        """The first of the answers, when all are there; what any worker raised is raised as it was, as soon as it is known."""
+        left = list(answers)
+        try:
+            while left:
+                done, left = ray.wait(left, timeout=POLL_SECONDS if self._functions else None)
+                ray.get(done)
+                self._serve()
+            return ray.get(answers[0])
+        except RayTaskError as error:
+            raise error.cause from error
+        except RayError as error:
+            raise worker_died("a worker of the learner", error) or error from error
+
+    def _serve(self) -> None:
+        """Call the function that the main worker asks for, if it asks for one."""
+        if not self._functions:
+            return
+        try:
+            name, arguments = self._starter.requests.get(block=False)
+        except Empty:
+            return
+        try:
+            self._starter.answers.put((True, self._functions[name](*arguments)))
+        except BaseException:
+            self._starter.answers.put((False, None))
+            raise
+
+
+def learner_group(learner: LearnerConfig) -> PlacementGroup:
+    """What the workers of a learner reserve: on as few machines as may be."""
+    return placement_group([learner_bundle(learner).resources] * learner.workers, strategy="PACK")
+
+
+class _Runner(GroupWorker):
+    def run(self, work: Callable[[Starter], T]) -> T:
+        return work(self.starter)
+
+
+def learn_on_workers(
+    learner: LearnerConfig, ray_config: RayConfig | None, work: Callable[[Starter], T], functions: Mapping[str, Callable[..., Any]]
+) -> T:
+    """Run `work`, which is pickled, on each worker, and return what it returns on the main one. Raises as `WorkerGroup`."""
+    with closing(WorkerGroup(_Runner, learner, ray_config, functions)) as group:
+        returned: T = group.call("run", work)
+        return returned
+
 
 SYNC = ("begin", "step", "record")
 """What the main worker asks of the engines in the middle of `publish`: the fields of `WeightSyncHandle`."""

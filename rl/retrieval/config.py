@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from rl.devices import DEVICE_NAME
+from rl.hardware import DEVICE_NAME
 from warehouse.settings import Section
 
 

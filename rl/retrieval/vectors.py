@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.devices import open_device
+from rl.hardware import open_device
 from rl.retrieval.config import SearchConfig
 from rl.retrieval.search import Hits, Miss, by_id, passage
 from warehouse.errors import RequestError

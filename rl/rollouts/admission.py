@@ -1,4 +1,6 @@
-"""How many trajectories run side by side: as many as is configured, as somebody asked for, and as the engines can take.
+"""Places for trajectories that run side by side, whose number may change while they run.
+
+How many trajectories run side by side: as many as is configured, as somebody asked for, and as the engines can take.
 
 The last is additive increase and multiplicative decrease (Chiu and Jain 1989), as TCP has it (RFC 5681): the window grows by a fixed
 number while engines keep up and somebody waits for a place, and shrinks to a share of what is under way where one is pressed. Who is
@@ -9,13 +11,73 @@ Concurrency changes which trajectories are in an engine at the same time, and no
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 
 from rl.engines.config import PressureConfig
 from rl.engines.pressure import EnginePressure
-from rl.rollouts.places import Places
+
+
+class Places:
+    """A semaphore whose bound may be set at any time; who waits comes in by turn. For the tasks of one event loop.
+
+    A lower bound takes no place away: it holds new ones back until so many have been left. 0 holds all back.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def limit(self) -> int:
+        """How many may be taken at a time."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+        self._admit()
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that wait for a place."""
+        return len(self._waiting)
+
+    async def __aenter__(self) -> None:
+        if self.taken < self._limit and not self._waiting:
+            self.taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                with suppress(ValueError):  # it was passed over meanwhile
+                    self._waiting.remove(turn)
+            else:  # its turn had come in the same moment
+                self._leave()
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self.taken -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self.taken < self._limit:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else whoever waited was cancelled
+                self.taken += 1
+                turn.set_result(None)
+
 
 MOST_LOOKS = 10_000
 """That are kept for figures which nobody asks for."""

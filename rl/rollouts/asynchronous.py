@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rl.rollouts.base import RolloutRequest
-from rl.rollouts.collect import ReinforceRun, groups_of
-from rl.rollouts.replay import ReplayBuffer
+from rl.curriculum import Curriculum
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.collect import Collected, ReinforceRun, RejectedSample, ReplayBuffer, filtered, groups_of
 from rl.rollouts.rollout import TrajectoryStream
-from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, RejectedSample, filtered
 from warehouse import Task, Trajectory
 
 

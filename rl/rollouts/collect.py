@@ -1,75 +1,319 @@
-"""How a step's trajectories are collected where rollouts and learner take turns, or rollouts run one step ahead.
+"""How the trajectories of a step are collected, in synchronous and one-step-off runs.
 
-    draw      tasks and horizon, by the curriculum                        rl/training/curriculum.py
-    roll out  a group of trajectories for each task                       rl/rollouts/rollout.py
-    grade     a verifier grades them, reward functions are summed up      rl/rewards/reward.py
-    filter    what takes no part in learning                              rl/training/filters.py
+    draw      tasks and horizon, by the curriculum                     rl/curriculum.py
+    roll out  a group of trajectories for each task                    rl/rollouts/rollout.py
+    grade     a verifier grades them, reward functions are summed      rl/rewards/reward.py
+    filter    what is left out of training                             here
+    replay    groups that are trained on once more                     here
 
-A step that was interrupted takes what the store has, and samples the rest. Where rollouts run one step ahead of the learner, all of a
-step's tokens are of the weights before the last update: new ones are published when the step's rollouts have ended.
+An interrupted step takes what the store has and samples the rest. One step off, all tokens of a step are sampled under the weights before
+the last update: new weights are published once the step's rollouts have ended. Asynchronous runs: `rl/rollouts/asynchronous.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import groupby
+from statistics import pstdev
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eval.graders.choice import Verifiers
+from rl.curriculum import Curriculum
+from rl.learner.batches import GroupKey, group_key, is_valid
+from rl.learner.config import FilterConfig, ReinforceConfig, ReplayConfig
+from rl.learner.metrics import Stopwatch
 from rl.rewards.reward import RewardContext, reward_trajectories
-from rl.rollouts.base import RolloutRequest
-from rl.rollouts.replay import Group, ReplayBuffer
-from rl.training.batches import group_key
-from rl.training.config import ReinforceConfig
-from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, RejectedSample, collect_groups, groups_to_ask
-from rl.training.speed import Stopwatch
-from warehouse import Batch, Failure, Record, Task, Trajectory
+from rl.rollouts.agent_loop import RolloutRequest
+from warehouse import Batch, Failure, Record, Task
 from warehouse.digests import seed_from
+from warehouse.records import StopReason, Trajectory
 
 if TYPE_CHECKING:
     from rl.rollouts.rollout import Rollouts, TrajectoryStream
 
 STAGE = "rl"
+LIMITS = frozenset(StopReason) - {StopReason.ANSWERED, StopReason.FAULT}
+"""Stop reasons that are a limit."""
 RECENT = 8
-"""Steps that say how many groups a step must sample to have enough with variance."""
+"""Steps that the number of groups to oversample is estimated from."""
+
+
+class Filter(StrEnum):
+    """Why a trajectory is left out of training."""
+
+    OVERLONG = "overlong"
+    VOID_TURN = "void_turn"
+    NO_VARIANCE = "no_variance"
+    CERTAIN = "certain"
+    OFF_POLICY = "off_policy"
+    """Rejected by `rl.correction`: the policy that sampled it is too far from the learner."""
+    STALE = "stale"
+    """Too many versions old when the learner was ready for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedSample:
+    """A trajectory that is left out of training, and why."""
+
+    trajectory_id: str
+    task_key: str
+    filter: Filter
+    reason: str
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, name: Filter, reason: str) -> RejectedSample:
+        return cls(trajectory.id, trajectory.task_key, name, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The trajectories of a step: all that were sampled, those left out of training, and the environment of each task."""
+
+    trajectories: tuple[Trajectory, ...]
+    drops: tuple[RejectedSample, ...] = ()
+    environments: Mapping[str, str] = field(default_factory=dict)
+    resamples: int = 1
+    """Number of sampling rounds."""
+    reused: tuple[Trajectory, ...] = ()
+    """Trajectories that were trained on before and are trained on again."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the curriculum and the replay buffer."""
+    waited: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Seconds: settling before weights are loaded, waiting for trajectories during that time, waiting for them while collecting."""
+    useful: int = 0
+    """Groups with variance after the per-trajectory filters."""
+
+    @property
+    def kept(self) -> list[Trajectory]:
+        """What is trained on."""
+        dropped = {drop.trajectory_id for drop in self.drops}
+        return [trajectory for trajectory in (*self.trajectories, *self.reused) if trajectory.id not in dropped]
+
+    def figures(self) -> dict[str, float]:
+        """Sampling rounds (`rounds`), the share of trajectories that each filter left out, and `measured`."""
+        counts = Counter(drop.filter for drop in self.drops)
+        shares = {f"filtered/{name}": counts[name] / max(len(self.trajectories) + len(self.reused), 1) for name in Filter}
+        return {"rounds": float(self.resamples), **shares, **self.measured}
+
+
+# Filters
+
+
+def collect_groups(sample: Callable[[int], Sequence[Trajectory]], wanted: int, config: FilterConfig) -> Collected:
+    """Sample `wanted` groups, then up to `config.refills` times more while some have no variance; then filter.
+
+    Args:
+        sample: gives the groups of so many further tasks, fewer when tasks run out.
+    """
+    trajectories = list(sample(wanted))
+    resamples, useful = 1, _with_variance(trajectories, config)
+    while resamples <= config.refills and useful < wanted:
+        more = sample(wanted - useful)
+        if not more:
+            break
+        trajectories += more
+        resamples, useful = resamples + 1, _with_variance(trajectories, config)
+    return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), resamples=resamples, useful=useful)
+
+
+def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: float) -> int:
+    """Groups to sample at once for `wanted` with variance, at most `oversampling * wanted`.
+
+    Args:
+        recent: for each of the last steps, the groups sampled and those with variance.
+    """
+    sampled, useful = sum(groups for groups, _ in recent), sum(some for _, some in recent)
+    if not sampled:
+        return wanted
+    return math.floor(min(oversampling * wanted, math.ceil(wanted * sampled / useful) if useful else math.inf))
+
+
+def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[RejectedSample]:
+    """What is left out: single trajectories first, then groups by what remains. Invalid trajectories are not counted here."""
+    single = [drop for trajectory in trajectories if is_valid(trajectory) and (drop := _of_trajectory(trajectory, config)) is not None]
+    groups = _groups(trajectories, single)
+    deviations = {key: _deviation(members) for key, members in groups.items()}
+    ranked = sorted(deviations, key=lambda key: (-deviations[key], key))
+    certain = set(ranked[math.ceil(config.uncertain_share * len(ranked)) :])
+    drops = single
+    for key, members in groups.items():
+        if config.variance and deviations[key] == 0:
+            drops += [RejectedSample.of(trajectory, Filter.NO_VARIANCE, "all rewards of the group are equal") for trajectory in members]
+        elif key in certain:
+            reason = f"deviation {deviations[key]:.4g} is not among the largest {config.uncertain_share:.0%}"
+            drops += [RejectedSample.of(trajectory, Filter.CERTAIN, reason) for trajectory in members]
+    return drops
+
+
+def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> RejectedSample | None:
+    if config.overlong and trajectory.stop_reason in LIMITS and trajectory.answer is None:
+        return RejectedSample.of(trajectory, Filter.OVERLONG, f"ended by {trajectory.stop_reason.value} without an answer")
+    void = next((turn.index for turn in trajectory.turns if not turn.is_readable), None)
+    if config.void_turns and void is not None:
+        return RejectedSample.of(trajectory, Filter.VOID_TURN, f"turn {void} holds neither a call nor an answer")
+    return None
+
+
+def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> int:
+    drops = filtered(trajectories, config.model_copy(update={"variance": False, "uncertain_share": 1.0}))
+    return sum(_deviation(members) > 0 for members in _groups(trajectories, drops).values())
+
+
+def _groups(trajectories: Iterable[Trajectory], drops: Iterable[RejectedSample]) -> dict[GroupKey, list[Trajectory]]:
+    """The valid trajectories that were not dropped, by group."""
+    gone = {drop.trajectory_id for drop in drops}
+    groups: dict[GroupKey, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if is_valid(trajectory) and trajectory.id not in gone:
+            groups.setdefault(group_key(trajectory), []).append(trajectory)
+    return groups
+
+
+def _deviation(members: Sequence[Trajectory]) -> float:
+    rewards = [trajectory.reward or 0.0 for trajectory in members]
+    return 0.0 if max(rewards) == min(rewards) else pstdev(rewards)
+
+
+# Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The trajectories of one task that were begun under `version` of the weights, so that no token is older.
+
+    (Tokens of `rl.older_share` excepted.) A group is taken as a whole, since advantages are taken within it.
+    """
+
+    version: int
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def task_key(self) -> str:
+        return self.trajectories[0].task_key
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Trajectory ids; they also order groups of one version."""
+        return tuple(trajectory.id for trajectory in self.trajectories)
+
+
+def groups_of(trajectories: Sequence[Trajectory]) -> list[Group]:
+    """The groups of trajectories that come group by group."""
+    return [Group((step or 1) - 1, tuple(members)) for (_, step), members in groupby(trajectories, key=group_key)]
+
+
+class ReplayBuffer:
+    """Groups that wait to be trained on, and groups that were trained on and may be reused; none is trained on when it is too old."""
+
+    def __init__(self, config: ReplayConfig, per_step: int, seed: int, read: Callable[[Sequence[str]], Sequence[Trajectory]]) -> None:
+        """`per_step`: groups that a step trains on; `read` gives stored trajectories by their ids, since a checkpoint holds only ids."""
+        self._config = config
+        self._per_step = per_step
+        self._seed = seed
+        self._read = read
+        self._waiting: list[Group] = []
+        self._used: list[Group] = []
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        """Groups that wait."""
+        return len(self._waiting)
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Add groups that wait to be trained on."""
+        self._waiting = sorted([*self._waiting, *groups], key=lambda group: (group.version, group.ids))
+
+    def expire(self, version: int) -> list[RejectedSample]:
+        """Drop what is too old for a learner at `version`; returns the trajectories that were never trained on."""
+        stale = [group for group in self._waiting if self._is_stale(group, version)]
+        self._waiting = [group for group in self._waiting if not self._is_stale(group, version)]
+        self._used = [group for group in self._used if not self._is_stale(group, version)]
+        self._dropped += len(stale)
+        reason = "begun under version {} of the weights, and the learner was at {}"
+        return [
+            RejectedSample.of(trajectory, Filter.STALE, reason.format(group.version, version))
+            for group in stale
+            for trajectory in group.trajectories
+        ]
+
+    def take(self, count: int) -> list[Group]:
+        """Remove and return the `count` oldest waiting groups, or all when they are fewer."""
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+    def discard(self, ids: Collection[str]) -> None:
+        """Remove the waiting groups with these trajectories: a step has trained on them already."""
+        self._waiting = [group for group in self._waiting if set(ids).isdisjoint(group.ids)]
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Keep groups for reuse, the newest `capacity` of them, as the filters left them; nothing without `reuse`."""
+        if self._config.reuse:
+            self._used = [*self._used, *groups][-self._config.groups(self._per_step) :]
+
+    def past(self, step: int) -> list[Group]:
+        """Groups that `step` trains on once more, drawn with a seed: the share `reuse` of a step, or fewer when there are no more."""
+        there = [group for group in self._used if not self._is_stale(group, step - 1)]
+        count = min(int(self._config.reuse * self._per_step), len(there))
+        return random.Random(seed_from("replay", self._seed, step)).sample(there, count)
+
+    def metrics(self) -> dict[str, float]:
+        """Groups that wait, that may be reused, and that have been dropped since the last call."""
+        figures = {"replay/waiting": len(self._waiting), "replay/reusable": len(self._used), "replay/dropped": self._dropped}
+        self._dropped = 0
+        return {name: float(value) for name, value in figures.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Versions and ids of all groups, JSON-compatible."""
+        parts = {"waiting": self._waiting, "used": self._used}
+        return {name: [[group.version, *group.ids] for group in groups] for name, groups in parts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint; trajectories are read back. Raises KeyError when one is no longer stored."""
+        found = {t.id: t for t in self._read([each for groups in state.values() for _, *ids in groups for each in ids])}
+        self._waiting, self._used = (
+            [Group(version, tuple(found[each] for each in ids)) for version, *ids in state[name]] for name in ("waiting", "used")
+        )
+
+    def _is_stale(self, group: Group, version: int) -> bool:
+        return version - group.version > self._config.max_staleness
+
+
+# Sampling
 
 
 class RolloutStore(Protocol):
-    """Keeps what a run samples, so that a step that was interrupted is made again on the same trajectories."""
+    """Keeps what a run samples, so that an interrupted step is repeated on the same trajectories."""
 
     def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
         """The requested trajectories that are stored already, by id."""
-        ...
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """The trajectories with `ids`, in that order. Raises KeyError where one is not stored."""
-        ...
+        """The trajectories with `ids`, in that order. Raises KeyError when one is not stored."""
 
     def batch(self, step: int) -> Batch | None:
-        """What `step` was given to learn from, where that has been stored."""
-        ...
+        """What `step` trained on, if that has been stored."""
 
     def add(self, records: Iterable[Record]) -> None:
-        """Begin to store records, all in one commit. Raises what storing the ones before raised."""
-        ...
+        """Start storing records in one commit. Raises what storing the previous ones raised."""
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Store records some seconds later, with others."""
-        ...
+        """Store records some seconds later, together with others."""
 
     def settle(self) -> None:
-        """Wait until what was added is stored."""
-        ...
+        """Wait until everything that was added is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReinforceRun:
-    """What all steps of one run share: what is asked for, how it is rewarded, who samples it, and where it is kept.
+    """What all steps of a run share: requests, rewards, rollouts and the store.
 
-    `environments` holds the environment of every task that may be drawn. Ids of trajectories follow from run, step, task and sample, so
-    that whoever asks again gets what the store has.
+    `environments` maps every task that may be drawn to its environment. Trajectory ids follow from run, step, task and sample, so that a
+    repeated request finds what the store has.
     """
 
     id: str
@@ -83,16 +327,16 @@ class ReinforceRun:
     rollouts: Rollouts
     store: RolloutStore
     waited: Stopwatch = field(default_factory=Stopwatch)
-    """How long the learner has waited for trajectories that were being sampled."""
+    """Time that the learner waited for trajectories being sampled."""
     settling: Stopwatch = field(default_factory=Stopwatch)
-    """How long publishing has waited for rollouts to end and to be stored, before weights are loaded."""
+    """Time that publishing waited for rollouts to end and to be stored, before weights are loaded."""
 
     def waited_before(self) -> tuple[float, float]:
-        """The seconds of `settling` and of `waited` that publishing the weights of this step took."""
+        """Seconds of `settling` and `waited` while the weights of this step were published."""
         return self.settling.take(), self.waited.take()
 
     def requests(self, task: Task, step: int, horizon: int) -> list[RolloutRequest]:
-        """The group of trajectories that `step` asks of one task."""
+        """The requests for the group of one task in `step`."""
         return [
             RolloutRequest(
                 trajectory_id=f"{self.id}-{step:05d}-{task.key}-{sample}",
@@ -111,39 +355,35 @@ class ReinforceRun:
         ]
 
     def reward(self, requests: Sequence[RolloutRequest], trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The trajectories with outcomes and rewards. They, their scores and their parts are stored in one commit, as whole groups.
+        """The trajectories with outcomes and rewards; they, their scores and their parts are stored in one commit, as whole groups.
 
-        The learner does not wait for the commit; the engines do, before they load what it makes of the trajectories.
+        The learner does not wait for the commit; the engines do, before they load the weights that result from it.
         """
         rewarded = reward_trajectories([request.task for request in requests], trajectories, self.verifiers, self.rewards)
         self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.drain_retries()])
         return rewarded.trajectories
 
     def record_drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """Store what is not trained on, and why."""
+        """Store what is left out of training, and why."""
+        where = {"run": self.id, "step": step}
         self.store.keep(
-            Failure(
-                STAGE,
-                f"filter_{drop.filter.value}",
-                drop.reason,
-                {"run": self.id, "step": step, "task": drop.task_key, "trajectory": drop.trajectory_id},
-            )
+            Failure(STAGE, f"filter_{drop.filter.value}", drop.reason, {**where, "task": drop.task_key, "trajectory": drop.trajectory_id})
             for drop in drops
         )
 
     def record_batch(self, step: int, trajectories: Sequence[Trajectory], reused: Sequence[Trajectory]) -> None:
-        """Store what a step learns from."""
+        """Store what a step trains on."""
         again = tuple(trajectory.id for trajectory in reused)
         self.store.add([Batch(self.id, step, (*(trajectory.id for trajectory in trajectories), *again), again)])
 
     def environments_of(self, trajectories: Iterable[Trajectory]) -> dict[str, str]:
-        """The environment of each task that the trajectories are of."""
+        """The environment of each task of the trajectories."""
         return {trajectory.task_key: self.environments[trajectory.task_key] for trajectory in trajectories}
 
 
 @dataclass(slots=True)
 class PendingRollouts:
-    """Requested trajectories that are under way, but for those that the store had."""
+    """Requested trajectories: those that the store has, and those being sampled."""
 
     run: ReinforceRun
     requests: Sequence[RolloutRequest]
@@ -169,12 +409,11 @@ class PendingRollouts:
         self._stored |= {trajectory.id: trajectory for trajectory in rewarded}
 
     def trajectories(self) -> list[Trajectory]:
-        """All of them with their rewards, in the order in which they were requested."""
+        """All of them with rewards, in the order of the requests."""
         self.settle()
         return [self._stored[request.trajectory_id] for request in self.requests]
 
     def cancel(self) -> None:
-        """Stop what is under way."""
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
@@ -182,7 +421,7 @@ class PendingRollouts:
 
 @dataclass(slots=True)
 class SyncRolloutSource:
-    """Samples the steps of one run, one after the other; `ahead` begins a step while the learner updates on the one before."""
+    """Samples the steps of one run in order; with `ahead` it begins a step while the learner updates on the one before."""
 
     run: ReinforceRun
     curriculum: Curriculum
@@ -191,16 +430,17 @@ class SyncRolloutSource:
     _drawn: list[Task] = field(default_factory=list)
     _reused: list[Group] = field(default_factory=list)
     _pending: PendingRollouts | None = None
-    """The first sampling of the step after this one, where it has been begun."""
+    """The first sampling round of the next step, if begun."""
     _recent: list[tuple[int, int]] = field(default_factory=list)
-    """Of each of the last steps, the groups that were sampled and those that had variance."""
+    """For each of the last steps, the groups sampled and those with variance."""
 
     def collect(self, step: int) -> Collected:
-        """What `step` learns from: sampled, rewarded and filtered, and sampled again while the filters ask for more groups."""
+        """What `step` trains on: sampled, rewarded and filtered, with further sampling rounds while the filters ask for more groups."""
         before = self.run.waited_before()
         if self._pending is None:
             self._begin_step(step)
-        collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.run.config.filters)
+        wanted = self.run.config.tasks_per_step - len(self._reused)
+        collected = collect_groups(lambda count: self._sample(step, count), wanted, self.run.config.filters)
         self.run.record_drops(step, collected.drops)
         self.curriculum.observe(step, collected.trajectories)
         self._recent = [*self._recent, (len(self._drawn), collected.useful)][-RECENT:]
@@ -210,33 +450,30 @@ class SyncRolloutSource:
         return replace(collected, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
-        """Let what runs ahead end under the weights that it was begun with."""
+        """Let rollouts that run ahead end under the weights that they were begun with."""
         if self._pending is not None:
             self._pending.settle()
 
     def close(self) -> None:
-        """Stop what runs ahead."""
+        """Cancel rollouts that run ahead."""
         if self._pending is not None:
             self._pending.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must find; what runs ahead is stored by then."""
+        """What a resumed run needs; rollouts that run ahead are stored first."""
         self.before_update()
         self.run.waited.take()  # a checkpoint belongs to no step
         return {"replay": self.buffer.state_dict(), "recent": self._recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint."""
         self.buffer.load_state_dict(state["replay"])
         self._recent = [(groups, useful) for groups, useful in state["recent"]]
 
-    @property
-    def _wanted(self) -> int:
-        return self.run.config.tasks_per_step - len(self._reused)
-
     def _begin_step(self, step: int) -> None:
         self._drawn, self._reused = [], self.buffer.past(step)
-        self._pending = self._begin_rollouts(step, groups_to_ask(self._wanted, self._recent, self.run.config.filters.oversampling))
+        wanted = self.run.config.tasks_per_step - len(self._reused)
+        self._pending = self._begin_rollouts(step, groups_to_ask(wanted, self._recent, self.run.config.filters.oversampling))
 
     def _sample(self, step: int, count: int) -> list[Trajectory]:
         """The rewarded groups of `count` tasks that the step has not drawn yet."""
@@ -251,7 +488,7 @@ class SyncRolloutSource:
         return PendingRollouts(self.run, [request for task in tasks for request in self.run.requests(task, step, horizon)])
 
     def _with_reused(self, step: int, collected: Collected) -> Collected:
-        """The step with the groups that it learns from once more; those it learns from now may be reused later."""
+        """The step with the groups that it trains on once more; its own groups may be reused later."""
         reused = tuple(trajectory for group in self._reused for trajectory in group.trajectories)
         figures = self.curriculum.metrics()
         if self.run.config.replay.reuse:
@@ -261,8 +498,3 @@ class SyncRolloutSource:
             figures |= self.buffer.metrics()
         environments = self.run.environments_of((*collected.trajectories, *reused))
         return replace(collected, reused=reused, environments=environments, measured=figures)
-
-
-def groups_of(trajectories: Sequence[Trajectory]) -> list[Group]:
-    """The groups of trajectories that lie one group behind the other, each with the version of the weights that it was begun under."""
-    return [Group((step or 1) - 1, tuple(members)) for (_, step), members in groupby(trajectories, key=group_key)]

@@ -35,7 +35,7 @@ from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
 from rl.retrieval.indexes import build_indexes
 from rl.rollouts.admission import Admission
-from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
+from rl.rollouts.agent_loop import Loop, LoopFactory, RolloutRequest, choice_of
 from rl.rollouts.config import RolloutConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import TypeAdapter
 
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expansion_proofs import KnownFacts, proofs_of
 from synth.corpora.proposals import (

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from rl.renderers.base import Schema
-from rl.training.supervised_config import StoredRunsConfig, ToolMapping
+from rl.supervised.config import StoredRunsConfig, ToolMapping
 from synth.demonstrations.cold_start import example_of
 from synth.parts import asked, of_turn, offer
 from warehouse.digests import digest

@@ -15,10 +15,9 @@ from rl.envs.base import Resources, find_environment, offered_tools
 from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Schema
 from rl.retrieval.indexes import Indexes
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
-from rl.training.supervised_config import TaughtRunsConfig
+from rl.supervised.config import TaughtRunsConfig
 from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.teacher import Teacher
 from warehouse.digests import digest, seed_from

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.policies.adapters import CONFIG, WEIGHTS
+from rl.policies.transfer import CONFIG, WEIGHTS
 from tests.chat_models import create_chat_model
 from tests.watching import run_watched
 from warehouse import Lake

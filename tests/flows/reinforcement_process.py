@@ -28,7 +28,7 @@ from rl.engines.base import PoolFigures, WeightProbe
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 from rl.policies.policy import load_policy
 from rl.rollouts.admission import Admission
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts, TrajectoryStream
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, turn
 from warehouse.records import Call, Failure, StopReason, Trajectory, Turn

@@ -27,7 +27,7 @@ from flows.stage_run import StageRun
 from flows.stages.async_evaluation import STAGE, AsyncEvaluation, draw, figures_of
 from flows.stages.reinforcement import reinforce
 from flows.top.state import Watcher
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts
 from tests.flows.test_resumption import Stage, rows, weights_of, weights_of_start

@@ -20,8 +20,7 @@ from rl.envs.tool_world import environment as tool_world
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from synth.worlds.tool_tasks import ToolWorldConfig, generate_tasks
 from tests.rl.renderers.templates_of_trl import tokenizer_for

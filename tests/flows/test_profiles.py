@@ -16,8 +16,7 @@ from flows.home import Home
 from flows.placement import phases, place_phase
 from flows.sizing.assumptions import assumed
 from flows.sizing.plan import SizingPlan, plan_of
-from rl.devices import DEVICES
-from rl.memory import GIB
+from rl.hardware import DEVICES, GIB
 from rl.placement import Machine
 from tests.chat_models import create_chat_model
 from warehouse.errors import RequestError

@@ -13,7 +13,7 @@ import pytest
 from flows.context import open_context
 from flows.run_stage import run_attempt
 from flows.stages.reinforcement import reinforce
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts
 from tests.flows.toy_home import home_of

@@ -14,7 +14,7 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from flows.task_choice import check_choice, choose_tasks
-from rl.training.curriculum import CurriculumConfig, Pool, admitted, check_tasks, sample_tasks
+from rl.curriculum import CurriculumConfig, Pool, admitted, check_tasks, sample_tasks
 from warehouse import Lake, Run, Task
 from warehouse.errors import RequestError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rl.training.config import DEFAULT_LIMITS, MetricLimit
-from rl.training.monitor import Alert
+from rl.learner.config import DEFAULT_LIMITS, MetricLimit
+from rl.learner.metrics import Alert
 from warehouse import Lake
 from warehouse.records import (
     Call,

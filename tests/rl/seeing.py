@@ -13,7 +13,7 @@ from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
-from rl.devices import torch_threads
+from rl.hardware import torch_threads
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import build_tokenizer
 from rl.policies.vision import load_vision

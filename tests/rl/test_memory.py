@@ -10,11 +10,23 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.memory import measure
-from rl.devices import DEVICES, device_of, model_flops_utilisation, training_flops
-from rl.memory import DECODERS, Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
+from rl.hardware import (
+    DECODERS,
+    DEVICES,
+    Architecture,
+    Pass,
+    activation_bytes,
+    adapter_parameters,
+    cache_bytes,
+    device_of,
+    engine_memory,
+    learner_memory,
+    model_flops_utilisation,
+    training_flops,
+)
+from rl.learner.losses import ValueHead
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import load_policy
-from rl.training.critic import ValueHead
 from tests.rl.conftest import create_tiny_policy
 
 SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rl.engines.config import EngineConfig
 from rl.envs.config import EnvironmentPoolConfig
+from rl.learner.config import LearnerConfig
 from rl.placement import (
     Bundle,
     Machine,
@@ -26,7 +27,6 @@ from rl.placement import (
     rollout_cpus,
 )
 from rl.rollouts.config import RolloutConfig
-from rl.training.optimizer_config import LearnerConfig
 
 
 def gpus(*counts: int) -> list[Machine]:

@@ -22,10 +22,10 @@ from rl.engines.replica import engine_group, engine_options
 from rl.env_pool.machines import machines
 from rl.env_pool.pool import worker_options
 from rl.envs.config import EnvironmentKindConfig
+from rl.learner.config import LearnerConfig
+from rl.learner.group import learner_group
 from rl.placement import Bundle, NoRoom, Reservation, engines, learner, place
 from rl.ray_runtime import RayConfig, RayRuntime
-from rl.training.optimizer_config import LearnerConfig
-from rl.training.workers import learner_group
 from tests.rl.light_actor import LightActor
 
 pytestmark = pytest.mark.engine

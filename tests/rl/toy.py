@@ -14,18 +14,17 @@ from transformers import PreTrainedModel
 
 from rl.engines.base import WeightProbe
 from rl.engines.weight_sync import WeightSyncHandle
-from rl.learner.base import EngineWeights, PassRecord
+from rl.learner.base import EngineWeights, PassRecord, Stateful, TrainResult
+from rl.learner.batches import Row
+from rl.learner.config import ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.losses import MicroBatch
+from rl.learner.metrics import Alert, MetricMonitor
 from rl.loop import ReinforceLoop, train
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
-from rl.training.base import Stateful, TrainResult
-from rl.training.batches import Row
-from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected, RejectedSample
-from rl.training.monitor import Alert, MetricMonitor
+from rl.rollouts.collect import Collected, RejectedSample
 from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)

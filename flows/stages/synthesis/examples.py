@@ -20,7 +20,7 @@ from flows.stages.synthesis.questions import Refuse, question_batches
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
-from rl.training.supervised_config import StoredRunsConfig
+from rl.supervised.config import StoredRunsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations, choose_successes, needs_second_try, without_images
 from synth.demonstrations.runs import choose_runs
 from synth.questions.config import QuestionConfig

@@ -255,7 +255,7 @@ def test_a_stage_stands_still_between_two_steps_and_its_time_is_not_counted(home
 
 @pytest.mark.slow
 def test_what_is_asked_reaches_the_rollouts_that_run(home: Home) -> None:
-    from rl.rollouts.base import RolloutRequest
+    from rl.rollouts.agent_loop import RolloutRequest
     from tests.flows.reinforcement_process import ToyRollouts
 
     under_way: list[str] = []

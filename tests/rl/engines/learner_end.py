@@ -12,11 +12,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedModel
 
 from rl.engines.base import Generation
-from rl.policies.adapters import adapter_weights, save_adapters
 from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.policies.transfer import adapter_weights, save_adapters
+from rl.rollouts.collect import Collected
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from rl.training.filters import Collected
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import generate_all, prompts
 from tests.rl.toy import Sampler

@@ -17,11 +17,10 @@ from flows.config import load_config
 from rl.engines.config import EngineConfig
 from rl.engines.replica import Replica
 from rl.learner.base import EngineWeights
-from rl.policies.adapters import CONFIG, WEIGHTS, is_adapters, read_adapters
+from rl.learner.config import LearnerConfig, LoraConfig, ReinforceConfig
 from rl.policies.policy import load_policy
+from rl.policies.transfer import CONFIG, WEIGHTS, is_adapters, read_adapters
 from rl.rollouts.rollout import Rollouts
-from rl.training.config import ReinforceConfig
-from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from tests.rl.engines.learner_end import RANK, EngineSampler, adapted, said, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Scripted, learn

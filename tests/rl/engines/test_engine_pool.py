@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
 from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
+from rl.learner.batches import mean_difference
 from rl.placement import engine_bundles
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from rl.training.batches import mean_difference
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, wait_until_busy, worst_difference
 from tests.rl.policies.logprob_check import max_logprob_difference

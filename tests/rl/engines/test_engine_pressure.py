@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl.engines.pressure import EnginePressure, PressureGauge
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS

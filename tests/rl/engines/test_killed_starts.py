@@ -12,7 +12,7 @@ import pytest
 
 from flows.cli.faults import exit_status
 from rl.engines.base import EngineState
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.worker_death import WorkerDied

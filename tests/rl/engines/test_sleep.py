@@ -14,10 +14,10 @@ import pytest
 
 from rl.engines.base import Generation
 from rl.learner.base import EngineWeights
+from rl.learner.config import ReinforceConfig
 from rl.policies.policy import load_policy
+from rl.rollouts.collect import Collected
 from rl.rollouts.rollout import Rollouts
-from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected
 from tests.rl.engines import learner_end
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference

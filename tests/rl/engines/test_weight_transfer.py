@@ -21,10 +21,9 @@ from transformers import PreTrainedModel
 
 from rl.engines.base import Generation
 from rl.engines.weight_sync import check_device, check_fit, shapes_in
+from rl.learner.config import LearnerConfig, ReinforceConfig
 from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
 from rl.rollouts.rollout import Rollouts
-from rl.training.config import ReinforceConfig
-from rl.training.optimizer_config import LearnerConfig
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Scripted, learn

@@ -1,4 +1,4 @@
 """The loop's tests learn on the toy policy of the trainers' tests, on one thread like them."""
 
-from tests.rl.training.conftest import one_thread as one_thread
-from tests.rl.training.conftest import policy as policy
+from tests.rl.learner.conftest import one_thread as one_thread
+from tests.rl.learner.conftest import policy as policy

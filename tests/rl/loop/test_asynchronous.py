@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from rl.curriculum import Curriculum, CurriculumConfig
+from rl.learner.config import ReinforceConfig
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.asynchronous import AsyncRolloutSource
-from rl.rollouts.base import RolloutRequest
-from rl.rollouts.collect import ReinforceRun
-from rl.rollouts.replay import ReplayBuffer
-from rl.training.config import ReinforceConfig
-from rl.training.curriculum import Curriculum, CurriculumConfig
-from rl.training.filters import Collected
+from rl.rollouts.collect import Collected, ReinforceRun, ReplayBuffer
 from tests.rl.toy import trajectory, turn
 from warehouse import Batch, Record, Task, Trajectory
 

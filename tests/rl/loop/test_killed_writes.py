@@ -24,7 +24,7 @@ import safetensors.torch, torch, transformers.modeling_utils
 from rl.learner import local
 from rl.loop import train
 from rl.policies.policy import load_policy
-from rl.training.config import ReinforceConfig
+from rl.learner.config import ReinforceConfig
 from tests.rl.toy import Sampler, Scripted
 
 policy, output, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

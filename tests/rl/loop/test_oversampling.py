@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rl.rollouts.base import RolloutRequest
-from rl.rollouts.collect import ReinforceRun, SyncRolloutSource
-from rl.rollouts.replay import ReplayBuffer
-from rl.training.config import ReinforceConfig
-from rl.training.curriculum import Curriculum, CurriculumConfig
+from rl.curriculum import Curriculum, CurriculumConfig
+from rl.learner.config import ReinforceConfig
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.collect import ReinforceRun, ReplayBuffer, SyncRolloutSource
 from tests.rl.toy import trajectory, turn
 from warehouse import Task, Trajectory
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.learner import publishing
-from rl.learner.publishing import WEIGHTS_KEPT, WeightPublisher
+from rl.learner.local import WEIGHTS_KEPT, WeightPublisher
 from rl.policies.policy import as_saved, copied, load_policy, save_policy
 from tests.rl.toy import make_policy
 from warehouse.drafts import is_draft
@@ -185,7 +185,7 @@ import os, signal, sys
 from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 import safetensors.torch, transformers.modeling_utils
-from rl.learner.publishing import WeightPublisher
+from rl.learner.local import WeightPublisher
 from rl.policies.policy import load_policy
 
 policy, output, sends, last = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "sends", sys.argv[4]

@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
+from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.learner.base import EngineWeights, PassRecord
+from rl.learner.batches import Row, collate_rows, rows_of, split_rows
+from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.losses import MicroBatch
+from rl.learner.metrics import describe
 from rl.policies.policy import load_policy
-from rl.training.batches import Row, collate_rows, rows_of, split_rows
-from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.training.figures import describe
-from rl.training.filters import Collected
+from rl.rollouts.collect import Collected
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, gradients, learn, sample_pairs, trajectory, turn
 from warehouse.records import Outcome, Trajectory
 

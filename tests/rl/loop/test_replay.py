@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.advantages import dr_grpo
-from rl.rollouts.collect import groups_of
-from rl.rollouts.replay import Group, ReplayBuffer
-from rl.training.batches import rows_of
-from rl.training.config import ReplayConfig
-from rl.training.filters import Filter
+from rl.learner.batches import rows_of
+from rl.learner.config import ReplayConfig
+from rl.rollouts.collect import Filter, Group, ReplayBuffer, groups_of
 from tests.rl.toy import trajectory, turn
 from warehouse.records import Trajectory
 

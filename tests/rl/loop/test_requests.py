@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from rl.learner.config import ReinforceConfig
 from rl.rollouts.collect import ReinforceRun
-from rl.training.config import ReinforceConfig
 from warehouse.records import Task
 
 NOBODY = cast(Any, None)

@@ -12,15 +12,14 @@ import torch
 from accelerate.utils import broadcast_object_list
 
 from rl.learner.base import EngineWeights
+from rl.learner.batches import rows_of
+from rl.learner.config import CriticConfig, LearnerConfig, LoraConfig, ReinforceConfig
+from rl.learner.group import Starter, learn_on_workers
+from rl.learner.metrics import MetricMonitor
 from rl.loop import ReinforceLoop
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
-from rl.training.batches import rows_of
-from rl.training.config import CriticConfig, ReinforceConfig
-from rl.training.filters import Collected
-from rl.training.monitor import MetricMonitor
-from rl.training.optimizer_config import LearnerConfig, LoraConfig
-from rl.training.workers import Starter, learn_on_workers
+from rl.rollouts.collect import Collected
 from tests.rl.loop.test_workers import TWO, assert_close, weights_differ
 from tests.rl.toy import Scripted, learn, make_policy, sample_pairs
 from warehouse.records import Trajectory

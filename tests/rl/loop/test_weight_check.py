@@ -11,11 +11,11 @@ import pytest
 from transformers import PreTrainedModel
 
 from rl.engines.base import WeightProbe
+from rl.learner.batches import mean_difference, row_of
+from rl.learner.config import MonitorConfig, ReinforceConfig
+from rl.learner.metrics import Alert, TrainingHalted
 from rl.policies.policy import create_policy, load_policy
-from rl.training.batches import mean_difference, row_of
-from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.filters import Collected
-from rl.training.monitor import Alert, TrainingHalted
+from rl.rollouts.collect import Collected
 from tests.rl.toy import SIZES, Sampler, Scripted, learn
 
 pytestmark = pytest.mark.engine

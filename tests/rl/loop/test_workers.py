@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rl.devices import torch_threads
+from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
+from rl.hardware import torch_threads
+from rl.learner.config import CorrectionConfig, CriticConfig, LearnerConfig, ReinforceConfig
+from rl.learner.group import Starter, learn_on_workers
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.examples import EncodedExample
-from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
-from rl.training.cpt import train_cpt
-from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.training.filters import Collected, RejectedSample
-from rl.training.optimizer_config import LearnerConfig
-from rl.training.supervised_config import CptConfig
-from rl.training.workers import Starter, learn_on_workers
+from rl.rollouts.collect import Collected, RejectedSample
+from rl.supervised.config import CptConfig
+from rl.supervised.cpt import train_cpt
 from rl.worker_death import WorkerDied
 from tests.rl.toy import Scripted, encode_texts, learn, make_policy, sample_pairs
 from warehouse.errors import RequestError
@@ -210,9 +209,8 @@ def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Pa
     each pass.
     """
     from accelerate.state import DistributedType, PartialState
-    from torch.distributed.tensor import DTensor
-
     from rl.training import supervised
+    from torch.distributed.tensor import DTensor
 
     arguments, write, seen = supervised._arguments, supervised.write_policy, {"weights": list[bool](), "gradients": list[bool]()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl.policies import sending
-from rl.policies.sending import ReceivedPolicy, files_in, pieces
+from rl.policies.transfer import ReceivedPolicy, files_in, pieces
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from rl.policies.vision import Vision, has_vision, load_vision
 from rl.renderers.examples import EncodedExample
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from rl.training.supervised import train_sft
-from rl.training.supervised_config import SftConfig
+from rl.supervised.config import SftConfig
+from rl.supervised.training import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes

@@ -17,6 +17,7 @@ from eval.graders.verifiers import VERIFIERS
 from rl.content import ImagePart
 from rl.envs.base import Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
+from rl.learner.batches import rows_of
 from rl.renderers.base import Action, ActionTurn, ContentRefused, ParseError, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
@@ -24,10 +25,8 @@ from rl.renderers.config import DialectConfig
 from rl.renderers.layout import PROBE_TOOL
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
-from rl.training.batches import rows_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.renderers.random_policy import RandomPolicy
 from tests.rl.renderers.templates_of_trl import names, tokenizer_for

@@ -17,8 +17,7 @@ from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Truncation
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits, RolloutConfig
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.renderers.test_examples import AT_ONCE, DEMONSTRATIONS, Demonstration, check_rollout

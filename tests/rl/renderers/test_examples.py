@@ -24,8 +24,7 @@ from rl.renderers.layout import PROBE_TOOL
 from rl.renderers.registry import template_text
 from rl.renderers.tags import TagDialect, tagged_text
 from rl.retrieval.search import SearchIndex, passage
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from tests.rl.renderers.templates_of_trl import TEXTS, names, tokenizer_for
 from tests.rl.renderers.test_chat import ACCEPTED, HOSTILE, chat, proven

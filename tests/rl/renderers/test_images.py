@@ -15,17 +15,15 @@ from transformers import AutoProcessor, AutoTokenizer
 from rl.content import ContentPart, ImageFault, ImagePart, PlacedImage, TextPart, collapse_images, decode_image, text_of
 from rl.engines.base import Generation, Sampling
 from rl.envs.base import Observation, Step, ToolOutcome
+from rl.learner.batches import Row, check_images, estimate, rows_of, without_placeholders
+from rl.learner.config import CriticConfig
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import ContentRefused, Reply, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
 from rl.renderers.layout import PROBE_TOOL
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
-from rl.training.batches import Row, check_images, rows_of, without_placeholders
-from rl.training.config import CriticConfig
-from rl.training.critic import estimate
 from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from eval.graders.choice import Verifiers, verifiers_of
 from rl.advantages import process
+from rl.learner.batches import rows_of
+from rl.learner.config import FilterConfig
+from rl.learner.metrics import describe
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories, weights_of
-from rl.training.batches import rows_of
-from rl.training.config import FilterConfig
-from rl.training.figures import describe
-from rl.training.filters import filtered
+from rl.rollouts.collect import filtered
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
 from warehouse.errors import RequestError

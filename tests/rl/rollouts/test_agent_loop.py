@@ -21,8 +21,7 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action, ActionTurn, Dialect, ParseError, Schema
 from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, uses_lagged_policy
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest, uses_lagged_policy
 from rl.rollouts.config import Limits, RolloutConfig
 from rl.rollouts.rollout import AgentLoops
 from rl.tools import tool

@@ -18,7 +18,7 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import Limits
 from rl.rollouts.langgraph_loop import LangGraphLoop
 from rl.rollouts.rollout import LOOPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rl.rollouts.places import Places
+from rl.rollouts.admission import Places
 
 
 class Visitors:

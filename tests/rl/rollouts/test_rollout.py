@@ -12,7 +12,7 @@ import torch
 
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen
 from rl.policies.policy import load_policy, save_policy
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import FAULTY, HASTY, TASKS

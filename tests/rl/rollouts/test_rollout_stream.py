@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import TrajectoryStream
 from warehouse.records import StopReason, Task, Trajectory
 

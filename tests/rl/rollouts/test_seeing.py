@@ -15,17 +15,17 @@ from transformers import AutoTokenizer
 
 from rl.content import collapse_images
 from rl.engines.base import EngineFault, Generation, Sampling
+from rl.learner.config import ReinforceConfig
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.vision import load_vision
 from rl.renderers.base import Result, Truncation
 from rl.renderers.chat import ChatDialect
 from rl.renderers.registry import open_dialect
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.collect import Collected
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.tools.file import load_tools
-from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected
 from tests.rl.policies.logprob_check import max_logprob_difference
 from tests.rl.seeing import make_seeing_policy, teach, template
 from tests.rl.seeing_tools import cover

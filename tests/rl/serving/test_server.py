@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.serving.config import ServingConfig

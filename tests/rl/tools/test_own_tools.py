@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rl.policies.policy import load_policy, save_policy
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from warehouse.errors import RequestError

@@ -14,7 +14,7 @@ import pytest
 from rl.renderers.base import Schema
 from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
-from rl.training.supervised_config import StoredRunsConfig
+from rl.supervised.config import StoredRunsConfig
 from synth.demonstrations.runs import Rejection, choose_runs, tools_of
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.importers.fireact import read_fireact

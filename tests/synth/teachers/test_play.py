@@ -14,7 +14,7 @@ from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tool
 from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
 from rl.retrieval.indexes import Indexes, build_indexes
-from rl.training.supervised_config import TaughtRunsConfig
+from rl.supervised.config import TaughtRunsConfig
 from synth.teachers.play import instructions, play, requests_for
 from synth.teachers.teacher import Ending, Reply, Teacher, completion_id, failed
 from tests.rl.conftest import DOCUMENTS

@@ -13,8 +13,7 @@ from rl.envs.base import Resources
 from rl.envs.tool_world.conversation import RESPOND, STOP
 from rl.envs.tool_world.environment import create
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.agent_loop import AgentLoop
-from rl.rollouts.base import RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from synth.teachers.conversation import GuardedEnvironment, TextDialect
 from synth.teachers.simulated_user import create as create_user

@@ -1,0 +1,288 @@
+"""Advantages of whole trajectories and of their turns: how much better each did than the others on its task, or than the batch.
+
+All are pure functions of `Groups` and give advantages of shape (groups, samples), or (groups, samples, turns). Where a group has nothing
+to compare, because fewer than two of it are valid or all their rewards are equal, its advantages are exact zeros, but for those against
+the whole batch, where an easy task's trajectories are all above the mean and keep a gradient.
+
+Advantages against a critic: generalised advantage estimation over tokens, over turns and tokens, and V-trace for older samplers.
+
+Tensors have the shape (rows, tokens). `mask` is True where the policy wrote the token; observations and padding are passed over: they
+neither discount nor add anything, so that the token before an observation is followed by the one after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DEVIATION_FLOOR = 1e-4
+"""Added to the standard deviation in GRPO, as TRL does."""
+BATCH_FLOOR = 1e-8
+"""Added to the standard deviation over the tokens of a batch, in REINFORCE++."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Trajectories in groups of one task each, padded to the largest group.
+
+    `rewards` (groups, samples) are those of whole trajectories; `valid` of the same shape is False for invalid ones and for padding, and
+    what stands there in the other tensors is not looked at. `tokens` (groups, samples) counts action tokens, `environments` (groups,)
+    numbers each task's environment. `turn_rewards` and `turns` (groups, samples, turns) are what each turn earned, which sums up to
+    `rewards`, and which turns there are.
+    """
+
+    rewards: Tensor
+    valid: Tensor
+    tokens: Tensor
+    environments: Tensor
+    turn_rewards: Tensor
+    turns: Tensor
+
+    @classmethod
+    def of(cls, rewards: Tensor, valid: Tensor, tokens: Tensor | None = None, environments: Tensor | None = None) -> Groups:
+        """Groups of trajectories of one turn each; of one token and of one environment where nothing else is said."""
+        tokens = torch.ones_like(rewards) if tokens is None else tokens
+        environments = torch.zeros(len(rewards), dtype=torch.long) if environments is None else environments
+        return cls(rewards, valid, tokens, environments, rewards.unsqueeze(2), valid.unsqueeze(2))
+
+    @property
+    def counts(self) -> Tensor:
+        """How many of each group are valid, of shape (groups, 1)."""
+        return self.valid.sum(dim=1, keepdim=True).to(self.rewards.dtype)
+
+    @property
+    def compared(self) -> Tensor:
+        """What is valid and has another valid one in its group, of shape (groups, samples)."""
+        return self.valid & (self.counts >= 2)
+
+
+Estimator = Callable[[Groups], Tensor]
+"""Advantages of shape (groups, samples), or (groups, samples, turns) where they differ from turn to turn."""
+
+
+def grpo(groups: Groups) -> Tensor:
+    """(r - mean) / (std + 1e-4) within the group, std with Bessel's correction. DeepSeekMath, arXiv 2402.03300, §4.1."""
+    centred = centre(groups)
+    variance = (centred**2).sum(dim=1, keepdim=True) / (groups.counts - 1).clamp(min=1)
+    return centred / (variance.sqrt() + DEVIATION_FLOOR)
+
+
+def dr_grpo(groups: Groups) -> Tensor:
+    """r - mean within the group, not divided by the deviation, which favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
+    return centre(groups)
+
+
+def rloo(groups: Groups) -> Tensor:
+    """r less the mean of the *other* trajectories of the group, which is n / (n - 1) (r - mean). RLOO, arXiv 2402.14740, eq. 8."""
+    return centre(groups) * groups.counts / (groups.counts - 1).clamp(min=1)
+
+
+def has_signal(groups: Groups) -> Tensor:
+    """Which groups (shape (groups,)) have two valid trajectories with different rewards."""
+    highest = groups.rewards.masked_fill(~groups.valid, -torch.inf).amax(dim=1)
+    lowest = groups.rewards.masked_fill(~groups.valid, torch.inf).amin(dim=1)
+    return highest > lowest
+
+
+def centre(groups: Groups) -> Tensor:
+    """Rewards less the mean of the valid ones of their group, 0 where there is nothing to compare."""
+    used = groups.valid & has_signal(groups).unsqueeze(1)
+    mean = torch.where(used, groups.rewards, 0).sum(dim=1, keepdim=True) / groups.counts.clamp(min=1)
+    return torch.where(used, groups.rewards - mean, 0)
+
+
+def reinforce_plus_plus(groups: Groups) -> Tensor:
+    """(r - mean) / std over the tokens of the batch: an easy task's trajectories are all above the mean, and keep a gradient."""
+    return normalize(groups.rewards, _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
+
+
+def reinforce_plus_plus_baseline(groups: Groups) -> Tensor:
+    """r - mean of the group, then normalised over the tokens of the batch: one deviation for all tasks in the place of one for each."""
+    return normalize(centre(groups), _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
+
+
+def _token_weights(groups: Groups) -> Tensor:
+    return torch.where(groups.compared, groups.tokens, 0).to(groups.rewards.dtype)
+
+
+def _one_batch(groups: Groups) -> Tensor:
+    return torch.ones(len(groups.rewards), len(groups.rewards), dtype=torch.bool)
+
+
+def task_normalized(groups: Groups) -> Tensor:
+    """GRPO's advantages A, then (A - mean) / (std + 1e-6) over all action tokens of the environment. AgentRL, arXiv 2510.04206, §3.2.
+
+    What AgentRL calls a task is an environment here: ALFWorld, DB, OS.
+    """
+    return normalize(grpo(groups), _token_weights(groups), _same_environment(groups), 1e-6)
+
+
+def environment_deviation(groups: Groups) -> Tensor:
+    """(r - mean of the group) / std of the rewards of all trajectories of the environment. ERPO of AutoForge, arXiv 2512.22857."""
+    _, deviation = moments(groups.rewards, groups.compared.to(groups.rewards.dtype), _same_environment(groups))
+    return centre(groups) / (deviation + DEVIATION_FLOOR)
+
+
+def _same_environment(groups: Groups) -> Tensor:
+    return groups.environments.unsqueeze(0) == groups.environments.unsqueeze(1)
+
+
+def process(groups: Groups) -> Tensor:
+    """GRPO with process supervision, of shape (groups, samples, turns). DeepSeekMath, arXiv 2402.03300, §4.1.3.
+
+    The rewards of all turns of a group are normalised together; the advantage of a turn is the sum of the normalised rewards from it on.
+    The verifier's reward is that of the last turn.
+    """
+    used = groups.turns & groups.compared.unsqueeze(2)
+    count = used.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+    mean = torch.where(used, groups.turn_rewards, 0).sum(dim=(1, 2), keepdim=True) / count
+    centred = torch.where(used, groups.turn_rewards - mean, 0)
+    variance = (centred**2).sum(dim=(1, 2), keepdim=True) / (count - 1).clamp(min=1)
+    return torch.where(used, returns_to_go(centred / (variance.sqrt() + DEVIATION_FLOOR), 1.0), 0)
+
+
+def returns_to_go(rewards: Tensor, discount: float) -> Tensor:
+    """G_k = r_k + discount · G_(k+1) along the last dimension."""
+    returns = torch.zeros_like(rewards)
+    following = torch.zeros_like(rewards[..., 0])
+    for turn in reversed(range(rewards.size(-1))):
+        following = rewards[..., turn] + discount * following
+        returns[..., turn] = following
+    return returns
+
+
+def normalize(values: Tensor, weights: Tensor, same: Tensor, floor: float) -> Tensor:
+    """(values - mean) / (std + `floor`), 0 where the weight is 0 or nothing varies.
+
+    Args:
+        values: of shape (groups, samples).
+        weights: of that shape: how much each counts in the mean and in the deviation, 0 for what takes no part.
+        same: of shape (groups, groups), True where two groups share one mean and one deviation.
+    """
+    mean, deviation = moments(values, weights, same)
+    return torch.where((weights > 0) & (deviation > 0), (values - mean) / (deviation + floor), 0)
+
+
+def moments(values: Tensor, weights: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean and population standard deviation, each of shape (groups, 1); 0 where no weight is."""
+    shared = same.to(values.dtype)
+    total = shared @ weights.sum(dim=1, keepdim=True)
+    counted = torch.where(weights > 0, values, 0)
+    mean = shared @ (weights * counted).sum(dim=1, keepdim=True) / total.clamp(min=1)
+    squares = torch.where(weights > 0, (values - mean) ** 2 * weights, 0)
+    deviation = (shared @ squares.sum(dim=1, keepdim=True) / total.clamp(min=1)).sqrt()
+    return mean, torch.where(deviation > 1e-6 * mean.abs(), deviation, 0)  # else it is rounding
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "task_normalized": task_normalized,
+    "environment_deviation": environment_deviation,
+    "process": process,
+}
+"""What `rl.estimator` may name where no critic is wanted."""
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
+    """Advantages and returns, 0 on masked tokens. GAE, arXiv 1506.02438, eq. 16; skipping as in AgentGym-RL (arXiv 2509.08755).
+
+    δ_t = r_t + γ V_(t+1) - V_t and A_t = δ_t + γλ A_(t+1), where t + 1 is the next token that the policy wrote; returns are A + V.
+
+    Args:
+        rewards: read on the policy's tokens alone.
+        values: V of the state that each token was written in.
+        discount: γ.
+        decay: λ.
+    """
+    never = torch.zeros_like(mask)
+    return _backward(rewards, values, mask, never, discount, decay)
+
+
+def bilevel_gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, discount: float, decay: float, turn_discount: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages over turns first, then over the tokens of each turn. RAGEN, arXiv 2504.20073, §3 (bi-level GAE).
+
+    At the last token of turn k: δ_k = R_k + Γ V_(k+1) - V_k and A_k = δ_k + Γλ A_(k+1), with V at the last tokens of the turns and R_k the
+    rewards of the turn. The tokens of a turn then have A by `gae` with the reward A_k + V_k at the turn's end and nothing after it.
+
+    Args:
+        turn_ends: True at the last token of each turn, which the policy wrote. RAGEN's own code takes the tokens with a reward for turn
+            ends: turns without one vanish, and it fails where the last token has none.
+        turn_discount: Γ.
+    """
+    ends = turn_ends & mask
+    whole = torch.where(ends, _sums_of_turns(rewards, mask, ends), 0)
+    _, targets = _backward(whole, values, ends, torch.zeros_like(ends), turn_discount, decay)
+    return _backward(torch.where(ends, targets, 0), values, mask, ends, discount, decay)
+
+
+def vtrace(
+    rewards: Tensor, values: Tensor, log_ratios: Tensor, mask: Tensor, discount: float, decay: float, most: float, most_traced: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages and targets of the value function, 0 on masked tokens. V-trace: IMPALA, arXiv 1802.01561, §4.1, eq. 1 and remark 1.
+
+    v_s = V_s + δ_s + γ c_s (v_(s+1) - V_(s+1)) with δ_s = ρ_s (r_s + γ V_(s+1) - V_s), ρ = min(ρ̄, π / μ), c = λ min(c̄, π / μ); s + 1 is
+    the next token that the policy wrote, and what follows the last is worth nothing. The advantage is r_s + γ v_(s+1) - V_s. The ρ_s that
+    the paper's policy gradient has before it is not in it: in the loss it is the ratio to the sampler, or the truncated weight.
+
+    Args:
+        log_ratios: log π - log μ of each token, π the learner's policy and μ what sampled it.
+        discount: γ.
+        decay: λ (the paper's remark 2).
+        most: ρ̄; the fixed point of the values is that of a policy between μ and π, π's own where it is without bound.
+        most_traced: c̄; how far a difference is carried back.
+    """
+    ratios = torch.where(mask, log_ratios, 0).to(values.dtype).exp()
+    trusted, traced = ratios.clamp(max=most), decay * ratios.clamp(max=most_traced)
+    advantages, targets = torch.zeros_like(values), torch.zeros_like(values)
+    next_value = next_target = torch.zeros_like(values[:, 0])
+    for token in reversed(range(values.size(1))):
+        written, value, reward = mask[:, token], values[:, token], rewards[:, token]
+        surprise = trusted[:, token] * (reward + discount * next_value - value)
+        target = value + surprise + discount * traced[:, token] * (next_target - next_value)
+        advantages[:, token] = torch.where(written, reward + discount * next_target - value, 0)
+        targets[:, token] = torch.where(written, target, 0)
+        next_value, next_target = torch.where(written, value, next_value), torch.where(written, target, next_target)
+    return advantages, targets
+
+
+def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+    """(A - mean) / std over the policy's tokens, 0 elsewhere and where nothing varies."""
+    count = mask.sum().clamp(min=1)
+    mean = torch.where(mask, advantages, 0).sum() / count
+    variance = torch.where(mask, (advantages - mean) ** 2, 0).sum() / count
+    return torch.where(mask, (advantages - mean) / (variance + 1e-8).sqrt(), 0)
+
+
+def _backward(rewards: Tensor, values: Tensor, mask: Tensor, ends: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
+    """The recursion of GAE from the last token to the first; after a token of `ends` nothing follows."""
+    advantages = torch.zeros_like(values)
+    next_value = next_advantage = torch.zeros_like(values[:, 0])
+    for token in reversed(range(values.size(1))):
+        last, written = ends[:, token], mask[:, token]
+        following = torch.where(last, 0, next_value)
+        carried = torch.where(last, 0, next_advantage)
+        advantage = rewards[:, token] + discount * following - values[:, token] + discount * decay * carried
+        advantages[:, token] = torch.where(written, advantage, 0)
+        next_value = torch.where(written, values[:, token], next_value)
+        next_advantage = torch.where(written, advantage, next_advantage)
+    return advantages, torch.where(mask, advantages + values, 0)
+
+
+def _sums_of_turns(rewards: Tensor, mask: Tensor, ends: Tensor) -> Tensor:
+    """At each turn end, the sum of the rewards of that turn's tokens; running sums elsewhere."""
+    sums = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
+    for token in range(rewards.size(1)):
+        running = running + torch.where(mask[:, token], rewards[:, token], 0)
+        sums[:, token] = running
+        running = torch.where(ends[:, token], 0, running)
+    return sums

@@ -1,0 +1,470 @@
+"""Batches of reinforcement learning: trajectories as sampled become rows of token ids, masks, log-probabilities and advantages.
+
+Token ids are taken as they were sampled. Observations stand among the actions and are masked. Invalid trajectories take part in
+nothing. All functions are pure.
+
+What is done about tokens that an older policy sampled: weights by importance, truncated or masked, and rejection by threshold.
+
+Tensors have the shape (rows, tokens). `log_ratios` are log π - log μ, π the learner's policy before the step and μ what sampled the token;
+`mask` is True where the policy wrote it. A ratio is taken per token, or per sequence as the product of its tokens' (`sequence`) or as
+their geometric mean (`mean`, which does not grow with length). All functions are pure; no gradient goes through any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapreplace
+from itertools import accumulate, chain, pairwise
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from rl.advantages import Estimator, Groups, bilevel_gae, gae, vtrace, whiten
+from rl.engines.base import WeightProbe
+from rl.learner.config import CorrectionConfig, CriticConfig
+from warehouse.errors import RequestError
+from warehouse.records import Image, Outcome, Trajectory, Turn
+
+Number = TypeVar("Number", int, float)
+
+GroupKey = tuple[str, int | None]
+"""A task, and the step that it was sampled for: what was sampled for another is of other weights, and no group with it."""
+UNKNOWN = -1
+"""Stands where a token has no version of the weights: on observations and padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trajectory to learn from; all but `prompt_ids`, `turn_rewards` and `images` have the same length, one value a token.
+
+    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `logprobs` are
+    those of the policy that the loss takes its ratio against: what sampled the tokens, unless a correction made it the learner; then
+    `sampled_logprobs` are those of what sampled them. `versions` are those of the weights that sampled each token, `UNKNOWN` elsewhere.
+    `turn_ends` is 1 on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's
+    reward. `returns` and `values` are the critic's targets and what it logprob when the step was collected; empty where there is no critic.
+    `images` are those whose placeholders stand among the tokens, in their order.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    action_mask: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    turn_ends: tuple[int, ...]
+    turn_rewards: tuple[float, ...]
+    returns: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    sampled_logprobs: tuple[float, ...] = ()
+    trajectory_id: str = ""
+    task_key: str = ""
+    images: tuple[Image, ...] = ()
+
+    @property
+    def action_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(self.action_mask)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens go through the model."""
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any token has an advantage."""
+        return any(self.advantages)
+
+
+def is_valid(trajectory: Trajectory) -> bool:
+    """Whether a trajectory may take part in rewards, means and losses: it has a reward, no fault, and at least one action token."""
+    has_actions = any(turn.action_ids for turn in trajectory.turns)
+    return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
+
+
+def group_key(trajectory: Trajectory) -> GroupKey:
+    """The group that a trajectory is compared within."""
+    return trajectory.task_key, trajectory.step
+
+
+def token_versions(turn: Turn) -> tuple[int, ...]:
+    """The version of the weights that sampled each token of an action."""
+    return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
+
+
+def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
+    """The rows of the valid ones of `trajectories`, with advantages within the group of each.
+
+    Args:
+        estimator: None leaves all advantages 0: a critic gives them later.
+        environments: the environment of each task, for estimators that tell environments apart; by default all are of one.
+    """
+    kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
+    if estimator is None:
+        return [_row(trajectory, [0.0] * len(_acting(trajectory))) for trajectory in kept]
+    places, groups = group(kept, environments or {})
+    advantages = estimator(groups)
+    by_turn = advantages if advantages.dim() == 3 else advantages.unsqueeze(2).expand_as(groups.turn_rewards)
+    return [_row(trajectory, by_turn[place][: len(_acting(trajectory))].tolist()) for trajectory, place in zip(kept, places, strict=True)]
+
+
+def row_of(probe: WeightProbe) -> Row:
+    """What an engine sampled to show its weights, as a row to score and not to learn."""
+    count, logprobs = len(probe.token_ids), probe.logprobs
+    ones, zeros, unknown = (1,) * count, (0.0,) * count, (UNKNOWN,) * count
+    return Row(probe.prompt_ids, probe.token_ids, ones, logprobs, zeros, ones, zeros, versions=unknown, sampled_logprobs=logprobs)
+
+
+def mean_difference(probe: WeightProbe, logprobs: Sequence[float]) -> float:
+    """Mean absolute difference between the engine's log-probabilities and the learner's `logprobs` of the same tokens, in nats."""
+    differences = [abs(theirs - ours) for theirs, ours in zip(probe.logprobs, logprobs, strict=True)]
+    return sum(differences) / len(differences)
+
+
+def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
+    """`row` as if the policy had sampled its observations: they are masked no more, and share the advantage of the action before them.
+
+    Args:
+        logprobs: the policy's own log-probability of each token of the completion, which no engine has sampled.
+    """
+    advantages = list(accumulate(zip(row.action_mask, row.advantages, strict=True), lambda before, now: now if now[0] else (0, before[1])))
+    return replace(
+        row,
+        action_mask=(1,) * len(row.action_mask),
+        logprobs=tuple(own if acted else logprob for acted, own, logprob in zip(row.action_mask, row.logprobs, logprobs, strict=True)),
+        advantages=tuple(advantage for _, advantage in advantages),
+    )
+
+
+def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
+    """See that a policy, which `sees` or does not, can learn from what `rows` show.
+
+    Raises:
+        RequestError: where they hold images and the policy takes none, or would learn to write what stands for them.
+    """
+    pictured = next((row for row in rows if row.images), None)
+    if pictured is None or (sees and mask_observations):
+        return
+    why = "rl.mask_observations = false would train on what stands for them" if sees else "the policy in training takes none"
+    raise RequestError(f"the trajectory {pictured.trajectory_id} holds images, and {why}; leave trajectories with images out.")
+
+
+def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
+    """`row` where the policy did not write the token that stands for an image: the model would take it for one, with no pixels behind it.
+
+    The token is written over by `stand_in`. From it on nothing is learnt, and what was earned from there on falls on the last token before
+    it; in rollouts nothing follows it.
+    """
+    written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
+    if not any(written):
+        return row
+    first = written.index(True)
+    ends, earned = _ended_before(row, first)
+    return replace(
+        row,
+        completion_ids=tuple(stand_in if found else token for token, found in zip(row.completion_ids, written, strict=True)),
+        action_mask=row.action_mask[:first] + (0,) * (len(written) - first),
+        advantages=row.advantages[:first] + (0.0,) * (len(written) - first),
+        turn_ends=ends,
+        turn_rewards=earned,
+    )
+
+
+def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The ends of turns, and the rewards of these, where the policy's last token is the last before `first`."""
+    last = max((place for place in range(first) if row.action_mask[place]), default=None)
+    if last is None:
+        return row.turn_ends, row.turn_rewards
+    before = sum(row.turn_ends[:last])
+    ends = row.turn_ends[:last] + (1,) + (0,) * (len(row.turn_ends) - last - 1)
+    return ends, (*row.turn_rewards[:before], sum(row.turn_rewards[before:]))
+
+
+def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """`rows` in `parts` lists of about equal number and similar length within each, so that little is padded; some may be empty."""
+    ordered = sorted(rows, key=lambda row: row.tokens)
+    bounds = [len(ordered) * part // parts for part in range(parts + 1)]
+    return [ordered[start:end] for start, end in pairwise(bounds)]
+
+
+def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """`rows` in `parts` lists of about as many tokens each; some may be empty. The lists with fewer tokens come first.
+
+    The longest first, each into the list that has the fewest tokens so far: no list has more than 4/3 of what the fullest of the best
+    sharing has (Graham 1969, «Bounds on multiprocessing timing anomalies»).
+    """
+    return _shared_out([[row] for row in rows], parts)
+
+
+def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """The same, where rows of one prompt stay together, as far as lists of about as many tokens allow, and follow each other.
+
+    Such rows have their prompt in common (`rl/learner/packing.py`), so that its tokens count once in a list.
+    """
+    groups: dict[tuple[int, ...], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: -row.tokens):
+        groups.setdefault(row.prompt_ids, []).append(row)
+    most = max(1, sum(map(tokens_of, groups.values())) // parts)
+    shared = _shared_out([bundle for group in groups.values() for bundle in _dealt(group, round(tokens_of(group) / most))], parts)
+    places = {prompt: place for place, prompt in enumerate(groups)}
+    return [sorted(part, key=lambda row: places[row.prompt_ids]) for part in shared]
+
+
+def tokens_of(group: Sequence[Row]) -> int:
+    """The tokens of rows that have one prompt, which counts once."""
+    return len(group[0].prompt_ids) + sum(len(row.completion_ids) for row in group)
+
+
+def _dealt(group: Sequence[Row], hands: int) -> list[list[Row]]:
+    """A group row by row into so many lists, at least one and none empty."""
+    hands = max(1, min(hands, len(group)))
+    return [list(group[place::hands]) for place in range(hands)]
+
+
+def _shared_out(bundles: Sequence[list[Row]], parts: int) -> list[list[Row]]:
+    shared: list[tuple[int, int, list[Row]]] = [(0, part, []) for part in range(parts)]
+    for bundle in sorted(bundles, key=lambda bundle: -tokens_of(bundle)):
+        tokens, part, own = shared[0]
+        heapreplace(shared, (tokens + tokens_of(bundle), part, [*own, *bundle]))
+    return [own for _, _, own in sorted(shared, key=lambda each: each[:2])]
+
+
+def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
+    """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
+
+    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C). `returns` and
+    `old_values` of the same shape are the critic's, 0 where there is none; `sampled_logps` and `versions` tell of what sampled each token.
+    """
+    prompt_width = max(len(row.prompt_ids) for row in rows)
+    width = max(len(row.completion_ids) for row in rows)
+    return {
+        "prompt_ids": torch.tensor([_pad_left(row.prompt_ids, prompt_width, pad_token_id) for row in rows]),
+        "prompt_mask": torch.tensor([_pad_left([1] * len(row.prompt_ids), prompt_width, 0) for row in rows]),
+        "completion_ids": torch.tensor([_pad_right(row.completion_ids, width, pad_token_id) for row in rows]),
+        "completion_mask": torch.tensor([_pad_right([1] * len(row.completion_ids), width, 0) for row in rows]),
+        "tool_mask": torch.tensor([_pad_right(row.action_mask, width, 0) for row in rows]),
+        "old_per_token_logps": torch.tensor([_pad_right(row.logprobs, width, 0.0) for row in rows]),
+        "sampled_logps": torch.tensor([_pad_right(row.sampled_logprobs or row.logprobs, width, 0.0) for row in rows]),
+        "versions": torch.tensor([_pad_right(row.versions, width, UNKNOWN) for row in rows]),
+        "advantages": torch.tensor([_pad_right(row.advantages, width, 0.0) for row in rows]),
+        "returns": torch.tensor([_pad_right(row.returns, width, 0.0) for row in rows]),
+        "old_values": torch.tensor([_pad_right(row.values, width, 0.0) for row in rows]),
+    }
+
+
+def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
+    """The place (group, sample) of each of `trajectories`, all of them valid, and the groups that they make."""
+    places = _places(trajectories)
+    tasks = [task for task, _ in dict.fromkeys(map(group_key, trajectories))]
+    shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
+    turns = max((len(_acting(trajectory)) for trajectory in trajectories), default=1)
+    rewards, tokens = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    turn_rewards = torch.full((*shape, turns), math.nan, dtype=torch.float64)
+    for trajectory, place in zip(trajectories, places, strict=True):
+        earned = _turn_rewards(trajectory)
+        rewards[place] = trajectory.reward or 0.0
+        tokens[place] = sum(len(turn.action_ids) for turn in trajectory.turns)
+        turn_rewards[place][: len(earned)] = torch.tensor(earned, dtype=torch.float64)
+    there = ~turn_rewards.isnan()
+    names = sorted(set(environments.values()))
+    numbers = torch.tensor([names.index(environments[task]) if task in environments else -1 for task in tasks])
+    return places, Groups(rewards, there.any(dim=2), tokens, numbers, turn_rewards.nan_to_num(0.0), there)
+
+
+def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """The number of each one's group, in the order in which groups come, and its own number among those of its group."""
+    numbers: dict[GroupKey, int] = {}
+    samples: Counter[GroupKey] = Counter()
+    places = []
+    for trajectory in trajectories:
+        key = group_key(trajectory)
+        places.append((numbers.setdefault(key, len(numbers)), samples[key]))
+        samples[key] += 1
+    return places
+
+
+def _acting(trajectory: Trajectory) -> list[Turn]:
+    """The turns in which the policy wrote anything."""
+    return [turn for turn in trajectory.turns if turn.action_ids]
+
+
+def _turn_rewards(trajectory: Trajectory) -> list[float]:
+    """What each turn with an action earned: its own reward, and with the last one all that the trajectory earned beyond those."""
+    earned = [turn.reward or 0.0 for turn in _acting(trajectory)]
+    earned[-1] += (trajectory.reward or 0.0) - sum(earned)
+    return earned
+
+
+def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
+    """One trajectory with actions and observations in turn; what follows the last action is of no use to the loss and left out.
+
+    `advantages` holds one for each turn with an action.
+    """
+    by_turn = iter(advantages)
+    pieces = [piece for turn in trajectory.turns for piece in _pieces(turn, by_turn)]
+    while not pieces[-1].is_action:
+        pieces.pop()
+    return Row(
+        prompt_ids=trajectory.prompt_ids,
+        completion_ids=tuple(chain.from_iterable(piece.ids for piece in pieces)),
+        action_mask=tuple(chain.from_iterable([int(piece.is_action)] * len(piece.ids) for piece in pieces)),
+        logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
+        advantages=tuple(chain.from_iterable([piece.advantage] * len(piece.ids) for piece in pieces)),
+        turn_ends=tuple(chain.from_iterable([*[0] * (len(piece.ids) - 1), int(piece.is_action)] for piece in pieces)),
+        turn_rewards=tuple(_turn_rewards(trajectory)),
+        versions=tuple(chain.from_iterable(piece.versions for piece in pieces)),
+        trajectory_id=trajectory.id,
+        task_key=trajectory.task_key,
+        images=tuple(chain.from_iterable(piece.images for piece in pieces)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    is_action: bool
+    advantage: float = 0.0
+    images: tuple[Image, ...] = ()
+
+
+def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
+    """The action and the observation of a turn, without empty ones; an action takes the next of `advantages`."""
+    if len(turn.action_ids) != len(turn.action_logprobs):
+        raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
+    action, size = [], len(turn.observation_ids)
+    if turn.action_ids:
+        action = [_Piece(turn.action_ids, turn.action_logprobs, token_versions(turn), is_action=True, advantage=next(advantages))]
+    seen = [_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False, images=turn.images)] if size else []
+    return action + seen
+
+
+def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:
+    return [padding] * (width - len(values)) + list(values)
+
+
+def _pad_right(values: Sequence[Number], width: int, padding: Number) -> list[Number]:
+    return list(values) + [padding] * (width - len(values))
+
+
+Level = Literal["token", "sequence", "mean"]
+
+FURTHEST = 20.0
+"""Log-ratios are held within ± this, so that none of their exponentials overflows."""
+
+
+def ratios(log_ratios: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """π / μ of each token, or of its whole sequence: Π_t π_t / μ_t, or the geometric mean of that over the sequence's tokens."""
+    known = torch.where(mask, log_ratios.double(), 0)
+    if level != "token":
+        known = known.sum(dim=1, keepdim=True)
+    if level == "mean":
+        known = known / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return known.clamp(-FURTHEST, FURTHEST).exp().expand(mask.shape)
+
+
+def truncated(log_ratios: Tensor, mask: Tensor, level: Level, most: float) -> Tensor:
+    """w = min(π / μ, `most`), 0 outside the mask: truncated importance sampling. Ionides 2008; IMPALA, arXiv 1802.01561, §4.1."""
+    return torch.where(mask, ratios(log_ratios, mask, level).clamp(max=most), 0)
+
+
+def masked(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
+    """w = π / μ where that is within [`least`, `most`], else 0: a token outside has no gradient and still counts in the means.
+
+    IcePop (Zhao et al. 2025), as in Ring-1T, arXiv 2510.18855.
+    """
+    found = ratios(log_ratios, mask, level)
+    return torch.where(mask & (found >= least) & (found <= most), found, 0)
+
+
+def accepted(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
+    """The mask without what is rejected: tokens, or whole sequences, with a ratio outside [`least`, `most`] count in nothing.
+
+    Rejection in the place of weights, as in verl's rollout correction (k1 with bounds log `least` and log `most`).
+    """
+    found = ratios(log_ratios, mask, level)
+    return mask & (found >= least) & (found <= most)
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Rows after correction, the trajectories that were rejected as a whole, and the share of action tokens rejected."""
+
+    rows: tuple[Row, ...]
+    rejected: tuple[Row, ...]
+    rejected_tokens: float
+
+
+def correct(rows: Sequence[Row], learners: Sequence[Sequence[float]], config: CorrectionConfig) -> Corrected:
+    """`rows` as `config` wants them corrected.
+
+    With weights, a row's advantages are multiplied by them, for w min(r A, clip(r) A) is min(r wA, clip(r) wA); and its log-probabilities
+    become the learner's, so that the loss's own ratio and clip begin at 1 (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641,
+    §3). What is rejected leaves the mask.
+
+    Args:
+        learners: for each row, log π of each token of its completion by the learner, before the step.
+    """
+    done = [_correct(row, logprobs, config) for row, logprobs in zip(rows, learners, strict=True)]
+    before, after = (sum(row.action_tokens for row in each) for each in (rows, done))
+    rejected = tuple(row for row, left in zip(rows, done, strict=True) if not left.action_tokens)
+    return Corrected(tuple(row for row in done if row.action_tokens), rejected, 1 - after / before if before else 0.0)
+
+
+def _correct(row: Row, learner: Sequence[float], config: CorrectionConfig) -> Row:
+    mask = torch.tensor([row.action_mask]).bool()
+    log_ratios = torch.tensor([learner], dtype=torch.float64) - torch.tensor([row.logprobs], dtype=torch.float64)
+    if config.reject is not None:
+        kept = accepted(log_ratios, mask, config.reject, config.reject_below, config.reject_above)
+        row = replace(row, action_mask=tuple(kept[0].int().tolist()))
+    if config.weights not in ("truncated", "masked"):
+        return row
+    if config.weights == "truncated":
+        weights = truncated(log_ratios, mask, config.level, config.above)
+    else:
+        weights = masked(log_ratios, mask, config.level, config.below, config.above)
+    advantages = (torch.tensor([row.advantages], dtype=torch.float64) * weights)[0]
+    own = torch.where(mask, torch.tensor([learner], dtype=torch.float64), 0)[0]
+    return replace(row, advantages=tuple(advantages.tolist()), logprobs=tuple(own.tolist()), sampled_logprobs=row.logprobs)
+
+
+def estimate(
+    rows: Sequence[Row], values: Sequence[Sequence[float]], logprobs: Sequence[Sequence[float]], estimator: str, config: CriticConfig
+) -> list[Row]:
+    """The rows with advantages, whitened over the step, returns, and the values that these are against.
+
+    Args:
+        values: for each row, one for each token of its completion.
+        logprobs: the learner's of each token, in the same way; read by `vtrace` alone.
+        estimator: `gae`, `bilevel_gae` or `vtrace`.
+    """
+    if not rows:
+        return []
+    mask, ends = (_padded([getattr(row, name) for row in rows]).bool() for name in ("action_mask", "turn_ends"))
+    padded, rewards = _padded(values), torch.zeros(mask.shape, dtype=torch.float64)
+    rewards[ends] = torch.tensor([reward for row in rows for reward in row.turn_rewards], dtype=torch.float64)
+    if estimator == "gae":
+        advantages, returns = gae(rewards, padded, mask, config.discount, config.decay)
+    elif estimator == "vtrace":
+        log_ratios = _padded(logprobs) - _padded([row.logprobs for row in rows])
+        advantages, returns = vtrace(rewards, padded, log_ratios, mask, config.discount, config.decay, config.trust, config.trace)
+    else:
+        advantages, returns = bilevel_gae(rewards, padded, mask, ends, config.discount, config.decay, config.turn_discount)
+    whitened = whiten(advantages, mask).tolist()
+    return [
+        replace(
+            row, advantages=tuple(whitened[n][:size]), returns=tuple(returns[n, :size].tolist()), values=tuple(padded[n, :size].tolist())
+        )
+        for n, row in enumerate(rows)
+        if (size := len(row.completion_ids))
+    ]
+
+
+def _padded(sequences: Sequence[Sequence[float]]) -> Tensor:
+    width = max(map(len, sequences))
+    return torch.tensor([[*sequence, *[0.0] * (width - len(sequence))] for sequence in sequences], dtype=torch.float64)

@@ -1,0 +1,358 @@
+"""Attention over sequences that share a row, without padding and without a mask, and which attention a learner computes.
+
+Rows of different lengths side by side need padding and, where anything is padded or packed, a mask of tokens times tokens, which grows with
+the square of the context. Joined into one row they need neither: kernels for sequences of several lengths take their borders alone
+(`cu_seq_lens`, as FlashAttention has them, arXiv 2205.14135). `varlen` here is such an attention on every device: torch's own kernel on
+GPUs, and each sequence by itself on CPUs and in float32. A sequence may go on from another one of the row, as the trajectories of a group
+do from their prompt, which then stands there once: attention is that of sequences which are whole, and all else is computed once.
+
+Packed rows: several sequences share a row, and none of them sees another.
+
+Examples of the supervised stages are packed by TRL (best fit, decreasing) into rows of fixed length. Where attention takes borders
+(`rl/learner/packing.py`), the rows of a pass are joined into one without padding, and so are the trajectories of a pass of reinforcement
+learning. Elsewhere a row carries position ids that start anew with each example: transformers reads the borders from them and makes a mask
+of tokens times tokens, so rows are kept apart, and short. Models that look across such borders (`keeps_apart`) get the sequences of a row
+side by side, with padding; rows are then of sequences of similar length.
+
+Log-probabilities of chosen tokens: the head of the model sees the positions that somebody asks about, and not all of them at once.
+
+Of an agent's context the policy has written a sixth, and its vocabulary is a hundred times as wide as its states: the logits of all tokens
+would be larger than all else. On GPUs TRL's head builds them in tiles, for the scores and again for their gradient. Without Triton it
+scores every position, so on a CPU there is a head here (`benchmarks/token_scores.py`), which builds them in pieces, and again for the
+gradient where they are several. Among several workers, and for models that change their logits on the way, TRL's head is used on CPUs too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
+
+from rl.learner.config import OptimizerConfig, computes_in_bfloat16
+from rl.renderers.examples import IGNORED_LABEL
+from warehouse.errors import RequestError, first_line
+
+VARLEN = "varlen"
+FLASH = ("flash_attention_3", "flash_attention_2")
+JOINED = frozenset({VARLEN, *FLASH, "flex_attention"})
+"""What keeps sequences of one row apart without a mask of tokens times tokens; transformers has the others."""
+CAUSAL = (-1, 0)
+UNKNOWN = ("softcap", "s_aux", "position_bias")
+"""What models hand to their attention and `varlen` has not."""
+DROPOUTS = ("attention_dropout", "attn_pdrop")
+"""What configurations call the dropout of attention."""
+TRIED = 8
+"""Tokens of each of the two sequences that `keeps_apart` tries."""
+SEPARABLE = frozenset({"full_attention", "sliding_attention"})
+
+# Before torch 2.12 fewer heads of keys than of queries were taken unasked.
+GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+
+
+def varlen_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    pieces: Sequence[tuple[int, int]] | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of one row's sequences, each over itself, as transformers calls an attention.
+
+    Args:
+        query: (1, heads, tokens, size); keys and values may have fewer heads.
+        cu_seq_lens_q: (sequences + 1), int32: where each sequence begins, and where the last ends.
+        max_length_q: the longest of them.
+        pieces: what stands in the row where sequences share a beginning: the tokens of each piece, and the number of the piece that it goes
+            on from, -1 where that is none. `cu_seq_lens_q` and `max_length_q` are then of sequences that are whole, a piece each.
+
+    Returns:
+        (1, tokens, heads, size), and no weights.
+
+    Raises:
+        ValueError: the model asks for something else.
+    """
+    asked = [name for name in UNKNOWN if others.get(name) is not None]
+    if attention_mask is not None or sliding_window is not None or dropout or asked:
+        raise ValueError(f"attn_implementation = {VARLEN} has no mask, window, dropout, {', '.join(UNKNOWN)}, and this model asks for one")
+    if cu_seq_lens_q is None or max_length_q is None or query.size(0) != 1:
+        raise ValueError(f"attn_implementation = {VARLEN} takes one row and the borders of its sequences")
+    if torch.is_autocast_enabled(query.device.type):
+        query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
+    if pieces is None:
+        return _over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
+    whole = [_made_whole(each, pieces) for each in (query, key, value)]
+    query, key, value = (torch.cat(parts, dim=2) for parts in whole)
+    found = _over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling)
+    parted = torch.split(found, [part.size(2) for part in whole[0]], dim=1)
+    return torch.cat([part[:, -length:] for part, (length, _) in zip(parted, pieces, strict=True)], dim=1), None
+
+
+def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The states (1, heads, tokens, size) of each piece behind those of the one that it goes on from."""
+    parts = torch.split(states, [length for length, _ in pieces], dim=2)
+    return [part if first < 0 else torch.cat((parts[first], part), dim=2) for part, (_, first) in zip(parts, pieces, strict=True)]
+
+
+def _over_themselves(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, scaling: float | None) -> Tensor:
+    if query.is_cuda and query.dtype != torch.float32:
+        query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+        found = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling, window_size=CAUSAL, **GROUPED)
+        return cast(Tensor, found).unsqueeze(0)
+    # Split, and not sliced: the gradient of each slice would be as long as the row.
+    lengths = ends.diff().tolist()
+    parts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
+    causal: dict[str, Any] = {"is_causal": True, "scale": scaling, "enable_gqa": query.size(1) != key.size(1)}
+    return torch.cat([scaled_dot_product_attention(*part, **causal).transpose(1, 2) for part in parts], dim=1)
+
+
+AttentionInterface.register(VARLEN, varlen_attention)
+
+
+def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
+    """Have `model` compute the attention that `config` asks for.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    chosen = choose_attention(model, config)
+    try:
+        model.set_attn_implementation(chosen)
+    except (ImportError, ValueError) as error:
+        raise RequestError(f"attn_implementation = {chosen} cannot be had here: {first_line(error)}") from error
+
+
+def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
+    """What `config` names, or for `auto`: FlashAttention where it is installed and computes, else `varlen`, and what the model was loaded
+    with where `varlen` would not be its attention.
+
+    Raises:
+        RequestError: the model's attention is not what `varlen` computes.
+    """
+    reason = obstacle(model, VARLEN)
+    if config.attn_implementation != "auto":
+        if config.attn_implementation == VARLEN and reason:
+            raise RequestError(f"attn_implementation = {VARLEN} does not go with this policy: {reason}; leave it at auto.")
+        return config.attn_implementation
+    if reason:
+        return str(model.config._attn_implementation)
+    return next(iter(_installed(model, config)), VARLEN)
+
+
+def joins_rows(model: PreTrainedModel) -> bool:
+    """Whether the attention that `model` computes keeps sequences of one row apart without a mask."""
+    chosen = str(model.config._attn_implementation)
+    return chosen in JOINED and obstacle(model, chosen) is None
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Whether sequences of one row may also go on from another that stands there once: `varlen` alone takes such pieces."""
+    return joins_rows(model) and str(model.config._attn_implementation) == VARLEN
+
+
+@torch.no_grad()
+def keeps_apart(model: PreTrainedModel) -> bool:
+    """Whether sequences that share a row say to `model`, which is told them apart by their positions, what they say alone.
+
+    It is tried, where nothing says it: models that carry a state or take images look across the borders, and so do others, such as GPT-OSS.
+    """
+    if joins_rows(model):
+        return True
+    config, backbone = model.config.get_text_config(), model.base_model
+    carries = model._is_stateful or set(getattr(config, "layer_types", None) or ()) - SEPARABLE
+    if config is not model.config or carries or "position_ids" not in inspect.signature(backbone.forward).parameters:
+        return False
+    ids = torch.arange(2 * TRIED, device=model.device).unsqueeze(0) % config.vocab_size
+    was_training = model.training
+    model.train(False)
+    alone = backbone(input_ids=ids[:, TRIED:], use_cache=False).last_hidden_state
+    shared = backbone(input_ids=ids, position_ids=ids % TRIED, use_cache=False).last_hidden_state[:, TRIED:]
+    model.train(was_training)
+    return bool((shared - alone).norm() < 1e-2 * alone.norm())
+
+
+def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
+    """Why sequences of `model` cannot share a row under an attention of `JOINED`; None where they can."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if config is not model.config:
+        return "it takes images"
+    if model._is_stateful or kinds - SEPARABLE:
+        return "it has layers that carry a state from token to token"
+    if not model._supports_attention_backend:
+        return "its code does not leave attention to choice"
+    limited = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None) is not None)
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    dropped = any(getattr(config, name, None) for name in DROPOUTS)
+    if implementation == VARLEN and (limited or capped or dropped):
+        return "its attention has a window, a cap or dropout"
+    return None
+
+
+def _installed(model: PreTrainedModel, config: OptimizerConfig) -> list[str]:
+    """FlashAttention, the newer first, where it is there and can compute: on GPUs, in half precision."""
+    if not config.learner.gpus or not model._supports_flash_attn or not computes_in_bfloat16(config, model.num_parameters()):
+        return []
+    there = (is_flash_attn_3_available(), is_flash_attn_2_available())
+    return [name for name, found in zip(FLASH, there, strict=True) if found]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Padded rows, `mask` (rows, tokens) of which is True on tokens, as one row of their sequences without padding.
+
+    Attributes:
+        places: for each token of the one row its place in the flattened `mask`; a prompt that rows share has that of the first of them.
+        pieces: the tokens of each piece of it, and the number of the piece that it goes on from, -1 where that is none.
+    """
+
+    mask: Tensor
+    places: Tensor
+    pieces: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, mask: Tensor) -> JoinedRows:
+        """Each row a sequence."""
+        return cls(mask, _places(mask), tuple((length, -1) for length in mask.sum(dim=1).tolist()))
+
+    @classmethod
+    def with_shared_prompts(cls, mask: Tensor, ids: Tensor, width: int) -> JoinedRows:
+        """The same, where rows that follow each other and have one prompt share it.
+
+        The last token of a prompt stands with each of its rows: what follows it differs.
+
+        Args:
+            mask, ids: (rows, tokens).
+            width: tokens of the longest prompt; shorter ones are padded on the left.
+        """
+        prompts, lengths = ids[:, :width].masked_fill(~mask[:, :width], -1).tolist(), mask.sum(dim=1).tolist()
+        own, pieces = mask.clone(), list[tuple[int, int]]()
+        for prompt, alike in groupby(range(len(prompts)), key=prompts.__getitem__):
+            rows = list(alike)
+            shared = sum(token >= 0 for token in prompt[:-1]) if len(rows) > 1 else 0
+            if shared:
+                own[rows[1:], : width - 1] = False
+                pieces.append((shared, -1))
+            first = len(pieces) - 1 if shared else -1
+            pieces += [(lengths[row] - shared, first) for row in rows]
+        return cls(mask, _places(own), tuple(pieces))
+
+    def join(self, values: Tensor) -> Tensor:
+        """Values (rows, tokens) as (1, tokens), those on padding left out."""
+        return values.flatten()[self.places].unsqueeze(0)
+
+    def part(self, values: Tensor) -> Tensor:
+        """Values (1, tokens) as (rows, tokens), 0 on padding and on prompts that stand with another row."""
+        return values.new_zeros(self.mask.numel()).index_copy(0, self.places, values[0]).view(self.mask.shape)
+
+    def inputs(self) -> dict[str, Any]:
+        """Positions and borders, as models of transformers take them, and the pieces of sequences that share a prompt, as `varlen` does."""
+        positions, whole = self.join(self.mask.cumsum(dim=1) - 1), [before + own for before, own in self.spans]
+        shared = any(first >= 0 for _, first in self.pieces)
+        return {"position_ids": positions, **borders(whole, self.mask.device), **({"pieces": self.pieces} if shared else {})}
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Of each piece the tokens that stand before it, and its own."""
+        return [(self.pieces[first][0] if first >= 0 else 0, length) for length, first in self.pieces]
+
+
+def _places(mask: Tensor) -> Tensor:
+    return mask.flatten().nonzero().squeeze(1)
+
+
+def borders(lengths: Sequence[int], device: torch.device | None = None) -> dict[str, Any]:
+    """Where sequences of these lengths begin and end in one row, as models of transformers take it for queries and keys."""
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    longest = max(lengths)
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+
+
+def row_positions(lengths: Sequence[int]) -> list[int]:
+    """Position ids of a row of examples of these lengths: 0, 1, …, 0, 1, …"""
+    return [position for length in lengths for position in range(length)]
+
+
+CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+"""Settings of models whose logits are not simply what the head gives."""
+AT_ONCE = 2**27
+"""Logits that are built at a time: half a GiB in float32."""
+
+
+def can_choose(model: Any, workers: int) -> bool:
+    """Whether the tokens of a model may be scored by `chosen_scores`."""
+    if workers > 1 or not isinstance(model, PreTrainedModel) or next(model.parameters()).device.type != "cpu":
+        return False
+    config = model.config.get_text_config()
+    plain = not any(getattr(config, name, None) for name in CHANGES) and not getattr(config, "output_router_logits", False)
+    return plain and config is model.config
+
+
+def chosen_scores(
+    model: PreTrainedModel,
+    ids: Tensor,
+    chosen: Tensor,
+    attention: Tensor | None = None,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+    **inputs: Any,
+) -> tuple[Tensor, Tensor]:
+    """The log-probability of each chosen token after those before it, and the entropy of the distribution it was taken from, in nats.
+
+    Args:
+        ids: token ids (B, T).
+        chosen: which of them are asked about (B, T); the first of a row never is, for nothing stands before it.
+        attention: 1 for tokens, 0 for padding (B, T).
+        temperature: logits are divided by it.
+        entropy_gradient: whether the entropies bear a gradient.
+        inputs: further arguments of the model without its head, such as `position_ids`.
+
+    Returns:
+        Two tensors (N,) for the N chosen tokens, row by row.
+    """
+    backbone: Any = model.base_model
+    hidden = backbone(input_ids=ids, attention_mask=attention, use_cache=False, **inputs).last_hidden_state[:, :-1]
+    picked, tokens = hidden[chosen[:, 1:]], ids[:, 1:][chosen[:, 1:]]
+    head = cast(Any, model).get_output_embeddings()
+    size = max(1, AT_ONCE // model.config.get_text_config().vocab_size)
+    pieces = list(zip(torch.split(picked, size), torch.split(tokens, size), strict=True))
+    if len(pieces) == 1:
+        return _score(head, *pieces[0], temperature, entropy_gradient)
+    scores = [checkpoint(_score, head, *piece, temperature, entropy_gradient, use_reentrant=False) for piece in pieces]
+    logprobs, entropies = zip(*scores, strict=True)
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def tiled_scores(model: Any, ids: Tensor, chosen: Tensor, **inputs: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The same by TRL's head, which `model` must have been given: on GPUs, and for models whose logits are more than what a head gives.
+
+    Returns:
+        Two tensors (N,), of which the second is there where the head gives entropies; and the loss of the experts' balance, where `inputs`
+        ask for the router's logits.
+    """
+    outputs = model(input_ids=ids, labels=ids.masked_fill(~chosen, IGNORED_LABEL), fused_lm_head=True, **inputs)
+    logprobs, entropies = (None if each is None else pad(each, (1, 0))[chosen] for each in (outputs.log_probs, outputs.entropy))
+    return cast(Tensor, logprobs), entropies, outputs.aux_loss
+
+
+def _score(head: Any, hidden: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    logprobs = torch.log_softmax(head(hidden).float() / temperature, dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
+    return logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies

@@ -1,0 +1,334 @@
+"""What all training stages share: TRL's trainers, their arguments, checkpoints that survive a kill, figures, LoRA, the written policy.
+
+Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
+with the weights that it would have had. Progress bars and telemetry are off: progress is reported through `on_metric`, and to the trackers
+that the configuration names.
+
+Checkpoints by time: what a kill can cost is then minutes, however long a step takes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import datasets
+import huggingface_hub.constants
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from rl.learner.config import LoraConfig, OptimizerConfig, computes_in_bfloat16
+from rl.learner.metrics import finite_figures
+from rl.policies.policy import save_policy
+from rl.policies.transfer import adapter_weights
+
+# TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.
+with patch("trl.import_utils.is_vllm_available", return_value=False):
+    from trl.trainer.grpo_config import GRPOConfig as GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer as GRPOTrainer
+    from trl.trainer.sft_config import SFTConfig as SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer as SFTTrainer
+
+
+huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
+datasets.disable_progress_bars()
+
+OnMetric = Callable[[int, dict[str, float]], bool | None]
+"""Called with a step and its figures; where it returns True, training ends there, with the weights as they are.
+
+After a resume it is called again for the steps since the last checkpoint.
+"""
+
+CHECKPOINTS = "checkpoints"
+
+
+def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
+    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps of `model` with checkpoints below `output`.
+
+    When to save and to log is the stage's to add, for it knows what a step is.
+    """
+    return {
+        "output_dir": str(output / CHECKPOINTS),
+        "max_steps": steps,
+        "seed": seed,
+        "learning_rate": config.learning_rate,
+        **_schedule(config, steps),
+        "adam_beta1": config.beta1,
+        "adam_beta2": config.beta2,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": computes_in_bfloat16(config, model.num_parameters()),
+        **_distribution(config),
+        "save_strategy": "steps",
+        "save_total_limit": 2,  # a kill while one is written leaves the one before
+        "report_to": list(config.trackers) or "none",
+        "run_name": output.name,
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+    }
+
+
+def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[Any]:
+    """Within it, what the backward pass of `model` needs is kept in the host's memory, if `config` wants that."""
+    if not config.activation_offloading or not torch.cuda.is_available():
+        return nullcontext()
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
+
+    context: AbstractContextManager[Any] = get_act_offloading_ctx_manager(model)
+    return context
+
+
+def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) -> None:
+    """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    keep_float32(trainer, config)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(MetricsCallback(on_metric))
+    if config.save_minutes is not None:
+        trainer.add_callback(TimedSaves(config.save_minutes))
+    with trainer.accelerator.main_process_first():  # which deletes what is not whole
+        checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    if checkpoint is not None and _is_finished(trainer, checkpoint):
+        _load_finished(trainer, checkpoint)  # the trainer would make one step too many
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def write_policy(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, config: OptimizerConfig, without: tuple[str, ...] = ()
+) -> None:
+    """Write the policy that `trainer` has made so far, in `config.policy_dtype`.
+
+    All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
+    """
+    policy, weights = gather_policy(trainer, config.lora, without)
+    if trainer.accelerator.is_main_process:
+        save_policy(policy, tokenizer, folder, weights, config.policy_dtype)
+    trainer.accelerator.wait_for_everyone()
+
+
+def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """The model that `trainer` trains and the weights of its policy, which the main worker has: shards gathered, adapters merged."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    turned = {name for name, layer in model.named_modules() if getattr(layer, "fan_in_fan_out", False)}
+    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora, turned)
+    policy = model.get_base_model() if lora is not None else model
+    return policy, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without}
+
+
+def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
+    """What `trainer` trains of its policy: the adapters' configuration, which is peft's, and their weights by the names of peft's files.
+
+    All workers call it, and each has all of them, gathered where they are sharded.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    found = adapter_weights(model)
+    whole = {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in found.items()}
+    return model.peft_config["default"], whole
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The optimiser step that a checkpoint was written after."""
+    return int(checkpoint.name.split("-")[-1])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in `folder`; those that a kill left unfinished are deleted."""
+    found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
+    for path in found:
+        if _is_whole(path):
+            return path
+        shutil.rmtree(path)
+    return None
+
+
+class MetricsCallback(TrainerCallback):
+    """Passes a trainer's figures of each step on, and ends the training where `on_metric` says so."""
+
+    def __init__(self, on_metric: OnMetric) -> None:
+        self._on_metric = on_metric
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Called by the trainer whenever it logs; all workers go by the main one's answer, so that none ends alone."""
+        if logs and "train_runtime" not in logs:  # not the figures of the run as a whole
+            control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_figures(logs))])[0])
+
+
+def keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
+    """Have shards that are computed with in bfloat16 add up gradients in float32, and pass on log-probabilities as the model gives them.
+
+    Accelerate's own policy rounds both to bfloat16: log-probabilities then keep 8 bits, and what a pass adds is lost where it is small.
+    """
+    if config.learner.sharded and trainer.args.bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
+
+
+class Patience(EarlyStoppingCallback):
+    """Ends a training whose held-out loss has not fallen for so many checkpoints; one that is resumed goes on with the count."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take up the count of the checkpoint that `state` comes from, if it comes from one."""
+        self.early_stopping_patience_counter = self._counted(state)
+
+    def is_over(self, state: TrainerState) -> bool:
+        """Whether training had ended where `state` was written."""
+        return self._counted(state) >= self.early_stopping_patience
+
+    def _counted(self, state: TrainerState) -> int:
+        states: Any = state.stateful_callbacks or {}
+        return int(states.get(type(self).__name__, self.state())["attributes"]["early_stopping_patience_counter"])
+
+
+def _is_finished(trainer: Trainer, checkpoint: Path) -> bool:
+    """Whether no step is left to make behind `checkpoint`."""
+    state = _state_of(checkpoint)
+    waiting = [each for each in trainer.callback_handler.callbacks if isinstance(each, Patience)]
+    return state.global_step >= trainer.args.max_steps or any(each.is_over(state) for each in waiting)
+
+
+def _state_of(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    model: Any = trainer.model
+    model.to(trainer.accelerator.device)  # shards are moved in training alone, and NCCL sends from GPUs
+    trainer.state = _state_of(checkpoint)
+    best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
+    trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
+
+
+def last_figures(trainer: Trainer) -> dict[str, float]:
+    """The figures that `trainer` logged last, without those about the run as a whole."""
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return finite_figures(logs[-1]) if logs else {}
+
+
+def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
+    warmup = min(config.warmup_steps, steps // 2)
+    decay = min(round(config.decay_share * steps), steps - warmup)
+    return {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "warmup_steps": warmup,
+        "lr_scheduler_kwargs": {"num_decay_steps": decay, "decay_type": "linear"},
+    }
+
+
+def _distribution(config: OptimizerConfig) -> dict[str, Any]:
+    """On which devices, and how the workers share the model, where there are several.
+
+    Shards exchange gradients behind each pass: held back until the last of a step, they would lie whole on each card meanwhile.
+    """
+    on_cpus = not config.learner.gpus or not torch.cuda.is_available()
+    shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
+    if not config.learner.sharded:
+        return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
+    fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
+    exchange = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {**shared, "fsdp": True, "fsdp_config": fsdp, "accelerator_config": exchange, "gradient_checkpointing": False}
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the trainer's state is there, which is written last."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+WRAPPER = "base_model.model."
+"""What peft puts before the name of each weight."""
+
+
+def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = None) -> dict[str, Any]:
+    """What TRL's trainers take to train adapters; nothing where there are none.
+
+    Torch is seeded, for a trainer draws its adapters before it seeds anything itself.
+
+    Args:
+        whole: the name of a module that is trained whole beside them, and stands in checkpoints with them.
+    """
+    if lora is None:
+        return {}
+    import peft
+
+    torch.manual_seed(seed)
+    layers = list(lora.layers) or "all-linear"
+    kept: dict[str, Any] = {} if whole is None else {"modules_to_save": [whole], "exclude_modules": rf"(.*\.)?{re.escape(whole)}(\..*)?"}
+    return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0, **kept)}
+
+
+def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turned: Collection[str] = ()) -> dict[str, Tensor]:
+    """The weights W + alpha / rank · B A by the names of the bare model, of those of a model with adapters; § 4.1 of the paper.
+
+    Each adapted layer has W (out, in), B (out, rank) and A (rank, in). Without adapters the weights come back as they are.
+
+    Args:
+        turned: the names of layers that keep W as (in, out), as GPT-2's do.
+    """
+    if lora is None:
+        return dict(weights)
+    merged = {}
+    for name, weight in weights.items():
+        if name.endswith(".base_layer.weight"):
+            layer = name.removesuffix(".base_layer.weight")
+            low, high = (weights[f"{layer}.lora_{part}.default.weight"] for part in "AB")
+            change = (high @ low).T if layer in turned else high @ low
+            weight = weight + lora.alpha / lora.rank * change.to(weight.dtype)
+        if ".lora_" not in name:
+            merged[name.removeprefix(WRAPPER).replace(".base_layer.", ".")] = weight
+    return merged
+
+
+class TimedSaves(TrainerCallback):
+    """Asks for a checkpoint behind the first step that ends so many minutes after the last one, or after the start."""
+
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._seconds = 60 * minutes
+        self._clock = clock
+        self._last = clock()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The time begins."""
+        self._last = self._clock()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """All workers go by the main one's clock, for all of them write a checkpoint together."""
+        if broadcast_object_list([self._clock() - self._last >= self._seconds])[0]:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The time begins anew, whatever the checkpoint was written for."""
+        self._last = self._clock()

@@ -1,0 +1,330 @@
+"""Sequences that share a row: what each says is what it says alone, no tensor grows with the square of the row, and who may share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rl.training import attention
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+from transformers.utils import is_flash_attn_2_available
+
+from rl.learner.config import LearnerConfig, OptimizerConfig
+from rl.learner.packing import (
+    FLASH,
+    VARLEN,
+    JoinedRows,
+    borders,
+    choose_attention,
+    joins_rows,
+    keeps_apart,
+    set_attention,
+    varlen_attention,
+)
+from rl.learner.trainers import offloading
+from rl.policies.policy import load_policy
+from rl.renderers.examples import IGNORED_LABEL, EncodedExample
+from rl.supervised.config import SftConfig
+from rl.supervised.training import PackingCollator, pack_alike, pack_examples, packed_trainer
+from tests.rl.toy import make_policy
+from warehouse.errors import RequestError
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 64,
+}  # fmt: skip
+JOINING = OptimizerConfig(attn_implementation="varlen")
+ON_GPU = OptimizerConfig(learner=LearnerConfig(gpus=1), precision="bfloat16")
+LENGTHS = (7, 1, 12, 4)
+
+
+def make_model(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**SIZES, **changes))
+
+
+def sequences(lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, 64, (1, length), generator=generator) for length in lengths]
+
+
+def gradients(model: PreTrainedModel, states: Tensor) -> list[Tensor]:
+    weighing = torch.linspace(-1, 1, states.numel()).reshape(states.shape)
+    return list(torch.autograd.grad((states * weighing).sum(), list(model.base_model.parameters())))
+
+
+def joined_states(model: PreTrainedModel, given: Sequence[Tensor]) -> Tensor:
+    lengths = [ids.size(1) for ids in given]
+    positions = torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0)
+    return model.base_model(input_ids=torch.cat(list(given), dim=1), position_ids=positions, use_cache=False, **borders(lengths))[0]
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_sequences_in_one_row_have_the_states_and_gradients_that_they_have_alone(bfloat16: bool) -> None:
+    plain, joining = make_model(), make_model()
+    set_attention(joining, JOINING)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        expected = torch.cat([plain.base_model(ids, use_cache=False)[0] for ids in sequences()], dim=1)
+        found = joined_states(joining, sequences())
+    bound = 0.02 if bfloat16 else 1e-5
+    assert (found - expected).norm() < bound * expected.norm()
+    ours, theirs = (torch.cat([each.flatten() for each in gradients(*pair)]) for pair in ((joining, found), (plain, expected)))
+    assert (ours - theirs).norm() < bound * theirs.norm()
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all tensors that operations give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.seen |= {tuple(each.shape) for each in tree_leaves(result) if isinstance(each, Tensor)}
+        return result
+
+
+@contextmanager
+def shapes_of_a_pass(model: PreTrainedModel, **inputs: Any) -> Iterator[set[tuple[int, ...]]]:
+    seen = Shapes()
+    with seen:
+        model.base_model(use_cache=False, **inputs)[0].sum().backward()
+    yield seen.seen
+
+
+def quadratic(shapes: set[tuple[int, ...]], tokens: int) -> set[tuple[int, ...]]:
+    return {shape for shape in shapes if sum(size >= tokens for size in shape) > 1}
+
+
+def test_no_tensor_has_the_row_in_two_dimensions() -> None:
+    tokens = 150
+    ids, positions = torch.cat(sequences((100, 50)), dim=1), torch.cat([torch.arange(100), torch.arange(50)]).unsqueeze(0)
+    joining = make_model()
+    set_attention(joining, JOINING)
+    with shapes_of_a_pass(joining, input_ids=ids, position_ids=positions, **borders([100, 50])) as shapes:
+        assert (1, tokens, 32) in shapes and quadratic(shapes, 100) == set()
+    with shapes_of_a_pass(make_model(), input_ids=ids, position_ids=positions) as shapes:
+        assert quadratic(shapes, tokens), "the mask that there would be otherwise"
+
+
+def test_rows_are_joined_and_parted_without_loss() -> None:
+    mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 1, 0, 0]]).bool()
+    values = torch.arange(1.0, 16).reshape(3, 5)
+    rows = JoinedRows.of(mask)
+    assert rows.join(values).tolist() == [[2, 3, 4, 6, 7, 8, 9, 10, 13]]
+    assert torch.equal(rows.part(rows.join(values)), torch.where(mask, values, 0))
+    inputs = rows.inputs()
+    assert inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 0]]
+    assert inputs["cu_seq_lens_q"].tolist() == [0, 3, 8, 9] and inputs["cu_seq_lens_q"].dtype == torch.int32
+    assert inputs["max_length_q"] == 5
+
+
+def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_token() -> None:
+    ids = torch.tensor([[0, 7, 8, 9, 1, 2], [0, 7, 8, 9, 3, 0], [6, 7, 8, 9, 4, 0], [0, 0, 0, 9, 5, 0], [0, 0, 0, 9, 6, 0]])
+    mask = ids > 0
+    rows = JoinedRows.with_shared_prompts(mask, ids, 4)
+    assert rows.join(ids).tolist() == [[7, 8, 9, 1, 2, 9, 3, 6, 7, 8, 9, 4, 9, 5, 9, 6]]
+    assert rows.pieces == ((2, -1), (3, 0), (2, 0), (5, -1), (2, -1), (2, -1))
+    assert rows.spans == [(0, 2), (2, 3), (2, 2), (0, 5), (0, 2), (0, 2)]
+    inputs = rows.inputs()
+    assert inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 4, 0, 1, 0, 1]]
+    assert inputs["pieces"] == rows.pieces and inputs["cu_seq_lens_q"].diff().tolist() == [2, 5, 4, 5, 2, 2]
+    parted = rows.part(rows.join(ids))
+    assert parted.tolist()[1] == [0, 0, 0, 9, 3, 0] and torch.equal(parted[:, 3:], ids[:, 3:])
+    assert "pieces" not in JoinedRows.with_shared_prompts(mask[1:4], ids[1:4], 4).inputs()
+
+
+def test_sequences_that_go_on_from_another_attend_to_it_as_if_it_stood_before_each() -> None:
+    generator = torch.Generator().manual_seed(2)
+    states = {name: torch.randn(1, heads, 9, 8, generator=generator) for name, heads in (("query", 4), ("key", 2), ("value", 2))}
+    given = [{name: each.clone().requires_grad_() for name, each in states.items()} for _ in range(2)]
+    pieces = ((4, -1), (3, 0), (2, 0))
+    shared = varlen_attention(torch.nn.Module(), **given[0], attention_mask=None, **borders([4, 7, 6]), pieces=pieces)[0]
+    whole = {name: each[:, :, [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 7, 8]] for name, each in given[1].items()}
+    alone = varlen_attention(torch.nn.Module(), **whole, attention_mask=None, **borders([7, 6]))[0]
+    torch.testing.assert_close(shared, alone[:, [0, 1, 2, 3, 4, 5, 6, 11, 12]])
+    (shared[:, 4:] ** 2).sum().backward()
+    (alone[:, [4, 5, 6, 11, 12]] ** 2).sum().backward()
+    for name in states:
+        torch.testing.assert_close(given[0][name].grad, given[1][name].grad)
+
+
+def test_joined_examples_are_the_padded_ones_without_padding() -> None:
+    lengths = (30, 20, 10, 8, 5)
+    examples = [EncodedExample(tuple(range(1, size + 1)), tuple(place % 3 != 1 for place in range(size))) for size in lengths]
+    rows = list(pack_examples(examples, 40, masked=True))
+    padded, joined = PackingCollator(0)(rows), PackingCollator(0, joined=True)(rows)
+    there = padded["input_ids"] > 0
+    assert not there.all() and joined["input_ids"].size(1) == sum(lengths)
+    for name in ("input_ids", "labels", "position_ids"):
+        assert torch.equal(joined[name][0], padded[name][there])
+    assert sorted(joined["cu_seq_lens_q"].diff().tolist()) == sorted(lengths)
+
+
+def windowed() -> PreTrainedModel:
+    return make_model(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+
+
+def capped() -> PreTrainedModel:
+    return Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2))
+
+
+def dropping() -> PreTrainedModel:
+    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, attn_pdrop=0.1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [windowed, capped, lambda: make_model(attention_dropout=0.1), dropping],
+    ids=["window", "cap", "dropout", "dropout of another name"],
+)
+def test_a_model_with_another_attention_keeps_its_own_and_varlen_is_refused(make: Any) -> None:
+    model = make()
+    loaded_with = model.config._attn_implementation
+    assert choose_attention(model, OptimizerConfig(learner=LearnerConfig(gpus=1))) == loaded_with
+    assert not joins_rows(model)
+    with pytest.raises(RequestError, match="varlen does not go with this policy: its attention has a window, a cap or dropout"):
+        set_attention(model, JOINING)
+
+
+def test_what_the_model_asks_of_varlen_and_it_has_not_is_an_error_and_no_other_attention() -> None:
+    states = torch.zeros(1, 2, 3, 4)
+    own: dict[str, Any] = {"cu_seq_lens_q": torch.tensor([0, 3], dtype=torch.int32), "max_length_q": 3}
+    assert varlen_attention(torch.nn.Identity(), states, states, states, None, **own)[0].shape == (1, 3, 2, 4)
+    for more in ({"sliding_window": 2}, {"softcap": 30.0}, {"s_aux": states}, {"dropout": 0.1}):
+        with pytest.raises(ValueError, match="asks for one"):
+            varlen_attention(torch.nn.Identity(), states, states, states, None, **own, **more)
+    with pytest.raises(ValueError, match="asks for one"):
+        varlen_attention(torch.nn.Identity(), states, states, states, states, **own)
+    with pytest.raises(ValueError, match="borders"):
+        varlen_attention(torch.nn.Identity(), states, states, states, None)
+    with pytest.raises(ValueError, match="one row"):
+        varlen_attention(torch.nn.Identity(), *[states.repeat(2, 1, 1, 1)] * 3, None, **own)
+
+
+@pytest.mark.parametrize(("newer", "older", "expected"), [(True, True, FLASH[0]), (False, True, FLASH[1]), (False, False, VARLEN)])
+def test_on_gpus_flash_attention_is_chosen_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, newer: bool, older: bool, expected: str
+) -> None:
+    monkeypatch.setattr(attention, "is_flash_attn_3_available", lambda: newer)
+    monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: older)
+    assert choose_attention(make_model(), ON_GPU) == expected
+    assert choose_attention(make_model(), ON_GPU.model_copy(update={"precision": "float32"})) == VARLEN
+
+
+def test_on_cpus_rows_are_joined_unless_something_else_is_asked_for() -> None:
+    model = make_model()
+    assert choose_attention(model, OptimizerConfig()) == VARLEN
+    assert choose_attention(model, OptimizerConfig(attn_implementation="sdpa")) == "sdpa"
+
+
+FAMILIES: dict[str, tuple[bool, dict[str, Any]]] = {
+    "mistral": (True, {"sliding_window": 4}),
+    "gpt_oss": (False, {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "lfm2": (False, {"layer_types": ["conv", "full_attention"]}),
+    "qwen2_vl": (False, {}),
+}
+"""Models that do not join rows: whether positions alone keep the sequences of a row apart, and further sizes."""
+
+
+def make_family(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {**SIZES, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, **FAMILIES[name][1]}
+    if name == "qwen2_vl":
+        seen = {"depth": 1, "embed_dim": 32, "num_heads": 4, "hidden_size": 32}
+        rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+        config = AutoConfig.for_model(name, text_config={**sizes, "rope_parameters": rope}, vision_config=seen)
+        model: PreTrainedModel = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes))  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.train(False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_example_is_read_behind_another_whatever_the_model_makes_of_borders(name: str, tmp_path: Path) -> None:
+    """Models that carry a state, take images, or hand no positions to their masks saw the example before in the row."""
+    model = make_family(name)
+    assert keeps_apart(model) == FAMILIES[name][0]
+    examples = [EncodedExample(tuple(ids[0].tolist()), (True,) * ids.size(1)) for ids in sequences()]
+    tokenizer = load_policy(make_policy(tmp_path / "policy"))[1]
+    config = SftConfig(row_tokens=24, rows_per_step=1, rows_per_pass=1)
+    trainer = packed_trainer(model, tokenizer, examples, tmp_path / "made", config, 1, masked=True)
+    packed: Any = trainer.train_dataset
+    rows = list(packed)
+    assert max(len(row["seq_lengths"]) for row in rows) > 1
+    alone = [model(input_ids=ids, labels=ids, use_cache=False).loss * (ids.size(1) - 1) for ids in sequences() if ids.size(1) > 1]
+    found = []
+    for row in rows:
+        batch = trainer.data_collator([row])
+        found.append(model(**batch, use_cache=False).loss * (batch["labels"][:, 1:] >= 0).sum())
+    assert torch.stack(found).nansum().item() == pytest.approx(torch.stack(alone).sum().item(), rel=1e-4)
+
+
+def test_sequences_side_by_side_have_room_for_their_padding() -> None:
+    lengths = (30, 4, 20, 10, 8, 5, 90)
+    examples = [EncodedExample(tuple(range(size, 0, -1)), tuple(place % 3 != 1 for place in range(size))) for size in lengths]
+    rows = list(pack_alike(examples, 40, masked=True))
+    assert sorted(length for row in rows for length in row["seq_lengths"]) == sorted(lengths)
+    assert all(max(row["seq_lengths"]) * len(row["seq_lengths"]) <= 40 for row in rows if row["seq_lengths"] != [90])
+    batch = PackingCollator(0, apart=True)(rows)
+    assert batch["attention_mask"].sum(dim=1).tolist() == [length for row in rows for length in row["seq_lengths"]]
+    by_length = {len(example.token_ids): example for example in examples}
+    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True):
+        example = by_length[int(mask.sum())]
+        assert ids[mask].tolist() == list(example.token_ids)
+        assert labels[mask].tolist() == [IGNORED_LABEL, *example.labels()[1:]]
+        assert (labels[~mask] == IGNORED_LABEL).all()
+
+
+def test_rows_are_joined_under_an_attention_that_takes_borders_alone() -> None:
+    model = make_model()
+    assert not joins_rows(model)
+    set_attention(model, JOINING)
+    assert joins_rows(model)
+    model.config._attn_implementation = "eager"
+    assert not joins_rows(model)
+
+
+@pytest.mark.skipif(is_flash_attn_2_available(), reason="it is installed here")
+def test_what_is_not_installed_is_refused_in_a_sentence() -> None:
+    with pytest.raises(RequestError, match="attn_implementation = flash_attention_2 cannot be had here"):
+        set_attention(make_model(), OptimizerConfig(attn_implementation="flash_attention_2"))
+
+
+def test_a_folder_says_nothing_of_the_attention_that_wrote_it() -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    set_attention(model, JOINING)
+    assert not [name for name in model.config.to_dict() if "attn_implementation" in name]
+
+
+def test_offloading_wants_a_gpu() -> None:
+    with pytest.raises(ValueError, match=r"learner\.gpus = 0 keeps it there anyway"):
+        OptimizerConfig(activation_offloading=True)
+    config = OptimizerConfig(activation_offloading=True, learner=LearnerConfig(gpus=1))
+    with offloading(config, make_model()):
+        pass

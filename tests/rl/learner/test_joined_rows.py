@@ -1,0 +1,212 @@
+"""Trajectories that share a row have the loss and the gradient that they have side by side, whatever makes either of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, permutations
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from rl.training import token_scores
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rl.learner.base import PassRecord
+from rl.learner.batches import Row, rows_of, share_groups, share_rows, tokens_of
+from rl.learner.config import CRITICS, EstimatorName, LoraConfig, ReinforceConfig
+from rl.learner.local import LocalLearner
+from rl.learner.packing import joins_rows
+from rl.policies.policy import load_policy, save_policy
+from rl.supervised.config import CptConfig, SupervisedConfig
+from rl.supervised.training import PackedTrainer, PackingCollator, _arguments, pack_examples, set_attention
+from tests.rl.toy import batches_of, encode_texts, gradients, stale_pairs
+from warehouse.records import Trajectory
+
+BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {"loss_type": "grpo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "estimator": "dr_grpo"},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "cispo": {"loss_type": "cispo", "clip_high": 5.0},
+    "kl_and_entropy": {"beta": 0.1, "entropy_bonus": 0.1},
+    "adapters": {"lora": LoraConfig(rank=4).model_dump(), "beta": 0.1},
+    "checkpointing": {"gradient_checkpointing": True},
+    "correction": {"correction": {"weights": "truncated", "reject": "sequence", "reject_above": 3.0}},
+    "observations": {"mask_observations": False},
+    "bfloat16": {"precision": "bfloat16"},
+    "epochs": {"epochs": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def stale(policy: Path) -> list[Trajectory]:
+    """Trajectories of unequal length from a sampler that was not quite this policy."""
+    return stale_pairs(policy)
+
+
+def step(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], joins: bool) -> tuple[float, Tensor, list[Any]]:
+    """Loss, gradient and scores of an optimiser step."""
+    config = config.model_copy(update={"attn_implementation": "varlen" if joins else "sdpa"})
+    torch.manual_seed(5)
+    learner = LocalLearner(*load_policy(policy), config, folder, 1)
+    assert learner.loss.joins == joins
+    if learner.loss.critic is not None:
+        torch.nn.init.normal_(learner.loss.critic.head.value.weight, generator=torch.Generator().manual_seed(7))
+    loss = gradients(learner, batches_of(learner, given, config))
+    gradient = torch.cat([each.grad.flatten() for each in learner.loss.model.parameters() if each.grad is not None])
+    scores = learner.score(rows_of(given, None))
+    return loss.item(), gradient, [value for part in scores for row in part for value in row]
+
+
+def compare(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], bound: float = 2e-6) -> None:
+    (joined, gradient, scores), (apart, expected, others) = (step(policy, folder, config, given, joins) for joins in (True, False))
+    assert joined == pytest.approx(apart, abs=bound)
+    assert (gradient - expected).norm() < 10 * bound * expected.norm() and expected.norm() > 1e-3
+    assert scores == pytest.approx(others, abs=10 * bound)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("estimator", get_args(EstimatorName))
+def test_loss_and_gradient_are_those_of_rows_side_by_side(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
+    compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator}), stale)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", VARIANTS)
+def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
+    bound = 2e-3 if name == "bfloat16" else 2e-6
+    compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_so_they_are_where_groups_share_long_prompts_which_are_computed_once(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str
+) -> None:
+    prompts = {task: tuple(range(2, 20 + 7 * number)) for number, task in enumerate(dict.fromkeys(each.task_key for each in stale))}
+    given = [replace(each, prompt_ids=prompts[each.task_key]) for each in stale]
+    config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator, "trajectories_per_pass": 4})
+    compare(policy, tmp_path, config, given)
+    learner, record = LocalLearner(*load_policy(policy), config, tmp_path, 1), PassRecord()
+    passes = batches_of(learner, given, config)
+    for inputs in passes:
+        learner.loss.loss(learner.loss.model, inputs, record, 0, False)
+    tokens, rows = record.tokens, rows_of(given, None)
+    assert len(prompts) == len(passes) == 2 and tokens.learnt == sum(row.tokens for row in rows)
+    assert tokens.computed == tokens.learnt - sum((len(prompt) - 1) * 3 for prompt in prompts.values())
+
+
+LEARNED: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "opt": {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+}
+"""Models whose positions are learnt; OPT does not tell its masks of them."""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("family", LEARNED)
+def test_so_they_are_where_positions_are_learnt_and_prompts_differ_in_length(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, family: str
+) -> None:
+    """Also what the policy is held to by KL, which does not come with the learner's attention."""
+    _, tokenizer = load_policy(policy)
+    torch.manual_seed(4)
+    sizes = {**LEARNED[family], "vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_policy(model, tokenizer, tmp_path / family)
+    given = [replace(each, prompt_ids=each.prompt_ids * (1 + number % 3)) for number, each in enumerate(stale)]
+    compare(tmp_path / family, tmp_path, BASE.model_copy(update={"beta": 0.1, "learning_rate": 1e-9}), given, 1e-5)
+    config = BASE.model_copy(update={"attn_implementation": "sdpa"})
+    learner, rows = LocalLearner(load_policy(tmp_path / family)[0], tokenizer, config, tmp_path, 1), rows_of(given, None)
+    for row, scored in zip(rows, learner.score(rows).logprobs, strict=True):
+        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        alone = model.eval()(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1).gather(1, ids[0, len(row.prompt_ids) :, None])
+        assert scored == pytest.approx(alone[:, 0].tolist(), abs=1e-4)
+
+
+@pytest.mark.engine
+def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)
+    compare(policy, tmp_path, BASE.model_copy(update={"entropy_bonus": 0.1}), stale)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("joins", [False, True])
+def test_critics_learn_from_rows_that_are_joined(policy: Path, stale: list[Trajectory], tmp_path: Path, joins: bool) -> None:
+    """The head has a gradient of its own, and it is not that of a head that saw nothing."""
+    config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": "gae"})
+    gradient = step(policy, tmp_path, config, stale, joins)[1]
+    head = gradient[-(32 * 32 + 32 + 32 + 1) :]
+    assert CRITICS and head.norm() > 1e-3
+
+
+@pytest.mark.engine
+def test_packed_examples_have_the_loss_and_gradient_that_they_have_in_rows_of_their_own(policy: Path, tmp_path: Path) -> None:
+    examples = encode_texts(policy, [f"<information> Amber {'Stone ' * (number % 7)}{number}.</information>" for number in range(12)])
+    found = []
+    for implementation in ("sdpa", "varlen"):
+        config = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=4, attn_implementation=implementation)
+        found.append(packed_loss(policy, tmp_path, config, examples))
+    (apart, expected), (joined, gradient) = found
+    assert joined == pytest.approx(apart, abs=1e-6)
+    assert (gradient - expected).norm() < 1e-5 * expected.norm()
+
+
+def packed_loss(policy: Path, folder: Path, config: SupervisedConfig, examples: Any) -> tuple[float, Tensor]:
+    model, tokenizer = load_policy(policy)
+    set_attention(model, config)
+    rows = pack_examples(examples, config.row_tokens, masked=True)
+    collator = PackingCollator(0, joins_rows(model))
+    arguments = _arguments(model, config, folder, 1, 1, False)
+    trainer = PackedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
+    batch = collator(list(rows))
+    loss = trainer.compute_loss(model, batch, num_items_in_batch=int((batch["labels"] >= 0).sum()))
+    loss.backward()
+    return loss.item(), torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+def rows(lengths: Sequence[int]) -> list[Row]:
+    return [Row((1,), (1,) * (length - 1), (), (), (), (), (), task_key=str(number)) for number, length in enumerate(lengths)]
+
+
+def test_passes_get_about_as_many_tokens_each_and_every_row_is_in_one_of_them() -> None:
+    given = rows([900, 100, 100, 100, 300, 300, 200, 700, 50, 50])
+    shared = share_rows(given, 4)
+    assert sorted(row.task_key for part in shared for row in part) == sorted(row.task_key for row in given)
+    tokens = [sum(row.tokens for row in part) for part in shared]
+    assert tokens == sorted(tokens) and max(tokens) == 900 and min(tokens) >= 600
+    assert share_rows(given, 4) == shared
+
+
+def test_there_may_be_more_passes_than_rows() -> None:
+    assert [len(part) for part in share_rows(rows([5, 7]), 4)] == [0, 0, 1, 1]
+
+
+def group(prompt: int, lengths: Sequence[int]) -> list[Row]:
+    return [Row((prompt,) * 50, (1,) * length, (), (), (), (), (), task_key=f"{prompt}-{number}") for number, length in enumerate(lengths)]
+
+
+def test_rows_of_one_prompt_are_of_one_pass_and_follow_each_other() -> None:
+    given = [
+        row for rows in zip(group(1, [10, 20, 30, 40]), group(2, [15, 25, 35, 25]), group(3, [90, 1, 1, 8]), strict=True) for row in rows
+    ]
+    shared = share_groups(given, 3)
+    assert [{row.prompt_ids[0] for row in part} for part in shared] in ([{a}, {b}, {c}] for a, b, c in permutations((1, 2, 3)))
+    two = share_groups(given, 2)
+    assert sorted(row.task_key for part in two for row in part) == sorted(row.task_key for row in given)
+    for part in two:
+        prompts = [row.prompt_ids for row in part]
+        assert len(list(groupby(prompts))) == len(set(prompts))
+
+
+def test_a_group_is_parted_where_it_is_larger_than_a_pass() -> None:
+    parts = share_groups([*group(1, [100] * 8), *group(2, [10] * 2)], 4)
+    assert sum(map(len, parts)) == 10 and max(map(tokens_of, parts)) < 2 * min(map(tokens_of, parts)) + 150
+    assert [len(part) for part in share_groups(group(1, [5]), 3)] == [0, 0, 1]

@@ -1,0 +1,175 @@
+"""Signs of health: when a limit counts as broken, and that a run which breaks one says which and since when."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl.learner.batches import rows_of
+from rl.learner.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
+from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, crossed, describe, prompt_information, ratio_figures, staleness_figures
+from rl.policies.policy import load_policy
+from tests.rl.toy import Sampler, Scripted, learn, trajectory, turn
+from warehouse.records import Call, StopReason
+
+pytestmark = pytest.mark.engine
+
+
+def steps_of(monitor: MetricMonitor, sign: str, values: list[float | None], first: int = 1) -> dict[int, int]:
+    """The steps at which `sign` comes to be broken, each with the step at which that began."""
+    found = {}
+    for step, value in enumerate(values, start=first):
+        for alert in monitor.check(step, {} if value is None else {sign: value}):
+            found[step] = alert.since
+    return found
+
+
+def test_a_alert_comes_whole_out_of_another_process() -> None:
+    error = TrainingHalted(Alert(MetricLimit(sign="grad_norm", above=1.0, then="stop"), 2.0, 3, 4))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.alert) == (str(error), error.alert)
+
+
+def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() -> None:
+    monitor = MetricMonitor([MetricLimit(sign="entropy", below=0.1, steps=3)])
+    assert steps_of(monitor, "entropy", [0.5, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0]) == {7: 5}
+
+
+def test_a_step_without_the_sign_neither_breaks_nor_mends() -> None:
+    monitor = MetricMonitor([MetricLimit(sign="correct_logprob", falls=1.0, steps=2)])
+    assert steps_of(monitor, "correct_logprob", [-2.0, -0.5, None, -1.6, None, -1.7, None]) == {6: 4}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_finite_number_breaks_any_limit(value: float) -> None:
+    assert steps_of(MetricMonitor([MetricLimit(sign="loss", then="stop")]), "loss", [0.1, value]) == {2: 2}
+
+
+def test_a_stop_weighs_more_than_a_pause_and_a_warning_ends_nothing() -> None:
+    monitor = MetricMonitor(
+        [MetricLimit(sign="a", above=1), MetricLimit(sign="b", above=1, then="pause"), MetricLimit(sign="c", above=1, then="stop")]
+    )
+    assert len(monitor.check(1, {"a": 2})) == 1 and monitor.fatal is None
+    monitor.check(2, {"b": 2, "c": 2})
+    assert monitor.fatal is not None and monitor.fatal.limit.sign == "c"
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_resumed_monitor_says_what_an_uninterrupted_one_says(stop: int) -> None:
+    limits = [MetricLimit(sign="x", below=0.0, falls=0.5, steps=3)]
+    values: list[float | None] = [1.0, 0.2, 0.1, 0.3, -1.0, 1.5, 0.4, 0.2, 0.1]
+    whole = steps_of(MetricMonitor(limits), "x", values)
+    first, second = MetricMonitor(limits), MetricMonitor(limits)
+    found = steps_of(first, "x", values[:stop])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert found | steps_of(second, "x", values[stop:], stop + 1) == whole == {4: 2, 9: 7}
+
+
+def test_a_alert_is_told_in_a_sentence() -> None:
+    (alert,) = MetricMonitor([MetricLimit(sign="valid", below=0.5, then="pause")]).check(4, {"valid": 0.25})
+    assert str(TrainingHalted(alert)) == "training came to a pause: valid is 0.25 at step 4 and may not be below 0.5; it began at step 4"
+
+
+# Figures
+
+
+def test_effective_samples_are_all_where_weights_are_equal_and_one_where_one_is_all() -> None:
+    assert ratio_figures(torch.zeros(8)) == {"importance_ratio": 1.0, "effective_samples": 1.0}
+    assert ratio_figures(torch.tensor([20.0, -20.0, -20.0, -20.0]))["effective_samples"] == pytest.approx(0.25)
+    weights = [math.exp(value) for value in (0.5, -0.5, 1.0)]
+    expected = sum(weights) ** 2 / (3 * sum(weight**2 for weight in weights))
+    assert ratio_figures(torch.tensor([0.5, -0.5, 1.0]))["effective_samples"] == pytest.approx(expected)
+
+
+def test_prompt_information_is_none_where_actions_ignore_the_prompt_and_all_where_they_follow_it() -> None:
+    assert prompt_information(torch.tensor([[-3.0, -3.0], [-5.0, -5.0]])) == pytest.approx(0, abs=1e-9)
+    assert prompt_information(torch.full((3, 3), -80.0).fill_diagonal_(-1.0)) == pytest.approx(1.0)
+    scores = torch.tensor([[-1.0, -2.0], [-4.0, -3.5]])
+    mixtures = [math.log((math.exp(a) + math.exp(b)) / 2) for a, b in scores.tolist()]
+    expected = ((-1.0 - mixtures[0]) + (-3.5 - mixtures[1])) / 2 / math.log(2)
+    assert prompt_information(scores) == pytest.approx(expected, abs=1e-6)
+
+
+def test_first_actions_are_crossed_with_the_prompts_of_other_tasks() -> None:
+    step = [
+        trajectory(task, sample, [turn(0, ids, [-1.0] * len(ids))], 1.0)
+        for task, sample, ids in (("b", 0, [7]), ("a", 1, [9]), ("a", 0, [5, 6]))
+    ]
+    step = [replace(each, prompt_ids=(ord(each.task_key),)) for each in step]
+    rows = crossed(step, 4)
+    assert [(row.completion_ids, row.prompt_ids) for row in rows] == [((5, 6), (97,)), ((5, 6), (98,)), ((7,), (97,)), ((7,), (98,))]
+    faulty = replace(trajectory("c", 0, step[0].turns, None), prompt_ids=(99,))
+    assert crossed([*step, faulty], 4) == rows
+    assert crossed(step[:1], 4) == [] and crossed(step, 1) == []
+
+
+def test_figures_of_a_step_tell_format_tools_length_and_the_likelihood_of_what_was_right() -> None:
+    search = replace(turn(0, [5, 6], [-0.5, -1.5], (9,)), calls=(Call("search", "q", "ok"), Call("search", "q", "error")), policy_version=3)
+    void = replace(turn(1, [5], [-9.0]), calls=(), policy_version=3)
+    last = replace(turn(1, [7, 8], [-1.0, -1.0], tool="answer"), policy_versions=(3, 4), calls=(Call("answer", "x", None),))
+    right, wrong = trajectory("a", 0, [search, last], 1.0), trajectory("a", 1, [search, void], 0.0)
+    figures = describe([right, replace(wrong, stop_reason=StopReason.MAX_TURNS), trajectory("a", 2, [void], None)])
+    assert figures["correct_logprob"] == -1.0
+    assert (figures["format"], figures["format/turn_1"], figures["format/turn_2"]) == (0.75, 1.0, 0.5)
+    assert (figures["tokens/turn_1"], figures["tokens/turn_2"]) == (2.0, 1.5)
+    assert (figures["tool_calls"], figures["tool_success"], figures["truncated"]) == (2.0, 0.5, 0.5)
+    stale = staleness_figures(rows_of([right, wrong], None), 5)
+    assert stale == {"staleness": pytest.approx(5 - (6 * 3 + 4) / 7), "staleness_max": 2.0}
+    assert figures["reward_deviation"] == 0.5
+    assert figures["sampled_entropy"] == pytest.approx((2 + 2 + 2 + 9) / 7)
+    assert "correct_logprob" not in describe([wrong])
+
+
+# Training
+
+
+CONFIG = ReinforceConfig(steps=8, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=16, learning_rate=3e-3, save_every=2)
+
+
+def train(policy: Path, output: Path, limits: tuple[MetricLimit, ...], learning_rate: float) -> tuple[list[Alert], list[int]]:
+    """The alerts and the steps of a training that may end before its time."""
+    sampler, alerts, steps = Sampler(), list[Alert](), list[int]()
+    config = CONFIG.model_copy(update={"health": MonitorConfig(limits=limits), "learning_rate": learning_rate})
+    learn(
+        policy,
+        output,
+        config,
+        Scripted(sampler.collect, sampler.publish, lambda step, figures: steps.append(step), record_alert=alerts.append),
+        1,
+    )
+    return alerts, steps
+
+
+@pytest.mark.engine
+def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingHalted, match="sampled_entropy") as stopped:
+        train(policy, tmp_path / "out", (MetricLimit(sign="sampled_entropy", below=0.5, steps=2, then="stop"),), 30.0)
+    alert = stopped.value.alert
+    assert (alert.limit.then, alert.since, alert.step) == ("stop", 2, 3)
+    assert alert.value < 0.5
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.engine
+def test_a_healthy_run_breaks_none_of_the_limits_that_are_set_by_default(policy: Path, tmp_path: Path) -> None:
+    alerts, steps = train(policy, tmp_path / "out", DEFAULT_LIMITS, 3e-3)
+    assert [alert.limit.sign for alert in alerts if alert.limit.sign != "prompt_information"] == []
+    assert steps == list(range(1, 9))
+
+
+@pytest.mark.engine
+def test_a_paused_run_goes_on_from_the_step_it_paused_at_and_ends_as_if_it_had_not(policy: Path, tmp_path: Path) -> None:
+    pause = (MetricLimit(sign="turns", above=1.0, steps=5, then="pause"),)
+    with pytest.raises(TrainingHalted, match=r"pause: turns is 2 at step 5 .* began at step 1"):
+        train(policy, tmp_path / "paused", pause, 3e-3)
+    _, steps = train(policy, tmp_path / "paused", pause, 3e-3)
+    assert steps == [6, 7, 8]
+    train(policy, tmp_path / "whole", (), 3e-3)
+    ours, theirs = (load_policy(tmp_path / name)[0].state_dict() for name in ("paused", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

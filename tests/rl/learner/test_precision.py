@@ -1,0 +1,147 @@
+"""Which precision a stage computes in, and what follows for reinforcement learning: weights of importance, a bound for the weight check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl.engines.config import EngineConfig
+from rl.learner.config import (
+    BOUNDS,
+    SMALL_POLICY,
+    CorrectionConfig,
+    LearnerConfig,
+    MonitorConfig,
+    OptimizerConfig,
+    ReinforceConfig,
+    computes_in_bfloat16,
+    settled,
+)
+
+LARGE = 10 * SMALL_POLICY
+ON_GPU = OptimizerConfig(learner=LearnerConfig(gpus=1))
+
+
+class Machine:
+    """Says what the machine of a test has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+
+    def has(self, gpu: bool = False, gpu_bfloat16: bool = False, avx512: bool = False, amx: bool = False) -> None:
+        self._patch.setattr(torch.cuda, "is_available", lambda: gpu)
+        self._patch.setattr(torch.cuda, "is_bf16_supported", lambda: gpu_bfloat16)
+        self._patch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+        self._patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize("parameters", [None, 1, LARGE])
+def test_what_is_named_is_what_is_computed_in_on_any_machine(machine: Machine, parameters: int | None) -> None:
+    for gpu in (False, True):
+        machine.has(gpu=gpu, gpu_bfloat16=gpu, avx512=True)
+        assert computes_in_bfloat16(OptimizerConfig(precision="bfloat16"), parameters)
+        assert not computes_in_bfloat16(OptimizerConfig(precision="float32"), parameters)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_on_a_gpu_it_is_bfloat16_where_the_gpu_has_it(machine: Machine, supported: bool) -> None:
+    machine.has(gpu=True, gpu_bfloat16=supported, avx512=True, amx=True)
+    assert [computes_in_bfloat16(ON_GPU, parameters) for parameters in (None, 1, LARGE)] == [supported] * 3
+
+
+def test_an_engine_that_is_to_decide_computes_in_bfloat16_where_that_is_multiplied_in(machine: Machine) -> None:
+    machine.has()
+    assert [EngineConfig(dtype=dtype).own_dtype for dtype in ("auto", "float32", "bfloat16")] == ["float32", "float32", "bfloat16"]
+    assert EngineConfig(dtype="auto", gpus=1).own_dtype == "bfloat16", "the card may be another machine's"
+    for units in ({"avx512": True}, {"amx": True}):
+        machine.has(**units)
+        assert EngineConfig(dtype="auto").own_dtype == "bfloat16" and EngineConfig().own_dtype == "float32"
+
+
+def test_a_learner_on_other_machines_gpus_computes_in_bfloat16_and_one_without_a_gpu_goes_by_the_cpu(machine: Machine) -> None:
+    machine.has()
+    assert computes_in_bfloat16(ON_GPU, LARGE)
+    machine.has(gpu=True, gpu_bfloat16=True)
+    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
+
+
+@pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
+def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_it(machine: Machine, units: dict[str, bool]) -> None:
+    machine.has(**units)
+    found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
+    assert found == [False, False, False, True, True]
+
+
+def test_a_cpu_without_bfloat16_computes_in_float32(machine: Machine) -> None:
+    machine.has()
+    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
+
+
+@pytest.mark.parametrize(
+    ("precision", "engine", "weights"),
+    [
+        ("float32", "float32", "none"),
+        ("bfloat16", "bfloat16", "none"),
+        ("float32", "bfloat16", "truncated"),
+        ("bfloat16", "float32", "truncated"),
+        ("bfloat16", "float16", "truncated"),
+    ],
+)
+def test_weights_of_importance_are_there_where_engine_and_learner_differ(precision: str, engine: str, weights: str) -> None:
+    config = ReinforceConfig.model_validate({"precision": precision})
+    assert config.correction.weights == "auto"
+    assert not config.correction.needed
+    found = settled(config, engine, LARGE).correction
+    assert (found.weights, found.needed) == (weights, weights == "truncated")
+
+
+def test_what_auto_comes_to_decides_as_what_is_named_would(machine: Machine) -> None:
+    machine.has(avx512=True)
+    assert settled(ReinforceConfig(), "float32", LARGE).correction.weights == "truncated"
+    assert settled(ReinforceConfig(), "bfloat16", LARGE).correction.weights == "none"
+    assert settled(ReinforceConfig(), "float32", 1).correction.weights == "none"
+
+
+@pytest.mark.parametrize("weights", ["none", "truncated", "masked"])
+@pytest.mark.parametrize("engine", ["float32", "bfloat16"])
+def test_weights_that_are_named_stay(weights: str, engine: str) -> None:
+    config = ReinforceConfig.model_validate({"precision": "float32", "correction": {"weights": weights, "above": 3.0}})
+    assert settled(config, engine, 1).correction == config.correction
+
+
+def test_the_rest_of_the_correction_stays() -> None:
+    own = CorrectionConfig(above=3.0, level="sequence", reject="mean")
+    found = settled(ReinforceConfig(precision="bfloat16", correction=own), "float32", 1).correction
+    assert found == own.model_copy(update={"weights": "truncated"})
+
+
+@pytest.mark.parametrize(
+    ("precision", "engine", "bound"),
+    [
+        ("float32", "float32", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float32", "bfloat16", "bfloat16"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float32", "auto", "bfloat16"),
+    ],
+)
+def test_the_bound_of_the_weight_check_is_tight_only_where_both_compute_in_float32(precision: str, engine: str, bound: str) -> None:
+    config = ReinforceConfig.model_validate({"precision": precision})
+    assert settled(config, engine, 1).health.weight_difference == BOUNDS[bound]
+
+
+def test_a_bound_that_is_named_stays_and_so_do_the_limits() -> None:
+    config = ReinforceConfig(precision="bfloat16", health=MonitorConfig(limits=(), weight_difference=0.5))
+    assert settled(config, "float32", 1).health == config.health
+    unnamed = ReinforceConfig(precision="float32", health=MonitorConfig(limits=()))
+    assert settled(unnamed, "float32", 1).health.limits == ()
+
+
+def test_what_is_settled_stays_as_it_is() -> None:
+    once = settled(ReinforceConfig(precision="bfloat16"), "float32", 1)
+    assert settled(once, "bfloat16", LARGE) == once

@@ -1,0 +1,85 @@
+"""Where a step's time went, its speed and its token error: the formulas, and that the learner tells them of every step."""
+
+from __future__ import annotations
+
+import math
+
+import peft
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rl.learner.metrics import StepTimes, StepTokens, Stopwatch, flops_of, peak_memory_gib, sampler_errors, speed_figures
+
+TIMES = StepTimes(publish=2.0, collect=5.0, whole=10.0, settling=1.0, rollouts_in_settling=0.5, rollouts_in_collect=4.0)
+
+
+def test_the_shares_of_a_step_add_up_to_one() -> None:
+    assert TIMES.shares() == pytest.approx({"share/rollouts": 0.45, "share/waiting": 0.15, "share/sync": 0.1, "share/learning": 0.3})
+    assert sum(TIMES.shares().values()) == pytest.approx(1.0)
+
+
+def test_tokens_a_second_are_of_the_step_and_of_learning() -> None:
+    one, other = (StepTokens(sampled=100).with_pass(length, [(0, length)]) for length in (20, 60))
+    tokens = one.together([one, other])
+    assert (tokens.sampled, tokens.learnt, tokens.computed, tokens.mean_row) == (100, 80, 80, (400 + 3600) / 80)
+    figures = speed_figures(TIMES, tokens, None, 1, "")
+    assert (figures["step_seconds"], figures["sampled_tokens_per_second"]) == (10.0, 10.0)
+    assert figures["learner_tokens_per_second"] == pytest.approx(80 / 3)
+    assert StepTokens(5).mean_row == 0
+
+
+def test_a_prompt_in_common_is_computed_once_and_attended_to_by_all_that_follow_it() -> None:
+    shared, apart = (StepTokens(0).with_pass(120, spans) for spans in ([(0, 40), (40, 20), (40, 20)], [(0, 60), (0, 60)]))
+    assert (shared.learnt, shared.computed) == (120, 80) and (apart.learnt, apart.computed) == (120, 120)
+    assert shared.pairs == apart.pairs - 40 * 40
+
+
+def test_the_share_of_the_peak_is_there_where_the_peak_is_known() -> None:
+    tokens = StepTokens(0, learnt=4000, computed=3000, pairs=30_000)
+    known = speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA H100 80GB HBM3")
+    assert known["mfu"] == pytest.approx(1000 * 1e9 / (989e12 * 2))
+    assert "mfu" not in speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA GeForce GTX 1080")
+    assert "mfu" not in speed_figures(TIMES, tokens, None, 2, "NVIDIA H100 80GB HBM3")
+
+
+def test_operations_of_a_token_are_counted_from_the_models_own_sizes() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=50, tie_word_embeddings=True))
+    matrices = 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 32 + 2 * 16) + 50 * 16
+    assert flops_of(model, mean_row=20) == 6 * matrices + 12 * 2 * 16 * 10
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_operations_of_a_token_are_those_that_torch_counts_also_with_adapters(rank: int | None) -> None:
+    """In rows so short that attention is no matter, and but for the adapters' own way forward."""
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=400, tie_word_embeddings=True))
+    if rank is not None:
+        peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules="all-linear"))
+    ids = torch.arange(8)[None]
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    assert flops_of(model, mean_row=8) == pytest.approx(counter.get_total_flops() / 8, rel=0.07)
+
+
+def test_errors_of_engine_and_learner_are_those_of_nemo_rl() -> None:
+    found = sampler_errors(torch.tensor([0.1, -0.2]))
+    assert found["logprob_difference"] == pytest.approx(0.2)
+    assert found["token_mult_prob_error"] == pytest.approx((math.exp(0.1) + math.exp(0.2)) / 2)
+    assert found["gen_kl_error"] == pytest.approx((math.exp(0.1) - 1.1 + math.exp(-0.2) - 0.8) / 2)
+    assert sampler_errors(torch.zeros(3)) == {"logprob_difference": 0.0, "token_mult_prob_error": 1.0, "gen_kl_error": 0.0}
+    assert math.isnan(sampler_errors(torch.tensor([math.nan, 0.0]))["logprob_difference"]), "what is no number is seen"
+
+
+def test_a_stopwatch_adds_up_what_it_ran_and_begins_anew() -> None:
+    watch = Stopwatch()
+    for _ in range(2):
+        with watch:
+            pass
+    assert watch.take() > 0 == watch.take()
+
+
+def test_a_process_holds_some_memory() -> None:
+    assert 0.01 < peak_memory_gib() < 1024

@@ -1,0 +1,113 @@
+"""Trackers beside the lake: offline and in the home unless the user says otherwise, and refused where their package is not there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from rl.learner.config import OptimizerConfig, Tracker, check_trackers
+from rl.learner.metrics import tracked
+from rl.renderers.examples import EncodedExample
+from rl.supervised.config import SftConfig
+from rl.supervised.training import train_sft
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.engine
+
+TRACKERS: tuple[Tracker, ...] = get_args(Tracker)
+VARIABLES: dict[Tracker, dict[str, str]] = {
+    "trackio": {"TRACKIO_DIR": "{folder}"},
+    "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": "{folder}", "WANDB_SILENT": "true"},
+    "tensorboard": {"TENSORBOARD_LOGGING_DIR": "{folder}"},
+    "mlflow": {"MLFLOW_TRACKING_URI": "sqlite:///{folder}/mlflow.db"},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables in VARIABLES.values():
+        for name in variables:
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """The folder of a policy in a home."""
+    return tmp_path / "policies" / "t1-sft"
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_tracker_keeps_its_files_in_the_home_and_sends_nothing(output: Path, tracker: Tracker) -> None:
+    folder = output.parents[1] / "trackers" / "t1-sft" / tracker
+    before = dict(os.environ)
+    with tracked((tracker,), output):
+        added = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        assert folder.is_dir()
+    assert added == {name: value.format(folder=folder) for name, value in VARIABLES[tracker].items()}
+
+
+def test_several_trackers_have_a_folder_each(output: Path) -> None:
+    with tracked(TRACKERS, output):
+        assert all(name in os.environ for variables in VARIABLES.values() for name in variables)
+    assert {folder.name for folder in (output.parents[1] / "trackers" / "t1-sft").iterdir()} == set(TRACKERS)
+
+
+def test_the_variables_are_set_only_within(output: Path) -> None:
+    before = dict(os.environ)
+    with tracked(TRACKERS, output):
+        pass
+    assert dict(os.environ) == before
+    with pytest.raises(KeyError), tracked(TRACKERS, output):
+        raise KeyError
+    assert dict(os.environ) == before
+
+
+def test_what_the_user_has_set_stays_within_and_after(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with tracked(("wandb",), output):
+        assert os.environ["WANDB_MODE"] == "online"
+        assert os.environ["WANDB_SILENT"] == "true"
+    assert os.environ["WANDB_MODE"] == "online"
+    assert "WANDB_SILENT" not in os.environ
+
+
+def test_without_trackers_nothing_is_made(output: Path) -> None:
+    before = dict(os.environ)
+    with tracked((), output):
+        assert dict(os.environ) == before
+    assert list(output.parents[1].iterdir()) == []
+
+
+def test_a_tracker_whose_package_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(RequestError) as refused:
+        check_trackers(("wandb",))
+    assert str(refused.value) == "trackers names wandb, and that package is not installed: `pip install wandb`, or leave it out."
+    check_trackers(())
+
+
+def test_trackers_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        OptimizerConfig.model_validate({"trackers": ["comet"]})
+    assert OptimizerConfig().trackers == ()
+
+
+@pytest.mark.engine
+def test_a_training_leaves_its_figures_in_the_home(policy: Path, output: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: `pip install tensorboard`")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = SftConfig(trackers=("tensorboard",), row_tokens=16, rows_per_step=1, rows_per_pass=1, log_every=1, warmup_steps=0)
+    figures: dict[int, dict[str, float]] = {}
+    examples = [EncodedExample(tuple(range(30, 46)), (True,) * 16)] * 2
+    train_sft(policy, examples, output, config, 1, lambda step, new: figures.update({step: new}))
+    (event,) = (output.parents[1] / "trackers" / "t1-sft" / "tensorboard").iterdir()
+    events = EventAccumulator(str(event)).Reload()
+    losses = {each.step: each.value for each in events.Scalars("train/loss")}
+    assert losses == {step: pytest.approx(figures[step]["loss"]) for step in (1, 2)}
+    assert "TENSORBOARD_LOGGING_DIR" not in os.environ

@@ -1,0 +1,120 @@
+"""What is not trained on, and sampling until there is enough to train on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import pstdev
+
+import pytest
+
+from rl.learner.config import FilterConfig
+from rl.rollouts.collect import Collected, Filter, collect_groups, filtered, groups_to_ask
+from tests.rl.toy import trajectory, turn
+from warehouse.records import StopReason, Trajectory
+
+TURNS = [turn(0, [5], [-1.0], tool="answer")]
+
+
+def group(task: str, *rewards: float | None) -> list[Trajectory]:
+    return [trajectory(task, number, TURNS, reward) for number, reward in enumerate(rewards)]
+
+
+def dropped(trajectories: list[Trajectory], **config: object) -> dict[str, Filter]:
+    return {drop.trajectory_id: drop.filter for drop in filtered(trajectories, FilterConfig.model_validate(config))}
+
+
+def test_nothing_is_left_out_unless_asked_for() -> None:
+    assert dropped([*group("a", 1, 1), *group("b", 1, 0, None)]) == {}
+
+
+def test_groups_without_variance_are_left_out_whole_and_invalid_ones_are_no_filters_doing() -> None:
+    found = dropped([*group("a", 1, 1, None), *group("b", 1, 0)], variance=True)
+    assert found == {"a-0": Filter.NO_VARIANCE, "a-1": Filter.NO_VARIANCE}
+
+
+def test_groups_of_one_task_that_were_begun_at_different_steps_are_judged_apart() -> None:
+    early, late = (
+        [replace(each, id=f"{step}-{each.id}", step=step) for each in group("a", *rewards)] for step, rewards in enumerate([(1, 1), (1, 0)])
+    )
+    assert dropped([*early, *late], variance=True) == {"0-a-0": Filter.NO_VARIANCE, "0-a-1": Filter.NO_VARIANCE}
+    assert set(dropped([*early, *late], uncertain_share=0.5)) == {"0-a-0", "0-a-1"}
+
+
+def test_the_most_uncertain_share_of_the_tasks_is_kept() -> None:
+    groups = {"a": (1, 0), "b": (1, 1), "c": (0.6, 0.4), "d": (1, 0.5)}
+    assert pstdev(groups["a"]) > pstdev(groups["d"]) > pstdev(groups["c"]) > 0
+    step = [each for task, rewards in groups.items() for each in group(task, *rewards)]
+    assert {name[0] for name in dropped(step, uncertain_share=0.5)} == {"b", "c"}
+    assert {name[0] for name in dropped(step, uncertain_share=0.25)} == {"b", "c", "d"}
+    assert {name[0] for name in dropped(step, uncertain_share=0.6)} == {"b"}
+
+
+def test_what_a_limit_ended_without_an_answer_is_left_out() -> None:
+    cut = replace(group("a", 0)[0], stop_reason=StopReason.MAX_TURNS, turns=(turn(0, [5], [-1.0]),))
+    answered = replace(group("b", 0)[0], turns=(replace(TURNS[0], arguments="Green Lake"),))
+    assert dropped([cut, answered], overlong=True) == {"a-0": Filter.OVERLONG}
+
+
+def test_a_trajectory_with_a_void_turn_is_left_out_and_its_group_is_judged_without_it() -> None:
+    void = replace(turn(0, [5], [-1.0]), calls=())
+    step = [*group("a", 1, 1), replace(trajectory("a", 2, [void, *TURNS], 0.0))]
+    assert dropped(step, void_turns=True) == {"a-2": Filter.VOID_TURN}
+    assert set(dropped(step, void_turns=True, variance=True).values()) == {Filter.VOID_TURN, Filter.NO_VARIANCE}
+
+
+class Rounds:
+    """Gives a group for each task asked for, with variance only for every `useful`-th."""
+
+    def __init__(self, useful: int, tasks: int = 100) -> None:
+        self.useful, self.left, self.asked = useful, tasks, list[int]()
+
+    def __call__(self, count: int) -> list[Trajectory]:
+        self.asked.append(count)
+        first = sum(self.asked[:-1])
+        count = min(count, self.left)
+        self.left -= count
+        return [each for task in range(first, first + count) for each in group(f"t{task}", 1, 1.0 if task % self.useful else 0.0)]
+
+
+def test_a_step_is_refilled_until_enough_groups_have_variance() -> None:
+    rounds = Rounds(useful=2)
+    collected = collect_groups(rounds, 4, FilterConfig(variance=True, refills=5))
+    assert rounds.asked == [4, 2, 1]
+    assert len({each.task_key for each in collected.kept}) == 4
+    assert len(collected.trajectories) == 14 and len(collected.drops) == 6
+    assert collected.figures()["rounds"] == 3
+    assert collected.figures()["filtered/no_variance"] == pytest.approx(6 / 14)
+
+
+def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
+    rounds = Rounds(useful=100)
+    assert len(collect_groups(rounds, 4, FilterConfig(variance=True, refills=2)).trajectories) == 2 * (4 + 3 + 3)
+    assert rounds.asked == [4, 3, 3]
+    scarce = Rounds(useful=100, tasks=5)
+    collect_groups(scarce, 4, FilterConfig(variance=True, refills=9))
+    assert scarce.asked == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("recent", "oversampling", "expected"),
+    [
+        ([], 3.0, 10),
+        ([(10, 5)], 3.0, 20),
+        ([(10, 5), (20, 5)], 4.0, 30),
+        ([(10, 7)], 3.0, 15),
+        ([(10, 5)], 1.5, 15),
+        ([(10, 5)], 1.0, 10),
+        ([(10, 1)], 2.55, 25),
+        ([(10, 0)], 2.0, 20),
+        ([(10, 10)], 3.0, 10),
+    ],
+)
+def test_as_many_groups_are_asked_for_as_lately_had_to_be(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
+    assert groups_to_ask(10, recent, oversampling) == expected
+
+
+def test_the_same_sampling_gives_the_same_step() -> None:
+    config = FilterConfig(variance=True, uncertain_share=0.5, refills=3)
+    first, second = (collect_groups(Rounds(useful=3), 6, config) for _ in range(2))
+    assert (first.trajectories, first.drops) == (second.trajectories, second.drops)
+    assert [each.id for each in Collected(first.trajectories, first.drops).kept] == [each.id for each in second.kept]

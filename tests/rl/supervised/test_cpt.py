@@ -1,0 +1,291 @@
+"""Pre-training: packed examples do not see each other, and a stopped run ends like one that was not."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from rl.training import base
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from rl.learner.optimizers import StackedMuon, orthogonalised, split_parameters
+from rl.learner.packing import row_positions
+from rl.learner.trainers import TimedSaves, last_checkpoint
+from rl.policies.config import PolicyConfig
+from rl.policies.policy import create_policy, load_policy
+from rl.renderers.examples import IGNORED_LABEL, EncodedExample
+from rl.supervised.config import CptConfig
+from rl.supervised.cpt import train_cpt
+from rl.supervised.training import PackingCollator, optimizer_steps, pack_examples, packed_share, split_examples
+from tests.rl.toy import encode_texts
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.engine
+
+SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
+TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
+CONFIG = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=1, epochs=2, warmup_steps=2, save_every=5, log_every=1)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create_policy(SIZES, TEXTS, ["Amber", "Blue"], tmp_path_factory.mktemp("policy"), 1)
+
+
+@pytest.fixture(scope="module")
+def examples(policy: Path) -> list[EncodedExample]:
+    return encode_texts(policy, TEXTS)
+
+
+@pytest.fixture(scope="module")
+def model(policy: Path) -> PreTrainedModel:
+    return load_policy(policy)[0].eval()
+
+
+def encoded(*lengths: int) -> list[EncodedExample]:
+    return [EncodedExample(tuple(20 + (7 * size + place) % 200 for place in range(size)), (True,) * size) for size in lengths]
+
+
+def test_rows_hold_all_tokens_and_no_example_is_cut() -> None:
+    examples = encoded(30, 20, 10, 8, 5, 100)
+    rows = pack_examples(examples, 40, masked=False)
+    pieces = []
+    for row in rows:
+        assert sum(row["seq_lengths"]) == len(row["input_ids"]) <= max(40, row["seq_lengths"][0])
+        ends = torch.tensor(row["seq_lengths"]).cumsum(0).tolist()
+        pieces += [tuple(row["input_ids"][end - size : end]) for end, size in zip(ends, row["seq_lengths"], strict=True)]
+    assert sorted(pieces) == sorted(example.token_ids for example in examples)
+    assert len(rows) == 3
+
+
+def test_at_least_95_percent_of_the_room_in_rows_is_used() -> None:
+    chance = random.Random(5)
+    examples = encoded(*[min(160, 24 + int(chance.expovariate(1 / 40))) for _ in range(600)])
+    rows = pack_examples(examples, 256, masked=False)
+    share = packed_share(rows["seq_lengths"], 256)
+    assert share == pytest.approx(sum(len(example.token_ids) for example in examples) / (256 * len(rows)))
+    assert share >= 0.95
+    assert packed_share([[100, 28], [300]], 256) == pytest.approx(428 / 556)
+
+
+def test_no_label_crosses_the_border_between_examples() -> None:
+    batch = PackingCollator(0)(list(pack_examples(encoded(10, 6), 32, masked=False)))
+    assert batch["position_ids"].tolist() == [row_positions([10, 6])]
+    assert (batch["labels"][0] == IGNORED_LABEL).nonzero().flatten().tolist() == [0, 10]
+
+
+def test_packed_examples_have_the_logits_that_they_have_alone(model: PreTrainedModel) -> None:
+    rows = list(pack_examples(encoded(30, 20, 10, 8, 5), 40, masked=False))
+    batch = PackingCollator(0)(rows)
+    with torch.no_grad():
+        packed = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+        for number, row in enumerate(rows):
+            start = 0
+            for size in row["seq_lengths"]:
+                alone = model(input_ids=batch["input_ids"][number : number + 1, start : start + size], use_cache=False).logits
+                assert torch.allclose(packed[number, start : start + size], alone[0], atol=1e-5)
+                start += size
+
+
+def test_steps_follow_from_rows_epochs_and_tokens() -> None:
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=1)) == 5
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 10
+    assert optimizer_steps(10, CptConfig(rows_per_step=1, rows_per_pass=1, epochs=1.1)) == 11
+    assert optimizer_steps(100, CptConfig(row_tokens=100, rows_per_step=2, rows_per_pass=2, max_tokens=1000)) == 5
+    assert optimizer_steps(1, CptConfig()) == 1
+
+
+def test_each_row_is_read_once_in_each_epoch_also_where_rows_do_not_fill_its_last_step(policy: Path, tmp_path: Path) -> None:
+    rows, epochs = encoded(*[64] * 5), list[float]()
+    config = CONFIG.model_copy(update={"rows_per_step": 4, "rows_per_pass": 4, "epochs": 3.0})
+    train_cpt(policy, rows, tmp_path, config, 1, lambda step, figures: epochs.append(figures["epoch"]))
+    assert (len(epochs), epochs[-1]) == (6, 3.0)
+
+
+def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    for step, state in ((5, "{}"), (10, '{"global_'), (15, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-5"
+    assert last_checkpoint(tmp_path / "nothing") is None
+
+
+def test_impossible_requests_are_told_in_a_sentence(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="nothing to train on"):
+        train_cpt(policy, examples, tmp_path, CptConfig(max_example_tokens=2), 1, print)
+    with pytest.raises(RequestError, match="does not divide"):
+        train_cpt(policy, examples, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_muon_on_matrices_of_one_shape_at_once_is_torchs(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, bfloat16: bool) -> None:
+    """Bit by bit in bfloat16; within its rounding in float32, which processors take that have none."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    models, settings = (copy.deepcopy(model), copy.deepcopy(model)), {"lr": 0.01, "weight_decay": 0.1}
+    optimizers = [kind(split_parameters(each)[0], **settings) for kind, each in zip((StackedMuon, torch.optim.Muon), models, strict=True)]
+    ids = torch.arange(24).reshape(2, 12)
+    for _ in range(3):
+        for each, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            each(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+    moved = [(ours - before).norm() for before, ours in zip(model.parameters(), models[0].parameters(), strict=True)]
+    apart = [(ours - theirs).norm() for ours, theirs in zip(*(each.parameters() for each in models), strict=True)]
+    assert all(distance <= 0.1 * way for distance, way in zip(apart, moved, strict=True))
+    assert all(distance == 0 for distance in apart) is bfloat16
+
+
+def test_muons_directions_have_singular_values_near_one_in_either_precision() -> None:
+    matrices = torch.randn(3, 48, 32, generator=torch.Generator().manual_seed(1))
+    for each in (matrices, matrices.bfloat16()):
+        values = torch.linalg.svdvals(orthogonalised(each, (3.4445, -4.775, 2.0315), 5, 1e-7).float())
+        assert values.min() > 0.6 and values.max() < 1.3
+
+
+def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedModel) -> None:
+    hidden, others = split_parameters(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert {names[id(parameter)].split(".")[-2] for parameter in hidden} == {
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
+    }  # fmt: skip
+    assert len(hidden) + len(others) == len(names)
+
+
+def test_held_out_examples_are_the_same_whatever_their_order_and_no_text_is_on_both_sides() -> None:
+    examples = [EncodedExample((number % 150, 7), (True, True)) for number in range(300)]
+    trained, held_out = split_examples(examples, 0.2)
+    assert not {example.token_ids for example in trained} & {example.token_ids for example in held_out}
+    assert 30 < len(held_out) < 100 and len(trained) + len(held_out) == 300
+    assert {example.token_ids for example in split_examples(examples[::-1], 0.2)[1]} == {example.token_ids for example in held_out}
+    assert split_examples(examples, 0.0) == (examples, [])
+
+
+UNTIL_IT_RISES = CONFIG.model_copy(update={"held_out_share": 0.3, "patience": 2, "save_every": 5, "epochs": 40, "learning_rate": 5e-3})
+
+
+@pytest.fixture(scope="module")
+def noise(policy: Path) -> list[EncodedExample]:
+    """Texts of which nothing can be learnt for others."""
+    chance = random.Random(1)
+    return encode_texts(policy, [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)])
+
+
+@pytest.mark.engine
+def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(
+    policy: Path, noise: list[EncodedExample], tmp_path: Path
+) -> None:
+    losses: dict[int, float] = {}
+
+    def keep(step: int, figures: dict[str, float]) -> None:
+        if "eval_loss" in figures:
+            losses[step] = figures["eval_loss"]
+
+    result = train_cpt(policy, noise, tmp_path, UNTIL_IT_RISES, 1, keep)
+    lowest = min(losses, key=losses.__getitem__)
+    assert max(losses) == lowest + 10 == result.figures["steps"]
+    assert result.figures["held_out_loss"] == pytest.approx(losses[lowest])
+    held_out = split_examples(noise, 0.3)[1]
+    assert result.figures["held_out"] == len(held_out) > 2
+    assert mean_loss(load_policy(result.path)[0], held_out) == pytest.approx(losses[lowest], abs=1e-3)
+
+
+def test_a_resumed_run_ends_where_the_held_out_loss_rose_also_where_it_had_ended_there(
+    policy: Path, noise: list[EncodedExample], tmp_path: Path
+) -> None:
+    """The run is stopped between the two checkpoints that its patience lasts for, and, ended, asked for once more."""
+    whole = train_cpt(policy, noise, tmp_path / "whole", UNTIL_IT_RISES, 1, lambda step, figures: None)
+    end = whole.figures["steps"]
+
+    def stop(step: int, figures: dict[str, float]) -> None:
+        if step == end - 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, stop)
+    for _ in ("gone on with", "asked for again"):
+        resumed = train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, lambda step, figures: None)
+        assert resumed.figures["steps"] == end
+        assert resumed.figures["held_out_loss"] == whole.figures["held_out_loss"]
+        assert weights_differ(whole.path, resumed.path) == 0
+
+
+@torch.no_grad()
+def mean_loss(model: PreTrainedModel, examples: list[EncodedExample]) -> float:
+    """Mean over packed rows of the mean over their tokens, as the trainer takes it."""
+    batches = [PackingCollator(0)([row]) for row in pack_examples(examples, CONFIG.row_tokens, masked=False)]
+    return torch.stack([model(**batch, use_cache=False).loss for batch in batches]).mean().item()
+
+
+class Stopped(Exception):
+    """Stands for the kill of a run."""
+
+
+def stop_at_step_8(step: int, figures: dict[str, float]) -> None:
+    if step == 8:
+        raise Stopped
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path, optimizer: str
+) -> None:
+    config = CONFIG.model_copy(update={"optimizer": optimizer})
+    losses: dict[int, float] = {}
+    whole = train_cpt(policy, examples, tmp_path / "whole", config, 1, lambda step, figures: losses.update({step: figures["loss"]}))
+    with pytest.raises(Stopped):
+        train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
+    seen: list[int] = []
+    resumed = train_cpt(policy, examples, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
+
+    assert seen[0] == 6
+    assert list(losses) == list(range(1, whole.figures["steps"] + 1))
+    assert losses[whole.figures["steps"]] < losses[1] - 0.3
+    assert weights_differ(whole.path, resumed.path) < 1e-6
+    assert weights_differ(whole.path, policy) > 1e-3
+
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "checkpoint-5", ignore_errors=True)
+    again = train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
+    assert weights_differ(whole.path, again.path) < 1e-6
+    assert again.figures["loss"] == pytest.approx(whole.figures["loss"], abs=1e-6)
+
+
+def weights_differ(first: Path, second: Path) -> float:
+    """The largest difference between the weights in two folders."""
+    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def test_a_policy_in_bfloat16_has_float32_weights_in_its_checkpoints(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"policy_dtype": "bfloat16", "epochs": 1.0})
+    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    stored = load_file(tmp_path / "model.safetensors")
+    last = last_checkpoint(tmp_path / "checkpoints")
+    assert last is not None
+    masters = load_file(last / "model.safetensors")
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in masters.values()} == {torch.float32}
+    assert all(torch.equal(weight, masters[name].bfloat16()) for name, weight in stored.items())
+
+
+def test_a_checkpoint_is_written_by_time_too(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count()
+    monkeypatch.setattr(base, "TimedSaves", partial(TimedSaves, clock=lambda: 60 * next(minutes)))  # each look at it is a minute later
+    config, seen = CONFIG.model_copy(update={"save_every": 1000, "save_minutes": 3}), dict[int, list[str]]()
+
+    def look(step: int, figures: dict[str, float]) -> None:
+        seen[step] = sorted(folder.name for folder in (tmp_path / "checkpoints").glob("checkpoint-*"))
+
+    train_cpt(policy, examples, tmp_path, config, 1, look)
+    assert [seen[step] for step in (3, 4, 6, 7)] == [[], ["checkpoint-3"], ["checkpoint-3"], ["checkpoint-3", "checkpoint-6"]]

@@ -1,0 +1,271 @@
+"""The curriculum is a function of step and seed: whatever interrupts a run, it trains on the same tasks at the same horizon."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rl.curriculum import Curriculum, CurriculumConfig, GateConfig, Pool, frontier_weight, horizon, max_hops, pool_of, sample_tasks
+from tests.rl.toy import trajectory, turn
+from warehouse.errors import RequestError
+from warehouse.records import StopReason, Task, Trajectory
+
+CONFIG = CurriculumConfig(rounds=(2, 4, 6), every=10, hops=(1, 2, 3), hops_every=5)
+TASKS = [Task(f"task-{number}", "search", f"Question {number}?", ("x",), hops=1 + number % 4) for number in range(60)]
+
+
+@pytest.mark.parametrize(("step", "turns"), [(1, 2), (10, 2), (11, 4), (20, 4), (21, 6), (30, 6), (31, 6), (1000, 6)])
+def test_horizon_grows_stage_by_stage_and_stays_at_the_last(step: int, turns: int) -> None:
+    assert horizon(step, CONFIG.rounds, CONFIG.every) == turns
+
+
+def test_one_round_is_a_fixed_horizon() -> None:
+    assert {horizon(step, (4,), 10) for step in range(1, 100)} == {4}
+
+
+def test_steps_count_from_one() -> None:
+    with pytest.raises(ValueError, match="from 1"):
+        horizon(0, (2,), 10)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rounds=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    every=st.integers(1, 20),
+    steps=st.integers(1, 80),
+    stops=st.lists(st.integers(1, 80), max_size=4),
+)
+def test_horizons_of_a_resumed_run_equal_those_of_an_uninterrupted_one(rounds: list[int], every: int, steps: int, stops: list[int]) -> None:
+    whole = [horizon(step, rounds, every) for step in range(1, steps + 1)]
+    bounds = [0, *sorted(stop for stop in stops if stop < steps), steps]
+    resumed = [horizon(step, rounds, every) for start, end in pairwise(bounds) for step in range(start + 1, end + 1)]
+    assert resumed == whole
+    assert set(whole) <= set(rounds)
+    assert len(whole) <= every or whole[every] == rounds[min(1, len(rounds) - 1)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1), stop=st.integers(1, 20), order=st.randoms(use_true_random=False))
+def test_tasks_of_a_resumed_run_equal_those_of_an_uninterrupted_one(seed: int, stop: int, order: random.Random) -> None:
+    whole = [sample_tasks(TASKS, step, seed, 4, CONFIG) for step in range(1, 21)]
+    reloaded = order.sample(TASKS, len(TASKS))
+    assert [sample_tasks(reloaded, step, seed, 4, CONFIG) for step in range(stop, 21)] == whole[stop - 1 :]
+
+
+def test_a_step_draws_different_tasks_no_deeper_than_its_stage() -> None:
+    for step in range(1, 21):
+        chosen = sample_tasks(TASKS, step, 7, 12, CONFIG)
+        assert len({task.key for task in chosen}) == 12
+        assert max(task.hops for task in chosen) <= max_hops(step, CONFIG)
+    assert sample_tasks(TASKS, 1, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 8, 12, CONFIG)
+
+
+def test_every_admitted_depth_is_as_likely_however_many_tasks_it_has() -> None:
+    tasks = [Task(f"{number}", "search", "?", ("x",), hops=1 if number < 90 else 2) for number in range(100)]
+    drawn = Counter(sample_tasks(tasks, step, 1, 1, CONFIG)[0].hops for step in range(6, 406))
+    assert 0.4 < drawn[2] / drawn.total() < 0.6
+
+
+def test_tasks_at_the_frontier_are_preferred_and_unknown_ones_are_not_shunned() -> None:
+    rates = {task.key: 0.5 if number % 2 else 1.0 for number, task in enumerate(TASKS)}
+    config = CurriculumConfig(hops=(4,), frontier=0.9)
+    drawn = [task for step in range(1, 101) for task in sample_tasks(TASKS, step, 1, 5, config, rates)]
+    assert sum(rates[task.key] == 0.5 for task in drawn) / len(drawn) > 0.8
+    assert frontier_weight(None, 0.9) == frontier_weight(0.5, 0.9) == 1
+    assert frontier_weight(0.0, 0.9) == frontier_weight(1.0, 0.9) == pytest.approx(0.1)
+
+
+def test_a_frontier_of_one_still_draws_where_all_tasks_are_solved() -> None:
+    rates = {task.key: 1.0 for task in TASKS}
+    assert len(sample_tasks(TASKS, 1, 1, 5, CurriculumConfig(hops=(4,), frontier=1.0), rates)) == 5
+
+
+def test_fewer_tasks_than_asked_for_are_all_drawn_and_none_is_refused() -> None:
+    assert len(sample_tasks(TASKS[:3], 20, 1, 12, CONFIG)) == 3
+    with pytest.raises(RequestError, match=r"step 1: rl.horizon.hops admits 1"):
+        sample_tasks([TASKS[1]], 1, 1, 12, CONFIG)
+
+
+def test_stages_may_not_be_empty() -> None:
+    with pytest.raises(ValidationError):
+        CurriculumConfig(rounds=())
+
+
+# Admission
+
+
+def test_environments_are_drawn_by_their_shares_and_from_their_step_on() -> None:
+    tasks = [replace(task, environment=("search", "calculator", "game")[number % 3]) for number, task in enumerate(TASKS)]
+    config = CurriculumConfig(hops=(4,), frontier=0, mixture={"search": 3, "calculator": 1}, enters={"calculator": 201})
+    drawn = Counter(sample_tasks(tasks, step, 1, 1, config)[0].environment for step in range(1, 601))
+    assert set(drawn) == {"search", "calculator"}
+    assert 0.18 < drawn["calculator"] / 400 < 0.32
+    assert {sample_tasks(tasks, step, 1, 1, config)[0].environment for step in range(1, 201)} == {"search"}
+    with pytest.raises(RequestError, match="admit no environment"):
+        sample_tasks(tasks, 1, 1, 1, CurriculumConfig(hops=(4,), mixture={"web": 1}))
+
+
+def test_pools_follow_the_measured_rate_and_gate_what_is_drawn() -> None:
+    assert [pool_of(rate) for rate in (None, 0.0, 0.4, 1.0)] == [Pool.UNKNOWN, Pool.UNSOLVED, Pool.FRONTIER, Pool.MASTERED]
+    rates = {task.key: (0.0, 0.5, 1.0)[number % 3] for number, task in enumerate(TASKS[:45])}
+    config = CurriculumConfig(hops=(4,), frontier=0, pools={Pool.FRONTIER: 0.8, Pool.UNKNOWN: 0.2})
+    drawn = Counter(pool_of(rates.get(sample_tasks(TASKS, step, 1, 1, config, rates)[0].key)) for step in range(1, 401))
+    assert set(drawn) == {Pool.FRONTIER, Pool.UNKNOWN}
+    assert 0.13 < drawn[Pool.UNKNOWN] / drawn.total() < 0.27
+
+
+def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() -> None:
+    """An environment that nobody solves yet has its share still, and so has a pool, in every depth alike."""
+    tasks = [replace(task, environment=("search", "calculator")[number % 2], hops=1) for number, task in enumerate(TASKS)]
+    rates = {task.key: 0.5 if task.environment == "search" else 0.0 for task in tasks}
+    config = CurriculumConfig(hops=(1,), mixture={"search": 1, "calculator": 1})
+    for frontier in (0.0, 0.9, 1.0):
+        own = config.model_copy(update={"frontier": frontier})
+        drawn = Counter(sample_tasks(tasks, step, 1, 1, own, rates)[0].environment for step in range(1, 401))
+        assert 0.42 < drawn["search"] / 400 < 0.58
+    pooled = [replace(task, hops=1 + number % 2) for number, task in enumerate(TASKS)]
+    rates = {task.key: 0.0 if number % 4 == 3 else 0.5 for number, task in enumerate(pooled)}
+    halves = CurriculumConfig(hops=(2,), pools={Pool.UNSOLVED: 1, Pool.FRONTIER: 1})
+    found = Counter(
+        (task.hops, pool_of(rates[task.key])) for step in range(1, 801) for task in sample_tasks(pooled, step, 1, 1, halves, rates)
+    )
+    expected = {(1, Pool.FRONTIER): 400, (2, Pool.FRONTIER): 200, (2, Pool.UNSOLVED): 200}
+    assert {key: pytest.approx(count, abs=60) for key, count in expected.items()} == dict(found)
+
+
+def test_where_nothing_is_at_the_frontier_tasks_are_drawn_by_chance_and_not_by_their_keys() -> None:
+    config = CurriculumConfig(hops=(4,), frontier=1.0)
+    rates = {task.key: 1.0 for task in TASKS}
+    drawn = {task.key for step in range(1, 101) for task in sample_tasks(TASKS, step, 1, 5, config, rates)}
+    assert len(drawn) == len(TASKS)
+
+
+def test_a_difficulty_gate_that_admits_nobody_stands_open() -> None:
+    rates = {task.key: 1.0 for task in TASKS}
+    config = CurriculumConfig(hops=(4,), pools={Pool.FRONTIER: 1})
+    assert len(sample_tasks(TASKS, 1, 1, 5, config, rates)) == 5
+
+
+def test_what_a_step_draws_again_is_new_and_the_same_each_time() -> None:
+    first = sample_tasks(TASKS, 20, 1, 6, CONFIG)
+    keys = {task.key for task in first}
+    again = sample_tasks(TASKS, 20, 1, 6, CONFIG, without=keys)
+    assert not keys & {task.key for task in again}
+    assert again == sample_tasks(TASKS, 20, 1, 6, CONFIG, without=frozenset(keys))
+
+
+# Evidence
+
+
+def step_of(task: str, successes: int, truncated: int, invalid: int = 0, horizon: int = 2) -> list[Trajectory]:
+    """Ten valid trajectories, so many of which succeeded or were cut off, and invalid ones beside them."""
+    tried = [trajectory(task, number, [turn(0, [5], [-1.0])], float(number < successes)) for number in range(10)]
+    made = [replace(each, horizon=horizon) for each in tried]
+    cut = [replace(each, stop_reason=StopReason.MAX_TURNS) if number >= 10 - truncated else each for number, each in enumerate(made)]
+    return [*cut, *[trajectory(task, 10 + number, [], None) for number in range(invalid)]]
+
+
+GATED = CurriculumConfig(rounds=(2, 4, 6), gate=GateConfig(steps=2, success=0.7, truncated=0.5), hops=(4,), measure=True)
+
+
+def horizons(curriculum: Curriculum, evidence: list[tuple[int, int]], first: int = 1) -> list[int]:
+    found = []
+    for step, (successes, truncated) in enumerate(evidence, start=first):
+        found.append(curriculum.horizon(step))
+        curriculum.observe(step, step_of(f"task-{step % 7}", successes, truncated, horizon=found[-1]))
+    return found
+
+
+def test_the_horizon_grows_where_it_is_learnt_or_where_it_holds_back_and_not_before() -> None:
+    learnt = [(5, 0), (9, 0), (9, 0), (0, 0), (0, 0), (0, 0)]
+    assert horizons(Curriculum(GATED, TASKS, 1), learnt) == [2, 2, 4, 4, 4, 4]
+    held_back = [(0, 4), (0, 6), (0, 9), (0, 9), (0, 9), (0, 9)]
+    assert horizons(Curriculum(GATED, TASKS, 1), held_back) == [2, 2, 4, 4, 6, 6]
+    assert horizons(Curriculum(GATED, TASKS, 1), [(6, 4)] * 6) == [2] * 6
+
+
+def test_invalid_trajectories_are_no_evidence() -> None:
+    faulty, clean = Curriculum(GATED, TASKS, 1), Curriculum(GATED, TASKS, 1)
+    for step in (1, 2):
+        faulty.observe(step, step_of("task-1", 7, 0, invalid=90))
+        clean.observe(step, step_of("task-1", 7, 0))
+    assert faulty.state_dict() == clean.state_dict()
+    assert faulty.horizon(3) == 4
+
+
+def test_trajectories_that_were_begun_under_another_horizon_are_no_evidence_of_the_present_one() -> None:
+    curriculum = Curriculum(GATED, TASKS, 1)
+    for step in (1, 2):
+        curriculum.observe(step, step_of("task-1", 9, 0))
+    begun_before = curriculum.state_dict()
+    for step in (3, 4):
+        curriculum.observe(step, step_of("task-1", 10, 0))
+    assert curriculum.horizon(5) == 4 and curriculum.state_dict()["window"] == begun_before["window"]
+    for step in (5, 6):
+        curriculum.observe(step, [*step_of("task-1", 10, 0), *step_of("task-2", 6, 0, horizon=4)])
+    assert curriculum.horizon(7) == 4 and curriculum.state_dict()["window"] == [[6, 0, 10]] * 2
+    assert curriculum.pass_rates["task-1"] == pytest.approx(0.9667, abs=1e-4), "of the task they say what they came to"
+
+
+def test_what_the_run_measures_takes_the_place_of_what_was_known() -> None:
+    curriculum = Curriculum(GATED, TASKS, 1, {"task-1": 1.0, "task-2": 0.25})
+    curriculum.observe(1, step_of("task-1", 3, 0, invalid=5))
+    assert curriculum.pass_rates == {"task-1": 0.3, "task-2": 0.25}
+    unmeasured = Curriculum(CONFIG, TASKS, 1, {"task-1": 1.0})
+    unmeasured.observe(1, step_of("task-1", 3, 0))
+    assert unmeasured.pass_rates == {"task-1": 1.0}
+
+
+schedules = st.builds(
+    CurriculumConfig,
+    rounds=st.lists(st.integers(1, 20), min_size=1, max_size=4).map(tuple),
+    every=st.integers(1, 6),
+    gate=st.none()
+    | st.builds(GateConfig, steps=st.integers(1, 4), success=st.sampled_from([0.3, 0.8]), truncated=st.sampled_from([0.2, 0.9])),
+    hops=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+    hops_every=st.integers(1, 6),
+    pools=st.sampled_from([{}, {Pool.FRONTIER: 1.0, Pool.UNKNOWN: 0.5}]),
+    frontier=st.sampled_from([0.0, 0.9]),
+    measure=st.booleans(),
+)
+
+
+def run(curriculum: Curriculum, steps: range, seed: int) -> list[tuple[int, list[str], dict[str, float]]]:
+    """What each of `steps` is to sample; what comes back follows from the tasks and the step, as it would from a policy."""
+    found = []
+    for step in steps:
+        tasks = curriculum.draw(step, 3)
+        found.append((curriculum.horizon(step), [task.key for task in tasks], curriculum.metrics()))
+        chance = random.Random(f"{seed}-{step}")
+        counts = [(chance.randint(0, 10), chance.randint(0, 10), chance.randint(0, 2), chance.choice([2, found[-1][0]])) for _ in tasks]
+        brought = [each for task, own in zip(tasks, counts, strict=True) for each in step_of(task.key, *own)]
+        curriculum.observe(step, brought)
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(config=schedules, seed=st.integers(0, 1000), stops=st.sets(st.integers(1, 13), max_size=4))
+@pytest.mark.slow
+def test_for_any_schedule_and_interruption_a_resumed_run_equals_an_uninterrupted_one(
+    config: CurriculumConfig, seed: int, stops: set[int]
+) -> None:
+    tasks = [replace(task, hops=1) if number == 0 else task for number, task in enumerate(TASKS)]
+    rates = {"task-3": 0.5, "task-4": 1.0}
+    uninterrupted = Curriculum(config, tasks, seed, rates)
+    whole = run(uninterrupted, range(1, 15), seed)
+    resumed, state = [], json.dumps(Curriculum(config, tasks, seed, rates).state_dict())
+    for start, end in pairwise([0, *sorted(stops), 14]):
+        process = Curriculum(config, tasks, seed, rates)
+        process.load_state_dict(json.loads(state))
+        resumed += run(process, range(start + 1, end + 1), seed)
+        state = json.dumps(process.state_dict())
+    assert resumed == whole
+    assert json.loads(state) == json.loads(json.dumps(uninterrupted.state_dict()))
