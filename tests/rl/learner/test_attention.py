@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from rl.training import attention
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -29,6 +28,7 @@ from transformers import (
 )
 from transformers.utils import is_flash_attn_2_available
 
+from rl.learner import packing as attention
 from rl.learner.config import LearnerConfig, OptimizerConfig
 from rl.learner.packing import (
     FLASH,

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from rl.training import token_scores
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rl.learner import packing as token_scores
 from rl.learner.base import PassRecord
 from rl.learner.batches import Row, rows_of, share_groups, share_rows, tokens_of
 from rl.learner.config import CRITICS, EstimatorName, LoraConfig, ReinforceConfig

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import trl.trainer.utils
-from rl.training import token_scores
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -15,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trl.kernels import chunked_logprob
 from trl.trainer.utils import add_fused_lm_head
 
+from rl.learner import packing as token_scores
 from rl.learner.packing import can_choose, chosen_scores, tiled_scores
 
 VOCABULARY = 8_200

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.learner import publishing
+from rl.learner import local as publishing
 from rl.learner.local import WEIGHTS_KEPT, WeightPublisher
 from rl.policies.policy import as_saved, copied, load_policy, save_policy
 from tests.rl.toy import make_policy

@@ -209,8 +209,9 @@ def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Pa
     each pass.
     """
     from accelerate.state import DistributedType, PartialState
-    from rl.training import supervised
     from torch.distributed.tensor import DTensor
+
+    from rl.supervised import training as supervised
 
     arguments, write, seen = supervised._arguments, supervised.write_policy, {"weights": list[bool](), "gradients": list[bool]()}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.policies import sending
+from rl.policies import transfer as sending
 from rl.policies.transfer import ReceivedPolicy, files_in, pieces
 
 

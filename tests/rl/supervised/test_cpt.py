@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from rl.training import base
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from rl.learner import trainers as base
 from rl.learner.optimizers import StackedMuon, orthogonalised, split_parameters
 from rl.learner.packing import row_positions
 from rl.learner.trainers import TimedSaves, last_checkpoint
