@@ -1,4 +1,4 @@
-"""The protocol of inference engines: token ids in, token ids and their log-probabilities out. And the figures of a pool of engines."""
+"""Protocol of inference engines: token ids in, token ids and log-probabilities out. Also the metrics of an engine pool."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ class GenerationStop(StrEnum):
 
 
 class EngineFault(WorkFailed):
-    """The engine failed; that says nothing about the policy."""
+    """The engine failed; the policy is not to blame."""
 
 
 class EngineDead(EngineFault):
-    """The engine itself has died: what it had sampled and not returned is lost, and another can take the request up from its context."""
+    """The engine process died. Tokens it had not returned are lost; another engine can retry the request from its context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one continuation. Temperature 0 is greedy; the stop token is kept in what comes back.
+    """Sampling parameters of one continuation. Temperature 0 is greedy; the stop token is part of the output.
 
-    `older` asks for an older policy, where there are engines that hold one. `form` is a JSON schema, as JSON, that the continuation is held
-    to, by engines that are `structured`.
+    `older` requests an engine that holds an older policy, if there is one. `form` is a JSON schema (as JSON) for `structured` engines.
     """
 
     temperature: float = 1.0
@@ -45,11 +44,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A continuation that the engine sampled.
+    """A sampled continuation.
 
-    `logprobs` are natural logarithms under the distribution that was sampled from, so after temperature and top-p (greedy: of
-    the plain softmax). `policy_versions` is, for each token, the version of the weights that sampled it: one continuation has
-    several where the weights were replaced in its middle. All three have equal length.
+    `logprobs` are natural logarithms under the sampling distribution (after temperature and top-p; for greedy, the plain softmax).
+    `policy_versions` holds the weight version that sampled each token. All three have the same length.
     """
 
     token_ids: tuple[int, ...]
@@ -59,13 +57,13 @@ class Generation:
 
     @property
     def policy_version(self) -> int:
-        """The version that sampled the first token; 0 where nothing was sampled."""
+        """Version that sampled the first token; 0 if nothing was sampled."""
         return next(iter(self.policy_versions), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightProbe:
-    """What the engine of that name sampled behind a prompt, and its log-probability of each token: what tells which weights it has."""
+    """An engine's continuation of a prompt with its log-probabilities, from which the learner tells which weights it has."""
 
     engine: str
     prompt_ids: tuple[int, ...]
@@ -74,27 +72,27 @@ class WeightProbe:
 
 
 class Generator(Protocol):
-    """An inference engine, or a pool of them. A request id names a trajectory: its requests come one after the other."""
+    """An inference engine or a pool. A request id names a trajectory, whose requests come one after another."""
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        """Continue `prompt_ids`, among which stand the placeholders of `images`. Raises `EngineFault` where the engine fails."""
+        """Continue `prompt_ids`, which include the placeholders of `images`. Raises `EngineFault`."""
         ...
 
 
 class EngineState(StrEnum):
-    """The state of an engine within the pool."""
+    """State of an engine within the pool."""
 
     STARTING = "starting"
     SERVING = "serving"
     LEAVING = "leaving"
-    """It takes no new requests and finishes those it has."""
+    """Finishes its requests and takes no new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """One engine: requests and sampled tokens are counted when a request has ended."""
+    """Metrics of one engine; a request counts when it ends."""
 
     name: str
     state: EngineState
@@ -107,10 +105,10 @@ class EngineFigures:
 
 @dataclass(frozen=True, slots=True)
 class PoolFigures:
-    """A pool `seconds` after its start. The counts include engines that have left or died.
+    """Metrics of a pool `seconds` after its start, including engines that left or died.
 
-    `retaken` counts requests that were issued again because their engine died or was taken out, `replacements` engines that were
-    started in the place of dead ones, `updates` loaded weights, `transfers` those of them that the learner sent.
+    `retaken`: requests reissued because their engine died or was removed. `replacements`: engines started for dead ones. `updates`: weight
+    loads, `transfers` of them sent by the learner.
     """
 
     seconds: float
@@ -124,17 +122,17 @@ class PoolFigures:
 
     @property
     def in_flight(self) -> int:
-        """Requests under way in all engines."""
+        """Requests in flight in all engines."""
         return sum(engine.in_flight for engine in self.engines)
 
     def tokens_per_second(self, since: PoolFigures | None = None) -> float:
-        """Sampled tokens a second since earlier figures of the same pool, or since its start; 0 where no time has passed."""
+        """Sampled tokens per second since `earlier`, or since the start; 0 if no time has passed."""
         seconds = self.seconds - (since.seconds if since else 0.0)
         tokens = self.tokens - (since.tokens if since else 0)
         return tokens / seconds if seconds > 0 else 0.0
 
     def metrics(self, since: PoolFigures | None = None) -> dict[str, float]:
-        """The figures by their names in the lake's `metrics`."""
+        """The metrics under their names in the lake."""
         return {
             "engine_requests": float(self.requests),
             "engine_tokens": float(self.tokens),

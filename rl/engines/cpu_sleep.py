@@ -1,9 +1,7 @@
-"""Sleep of vLLM's workers on CPUs, which have none of their own: memory is given back here too, and taken again on waking.
+"""Sleep for vLLM's CPU workers, which ignore it: free memory on `sleep` and allocate it again on `wake_up`.
 
-vLLM's worker for CPUs takes the calls `sleep` and `wake_up` and ignores them; scheduler and executor heed them as on a GPU. So they are
-made, and what this does stands beside them. Level 1 gives back the cache, for the weights are in the host's memory, where that level would
-bring them; level 2 gives back the weights too. They are no numbers then until others are loaded, and the matrices that vLLM derives from
-them cannot be multiplied with: an engine that went on without weights would fail, and sample nothing.
+Scheduler and executor handle sleep as on a GPU. Level 1 frees the cache (weights are in host memory already); level 2 also frees the
+weights and the matrices that vLLM packs from them. An engine that continued without weights would fail and sample nothing.
 """
 
 from __future__ import annotations
@@ -17,21 +15,21 @@ from torch import Tensor, nn
 from vllm.platforms import current_platform
 
 CACHE, WEIGHTS = "kv_cache", "weights"
-"""What sleeps and wakes, by vLLM's names."""
+"""vLLM's names of what sleeps and wakes."""
 
 _DERIVED = "cpu_linear"
-"""The attribute by which vLLM's layers multiply on CPUs; it holds a packed matrix, often the only one."""
+"""Attribute that holds the packed matrix by which vLLM's CPU layers multiply, often the only copy."""
 
 
 class CpuSleep:
-    """Mixed into vLLM's worker by `WeightExtension`; `self` is the worker. On other platforms it does nothing."""
+    """Mixed into vLLM's worker by `WeightExtension`; `self` is the worker. A no-op on other platforms."""
 
     model_runner: Any
     vllm_config: Any
     _given_back: dict[str, list[tuple[torch.UntypedStorage, int]]]
 
     def give_back_memory(self, level: int) -> None:
-        """Give back the cache, and at level 2 the weights; what is given back already stays so."""
+        """Free the cache, and at level 2 the weights. Idempotent."""
         if not current_platform.is_cpu():
             return
         _silence_vllm()
@@ -45,7 +43,7 @@ class CpuSleep:
             self._given_back[WEIGHTS] = _release(parameter.data for parameter in model.parameters())
 
     def take_memory(self, parts: list[str]) -> None:
-        """Take back memory for `parts`: an empty cache, weights that are no numbers."""
+        """Allocate `parts` again: an empty cache, uninitialized weights."""
         given_back = getattr(self, "_given_back", {})
         for part in parts:
             for storage, size in given_back.pop(part, ()):
@@ -58,7 +56,7 @@ class CpuSleep:
 
 
 def _release(tensors: Iterator[Tensor]) -> list[tuple[torch.UntypedStorage, int]]:
-    """Free the numbers of tensors, which stay as they are otherwise; each storage once, with the size that it had."""
+    """Free the storage of tensors, each once, and keep its size."""
     storages = {storage.data_ptr(): storage for tensor in tensors if (storage := tensor.untyped_storage()).nbytes()}
     found = [(storage, storage.nbytes()) for storage in storages.values()]
     for storage, _ in found:
@@ -75,7 +73,7 @@ def _refuse(*arguments: object) -> NoReturn:
 
 
 def _silence_vllm() -> None:
-    """Keep vLLM from warning at each call that its own worker ignores it."""
+    """Silence vLLM's warning that its worker ignores the call."""
     logger = logging.getLogger("vllm.v1.worker.cpu_worker")
     if not logger.filters:
         logger.addFilter(lambda record: "sleep mode is not supported" not in record.getMessage())

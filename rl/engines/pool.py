@@ -1,10 +1,8 @@
-"""A pool of engines on Ray that is one engine to its callers.
+"""A pool of engines on Ray that acts as one engine.
 
-A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
-join and leave while requests run. One that dies is replaced by one with the newest weights that lie in a folder, and the requests that
-waited for it are issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
-
-Some engines may hold an older policy, for requests that ask for one; they take new weights when they have fallen so far behind.
+A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines join
+and leave while requests run. A dead engine is replaced by one with the newest weights on disk, and its requests are reissued from their
+token ids. Some engines may hold an older policy, for requests that ask for it.
 """
 
 from __future__ import annotations
@@ -31,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 
 class EnginePool:
-    """A `Generator` made of engines. Everything runs in one event loop, that of `begin`."""
+    """A `Generator` made of engines. Everything runs in the event loop of `begin`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
-        """What engines that start take before they serve."""
+        """Weights that a starting engine loads before it serves."""
         self._whole = self._weights
-        """The newest of these that is a whole policy, which vLLM can start with."""
+        """The newest full policy, from which vLLM can start."""
         self._version = version
-        """The newest, which may have been sent and lie in no folder."""
+        """The newest version, which may have been sent and exist in no folder."""
         self._replicas: list[Replica] = []
         self._removed: list[Replica] = []
         self._pinned: dict[tuple[str, bool], Replica] = {}
@@ -53,7 +51,7 @@ class EnginePool:
 
     @classmethod
     async def begin(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """Have `config.count` engines start on the Ray that is running, and return at once: requests wait for them, and so does `up`."""
+        """Start `config.count` engines on the running Ray and return at once; requests and `up` wait for them."""
         pool = cls(config, policy_path, version)
         for number in range(config.count + config.older):
             pool._launch(older=number >= config.count)
@@ -61,7 +59,7 @@ class EnginePool:
 
     @classmethod
     async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """The same, when all engines can serve. Raises as `up` does; none is left then."""
+        """Start the engines and wait until all can serve. Raises as `up` does, after shutting down."""
         pool = await cls.begin(config, policy_path, version)
         try:
             await pool.up()
@@ -74,8 +72,8 @@ class EnginePool:
         """Wait until all engines can serve.
 
         Raises:
-            EngineFault: where one does not start, or not within `start_timeout_seconds`.
-            WorkerDied: where a process of one died.
+            EngineFault: one does not start, or not within `start_timeout_seconds`.
+            WorkerDied: an engine's process died.
         """
         try:
             await asyncio.gather(*(replica.ready for replica in self._replicas))
@@ -87,7 +85,7 @@ class EnginePool:
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        """Continue a trajectory on its engine, or on another where its own dies.
+        """Continue a trajectory on its engine, or on another if that one dies.
 
         Raises:
             EngineFault: the engine refuses the request, `max_retakes` engines died under it, or no engine is left.
@@ -105,18 +103,18 @@ class EnginePool:
                 self._retaken += 1
 
     def release(self, request_id: str) -> None:
-        """Forget where a trajectory was: it is over."""
+        """Forget a finished trajectory's engine."""
         for older in (False, True):
             replica = self._pinned.pop((request_id, older), None)
             if replica is not None:
                 replica.trajectories.discard(request_id)
 
     async def add_engine(self) -> str:
-        """Start one more engine with the newest weights that lie in a folder; returns its name when it serves.
+        """Start one more engine with the newest weights on disk; returns its name once it serves.
 
         Raises:
-            EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.
-            RequestError: the engines have given their memory back, which a further one would take from the learner.
+            EngineFault: it does not start in time, for example because Ray has no room.
+            RequestError: the engines sleep, and a further one would take the learner's memory.
         """
         if self._memory_is_lent:
             raise RequestError("the engines sleep and have given their memory back: add another when they are awake.")
@@ -130,10 +128,10 @@ class EnginePool:
         return replica.name
 
     async def remove_engine(self, name: str, drain: bool = True) -> None:
-        """Take an engine out. Its requests end on it first, or, without `drain`, are taken up again by the others.
+        """Remove an engine after its requests end or, without `drain`, reissue them on the others.
 
         Raises:
-            RequestError: there is no such engine, or it is the last one.
+            RequestError: no such engine, or it is the last one.
         """
         replica = next((replica for replica in self._replicas if replica.name == name and not replica.leaving), None)
         if replica is None:
@@ -149,11 +147,11 @@ class EnginePool:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Names of the engines that take requests of the newest policy, those that are starting included."""
+        """Names of the engines that serve the newest policy, including starting ones."""
         return tuple(replica.name for replica in self._replicas if not replica.leaving and not replica.older)
 
     def figures(self) -> PoolFigures:
-        """Requests, tokens and states of its engines."""
+        """Requests, tokens and states of all engines."""
         replicas = [*self._replicas, *self._removed]
         return PoolFigures(
             seconds=time.monotonic() - self._started,
@@ -167,15 +165,14 @@ class EnginePool:
         )
 
     async def load_weights(self, path: str, version: int) -> None:
-        """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
+        """Load weights into all engines. A starting engine loads them before it serves; a dead one is replaced by one that has them.
 
-        Those of an older policy take them where they are `older_every` versions behind, or where the versions begin anew. Those that the
-        learner has just sent this version have it. One that is still at a transfer which broke off has `transfer_timeout_seconds` to
-        come back from it.
+        Engines of an older policy load them once they are `older_every` versions behind, or when versions restart. Engines that received
+        this version from the learner are skipped; one stuck in a failed transfer has `transfer_timeout_seconds` to return.
 
         Raises:
-            RequestError: the folder holds no policy, or a file of weights in it is not whole, or adapters that engines do not serve; no
-                engine has been touched then.
+            RequestError: the folder holds no policy, an incomplete weight file, or adapters that engines do not serve. No engine was
+              touched.
         """
         whole = self._check_folder(Path(path))
         async with self._update:
@@ -190,17 +187,17 @@ class EnginePool:
             await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
 
     async def record(self, path: str, version: int) -> None:
-        """Have engines that start from now on begin with the weights in a folder, which may be older than those that were sent.
+        """Let engines that start from now on load this folder, which may be older than the weights that were sent.
 
         Raises:
-            RequestError: the folder holds no policy, or a file of weights in it is not whole.
+            RequestError: the folder holds no policy or an incomplete weight file.
         """
         shapes_in(Path(path))
         async with self._update:
             self._weights = self._whole = (path, version)
 
     async def probe(self, prompt_ids: Sequence[int], tokens: int, temperature: float = 1.0) -> list[WeightProbe]:
-        """What each engine that has the newest weights continues a prompt with; one that dies of it is replaced, and says nothing."""
+        """Each up-to-date engine's continuation of a prompt. A crashed engine is replaced and returns no probe."""
         sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=0)
         serving = [replica for replica in self._serving if not replica.older and replica.weights[1] == self._version]
         found: list[WeightProbe] = []
@@ -213,7 +210,7 @@ class EnginePool:
         return sorted(found, key=lambda probe: probe.engine)
 
     async def pressures(self) -> list[EnginePressure]:
-        """How hard each engine was pressed since this was last asked; one that dies of it is replaced, and says nothing."""
+        """Pressure on each engine since the last call. A crashed engine is replaced and returns none."""
         found: list[EnginePressure] = []
 
         async def ask(replica: Replica) -> None:
@@ -223,10 +220,10 @@ class EnginePool:
         return found
 
     async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
-        """Hold the engines that want these weights, which the learner sends; `load_weights` is to follow where one is left out.
+        """Hold the engines that need these weights, which the learner sends; call `load_weights` afterwards for any that is left out.
 
         Raises:
-            RequestError: the weights are not those of the policy that the engines have; they have not been held then.
+            RequestError: the weights do not match the engines' policy; no engine was held.
         """
         check_fit(shapes, Path(self._weights[0]))
         async with self._update:
@@ -240,7 +237,7 @@ class EnginePool:
         return PendingTransfer(config.transfer, config.transfer_timeout_seconds, names, workers, len(left_out))
 
     async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
-        """Have the held engines make a step of vLLM's weight transfer; after the last they go on. Raises as `Receivers.step` does."""
+        """Run one step of vLLM's weight transfer on the held engines; after the last they continue. Raises as `Receivers.step` does."""
         if self._receivers is None:
             raise EngineFault("the engines are at no transfer")
         await self._receivers.step(step, info)
@@ -250,22 +247,22 @@ class EnginePool:
             self._updates += 1
 
     async def sleep(self) -> None:
-        """Stop sampling until `wake`, and give back what `sleep_level` says; requests under way wait with their tokens.
+        """Stop sampling until `wake` and free memory by `sleep_level`; requests in flight keep their tokens.
 
-        Engines that take the place of dead ones meanwhile start at `wake`, where memory was given back.
+        Where memory was freed, replacements of dead engines start at `wake`.
         """
         self._asleep = True
         await asyncio.gather(*(self._command(replica, replica.sleep()) for replica in self._serving))
 
     async def wake(self) -> None:
-        """Wake all engines. Those that have lost their weights and were given no others take the newest that lie in a folder."""
+        """Wake all engines. Engines that lost their weights and got no new ones load the newest on disk."""
         self._asleep = False
         for replica in self._replicas:
             replica.may_start.set()
         await asyncio.gather(*(self._command(replica, replica.wake(self._weights)) for replica in self._serving))
 
     async def shutdown(self) -> None:
-        """End all engines; requests under way raise `EngineFault`, for none of them is replaced."""
+        """Stop all engines; requests in flight raise `EngineFault`."""
         replicas, self._replicas = self._replicas, []
         self._pinned.clear()
         await asyncio.gather(*(replica.close() for replica in replicas))
@@ -275,7 +272,7 @@ class EnginePool:
         return [replica for replica in self._replicas if replica.serving]
 
     def _check_folder(self, folder: Path) -> bool:
-        """Whether a folder holds a whole policy, and not adapters. Raises RequestError as `load_weights` does."""
+        """Whether the folder holds a full policy rather than adapters. Raises RequestError as `load_weights` does."""
         if not is_adapters(folder):
             shapes_in(folder)
             return True
@@ -296,7 +293,7 @@ class EnginePool:
         return version < held or version - held >= self._config.older_every
 
     def _route(self, request_id: str, older: bool) -> Replica:
-        """The engine of a trajectory's requests of that kind; where none of an older policy is left, one of the newest."""
+        """The engine for a trajectory's requests; without engines of an older policy, one of the newest."""
         replica = self._pinned.get((request_id, older))
         if replica is None:
             staying = [replica for replica in self._replicas if not replica.leaving]
@@ -325,9 +322,9 @@ class EnginePool:
         return replica
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start an engine, and let it catch up with the pool's weights and sleep, which may change while it does.
+        """Start an engine and let it catch up with the pool's weights and sleep state, which may change meanwhile.
 
-        One of an older policy takes the weights that are the newest now, and none that come later.
+        An engine of an older policy takes the weights that are newest now and none that come later.
         """
         now = self._weights
         await replica.may_start.wait()
@@ -349,10 +346,9 @@ class EnginePool:
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)
 
     def _replace(self, dead: Replica) -> None:
-        """Take a dead engine out, and start another in its place while its replacements last; one that was leaving needs none.
+        """Remove a dead engine and start a replacement if its slot has any left; a leaving engine needs none.
 
-        They are counted by place: what takes several engines down at once, such as a collective transfer that one of them died in, may
-        cost each of them one and not the pool all that it has.
+        Replacements are counted per slot, so a failed collective transfer costs each engine one and not the pool all.
         """
         if dead not in self._replicas:
             return
@@ -375,7 +371,7 @@ class EnginePool:
         replica.trajectories.clear()
 
     async def _command(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
-        """Await work of a serving engine; where the engine is dead it is replaced, by one that catches up as it starts."""
+        """Await work of a serving engine; a dead one is replaced by one that catches up as it starts."""
         try:
             await work
         except EngineDead:

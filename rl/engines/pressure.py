@@ -1,4 +1,4 @@
-"""How hard an engine is pressed, from what it says of each of its steps: how full its cache is, who waits, who was thrown out."""
+"""How much pressure an engine is under, from the statistics of each of its steps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EnginePressure:
-    """What an engine saw in its `steps` since it was last asked.
+    """What an engine saw in `steps` steps since the last read.
 
-    `kv_usage` is the largest share of the cache that was in use. `queue` is the standing queue: the smallest number of requests that waited
-    in any step, as in CoDel (RFC 8289), for a queue that is gone in a moment is no sign of too many. `preempted` counts requests that
-    lost their place in the cache to others and are computed again.
+    `kv_usage` is the maximum share of cache in use. `queue` is the standing queue: the minimum number of waiting requests over the steps,
+    as in CoDel (RFC 8289), because a queue that drains at once is harmless. `preempted` counts requests evicted from the cache and
+    recomputed.
     """
 
     steps: int = 0
@@ -21,18 +21,17 @@ class EnginePressure:
 
 
 class PressureGauge:
-    """Takes what an engine says of each step, until somebody asks."""
+    """Accumulates step statistics until they are read."""
 
     def __init__(self) -> None:
         self._seen = EnginePressure()
 
     def see(self, kv_usage: float, waiting: int, preempted: int) -> None:
-        """Take in one step."""
         seen = self._seen
         queue = min(seen.queue, waiting) if seen.steps else waiting
         self._seen = EnginePressure(seen.steps + 1, max(seen.kv_usage, kv_usage), queue, seen.preempted + preempted)
 
     def take(self) -> EnginePressure:
-        """What was seen since this was last asked."""
+        """The pressure since the last read."""
         seen, self._seen = self._seen, EnginePressure()
         return seen

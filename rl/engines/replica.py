@@ -1,7 +1,7 @@
-"""One engine of a pool: its actor on Ray, its placement, and the requests it has had.
+"""One engine of a pool: its Ray actor, its placement, and its requests.
 
-An engine with several workers gets a placement group, so that Ray sets aside all that they need at once or nothing: otherwise two
-engines that start together could each hold half of what either needs.
+An engine with several workers gets a placement group, so that Ray reserves all or nothing: otherwise two engines that start together could
+each hold half of what they need.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from warehouse.errors import RequestError, first_line, with_type
 logger = logging.getLogger(__name__)
 
 Weights = tuple[str, int]
-"""The folder of a policy's weights, as its engines see it, or of adapters, as this process does; and their version."""
+"""A folder of weights and their version: a policy, as the engines see the path, or adapters, as this process does."""
 
 
 @dataclass(eq=False)
 class Replica:
-    """One engine's actor. `ready` ends when it serves the newest weights, with an `EngineDead` where it never will."""
+    """One engine's actor. `ready` completes once it serves the newest weights, with `EngineDead` if it never will."""
 
     name: str
     actor: Any
@@ -44,14 +44,14 @@ class Replica:
     group: PlacementGroup | None
     weights: Weights
     older: bool
-    """Whether it holds an older policy, and takes requests of that alone."""
+    """Whether it serves only requests for an older policy."""
     died: int
-    """Engines that were in its place before it and died."""
+    """Engines that died in its slot before it."""
     ready: asyncio.Task[None] = field(init=False)
     _whole: str = ""
-    """The folder of the whole policy that it has, beneath adapters too."""
+    """Folder of its full policy, also beneath adapters."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it may take the memory that it needs."""
+    """Set when it may allocate its memory."""
     asleep: bool = False
     leaving: bool = False
     in_flight: int = 0
@@ -62,20 +62,20 @@ class Replica:
 
     @property
     def serving(self) -> bool:
-        """Whether it has started and not failed to."""
+        """Whether it has started successfully."""
         return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """The router's sort key: engines that are up before starting ones, then the fewest requests, then the fewest trajectories."""
+        """Routing key: engines that are up first, then fewest requests, then fewest trajectories."""
         return not self.serving, self.in_flight, len(self.trajectories)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the engine; cancelling the wait cancels the work.
 
         Raises:
-            EngineDead: the actor or vLLM within it has died.
-            EngineFault: anything else went wrong.
+            EngineDead: the actor or vLLM inside it died.
+            EngineFault: anything else failed.
         """
         try:
             return await self.client.call(method, *arguments)
@@ -88,7 +88,7 @@ class Replica:
     async def generate(
         self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling, images: tuple[PlacedImage, ...] = ()
     ) -> Generation:
-        """One continuation, as soon as the engine is up. Raises as `call` does."""
+        """One continuation, once the engine is up. Raises as `call` does."""
         with self._in_flight():
             await asyncio.shield(self.ready)
             generation: Generation = await self.call("generate", request_id, prompt_ids, sampling, images)
@@ -97,13 +97,13 @@ class Replica:
         return generation
 
     async def start(self) -> None:
-        """Have it start with the weights that it was made for. Raises as `call` does."""
+        """Start with its initial weights. Raises as `call` does."""
         await self._send(self.weights[0])
         await self.call("start")
         self._whole = self.weights[0]
 
     async def load_weights(self, weights: Weights) -> None:
-        """Load weights: a whole policy from its folder, or adapters, which are sent. Raises as `call` does."""
+        """Load a policy from its folder, or adapters, which are sent. Raises as `call` does."""
         folder, version = weights
         if is_adapters(Path(folder)):
             await self._load_adapters(folder, version)
@@ -124,7 +124,7 @@ class Replica:
         self._whole = adapters.base
 
     async def _send(self, folder: str) -> None:
-        """Send it the policy in a folder, where its machine does not see it. Raises as `call` does."""
+        """Send the folder's files if the engine's machine does not see them. Raises as `call` does."""
         files = await asyncio.to_thread(files_in, Path(folder))
         if files and await self.call("misses", folder, files):
             logger.info("%s does not see %s and is sent its %d bytes", self.name, folder, sum(file.size for file in files))
@@ -133,24 +133,22 @@ class Replica:
                 await self.call("receive", *part)
 
     async def sleep(self) -> None:
-        """Put it to sleep. Raises as `call` does."""
         await self.call("sleep")
         self.asleep = True
 
     async def wake(self, newest: Weights) -> None:
-        """Wake it; one that has lost its weights takes the newest that lie in a folder. Raises as `call` does."""
+        """Wake it; without weights it loads the newest on disk. Raises as `call` does."""
         can = await self.call("wake")
         self.asleep = False
         if not can:
             await self.load_weights(newest)
 
     def figures(self) -> EngineFigures:
-        """Its state, requests and tokens."""
         state = EngineState.LEAVING if self.leaving else EngineState.SERVING if self.serving else EngineState.STARTING
         return EngineFigures(self.name, state, self.weights[1], self.in_flight, len(self.trajectories), self.requests, self.tokens)
 
     async def close(self) -> None:
-        """Let vLLM end its own processes before the actor goes; a dead one has nothing to end."""
+        """Let vLLM end its own processes before the actor goes."""
         try:
             async with asyncio.timeout(10):
                 await self.actor.close.remote()
@@ -160,7 +158,7 @@ class Replica:
         await asyncio.wait([self.ready])
 
     def kill(self) -> None:
-        """Kill the actor, and free its resources; requests that wait for it get an `EngineDead`."""
+        """Kill the actor and free its resources; waiting requests get `EngineDead`."""
         self.may_start.set()  # it would wait for ever, and finds that it is dead
         ray.kill(self.actor)
         if self.group is not None:
@@ -179,7 +177,7 @@ class Replica:
 
 
 def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False, died: int = 0) -> Replica:
-    """An engine's actor, which Ray starts as soon as there is room; `ready` is for the pool to set."""
+    """Create an engine's actor, which Ray starts once there is room; the pool sets `ready`."""
     group = engine_group(config)
     actor_class = ray.remote(VllmEngine).options(
         **engine_options(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
@@ -191,14 +189,14 @@ def create_replica(name: str, config: EngineConfig, weights: Weights, older: boo
 
 
 def engine_group(config: EngineConfig) -> PlacementGroup | None:
-    """The placement group of an engine with several workers."""
+    """Placement group of an engine with several workers."""
     if config.tensor_parallel == 1:
         return None
     return placement_group([bundle.resources for bundle in engine_bundles(config)], strategy="PACK")
 
 
 def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:
-    """Where an engine's actor lies. Where workers are actors of their own, they and not the engine hold what the bundles set aside."""
+    """Ray options of an engine's actor. If its workers are actors themselves, they hold the bundles instead of the engine."""
     if group is None:
         return {"num_cpus": config.cpus, "num_gpus": config.gpus}
     if config.workers == "ray":
@@ -208,5 +206,4 @@ def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[s
 
 
 def _reason(error: BaseException) -> str:
-    """What an engine's error says; a fault of ours needs no name."""
     return first_line(error) if isinstance(error, EngineFault) else with_type(error)

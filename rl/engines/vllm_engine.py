@@ -1,10 +1,8 @@
-"""An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, by configuration alone.
+"""An engine around vLLM's `AsyncLLM`, the same on CPUs and GPUs.
 
-Weights are loaded in place, between two steps of the engine, from a folder or as the learner sends them. A request under way is frozen
-meanwhile with the tokens it has (or ends first, by configuration) and goes on from a context computed anew: no stale key or value is
-read. vLLM itself notes for each token which weights sampled it.
-
-An engine that sleeps wakes in the order that vLLM asks for: memory for the weights, new weights, then the cache.
+Weights load in place between two engine steps, from a folder or from the learner. Requests in flight are frozen with their tokens (or
+drained, by configuration) and continue from a recomputed context: no stale cache is read. vLLM records the weight version of each token. A
+sleeping engine wakes in vLLM's order: memory for weights, new weights, then the cache.
 """
 
 from __future__ import annotations
@@ -29,21 +27,19 @@ from rl.policies.vision import has_vision
 from rl.worker_death import own_process_died
 
 SHUTDOWN_SECONDS = 1.0
-"""How long vLLM's process may take to end by itself; it holds nothing to save."""
+"""Time for vLLM's process to end by itself."""
 DEATH_SECONDS = 0.5
-"""How often somebody who waits for vLLM's process looks whether it lives."""
+"""Interval at which waiting calls check that vLLM's process is alive."""
 COMPACT = {"backend": "guidance", "disable_any_whitespace": True}
-"""How vLLM holds continuations to a JSON schema: by the library that knows most of what schemas say, and without blanks, of which a small
-model would write until its tokens are spent."""
+"""How vLLM constrains output to a JSON schema: the backend that supports most of JSON Schema, without whitespace, which a small model would
+otherwise emit until its tokens are used up.
+"""
 SLEEPING = ("weights", "kv_cache")
-"""What sleeps, by vLLM's names and in the order in which it wakes."""
+"""What sleeps, by vLLM's names, in waking order."""
 
 
 def environment_variables(config: EngineConfig) -> dict[str, str]:
-    """The environment variables of the engine's process, which must be set before vLLM is imported.
-
-    Threads are not bound to cores: engine and learner take turns on the same ones.
-    """
+    """Environment of the engine's process, set before vLLM is imported. Threads are not bound to cores: engine and learner share them."""
     return {
         "PYTHONSAFEPATH": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -66,10 +62,10 @@ T = TypeVar("T")
 
 
 def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Have a method raise `EngineDead` where vLLM's process dies, so that another engine is started.
+    """Make a method raise `EngineDead` when vLLM's process dies.
 
-    A call to that process which is under way as it dies is never answered (vLLM's pull request 56416), nor is a request that comes before
-    vLLM has noticed its death; so somebody has to look.
+    vLLM never answers a call that is in flight when its process dies (vLLM pull request 56416), nor a request that arrives before it
+    notices, so the wrapper polls.
     """
 
     @functools.wraps(method)
@@ -91,7 +87,7 @@ def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any,
 
 
 class VllmEngine(BatchedActor):
-    """One vLLM engine. Lives in a process of its own, whose environment holds `environment_variables(config)`."""
+    """One vLLM engine. It lives in a process whose environment holds `environment_variables(config)`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int = 0) -> None:
         super().__init__()
@@ -103,19 +99,19 @@ class VllmEngine(BatchedActor):
         self._held = False
         self._receiving = False
         self._asleep: list[str] = []
-        """What it has given back and not yet taken again."""
+        """Parts that are freed and not yet allocated again."""
         self._lost = False
-        """Whether it gave back its weights for good, and has been given no others since."""
+        """Whether weights were freed for good and not replaced."""
         self._turn = asyncio.Lock()
-        """Of stopping and going on: each of them is several calls of vLLM."""
+        """Serializes stopping and continuing, each of which is several vLLM calls."""
         self._llm: Any = None
         self._adapters: Any = None
-        """What requests name as their adapters, where adapters are served."""
+        """LoRA request that names the current adapters."""
         self._received: ReceivedPolicy | None = None
         self._gauge = PressureGauge()
 
     async def misses(self, path: str, files: tuple[PolicyFile, ...]) -> bool:
-        """Whether these files of a policy are not in folder `path` on this machine; what `receive` takes next is then of them."""
+        """Whether these files are absent from folder `path` on this machine; the next `receive` calls deliver them."""
         self._drop_received()
         if await asyncio.to_thread(files_in, Path(path)) == files:
             return False
@@ -123,7 +119,7 @@ class VllmEngine(BatchedActor):
         return True
 
     async def receive(self, name: str, piece: bytes) -> None:
-        """Take the next piece of a file that it misses."""
+        """Take the next piece of a missing file."""
         if self._received is None:
             raise EngineFault(f"nobody announced {name}")
         await asyncio.to_thread(self._received.take, name, piece)
@@ -151,10 +147,10 @@ class VllmEngine(BatchedActor):
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        """Continue `prompt_ids`, across updates of the weights where need be.
+        """Continue `prompt_ids`, across weight updates if necessary.
 
         Raises:
-            EngineFault: also where vLLM makes other placeholders of the images than stand in `prompt_ids`.
+            EngineFault: also if vLLM makes other image placeholders than `prompt_ids` holds.
         """
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -173,10 +169,10 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def load_weights(self, path: str, version: int) -> None:
-        """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
+        """Load the weights in folder `path` between two engine steps and drop all cached prefixes.
 
         Raises:
-            EngineDead: where that fails; the weights are then a mixture, so the engine stays paused.
+            EngineDead: loading failed; weights may be mixed, so the engine stays paused.
         """
         await self.hold()
         try:
@@ -190,10 +186,10 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def load_adapters(self, adapters: Adapters, version: int) -> None:
-        """Serve these adapters between two steps of the engine, over the policy that they name, and forget every cached prefix.
+        """Serve these adapters from the next engine step on and drop all cached prefixes.
 
         Raises:
-            EngineDead: where that fails; the engine then stays paused.
+            EngineDead: loading failed; the engine stays paused.
         """
         await self.hold()
         try:
@@ -206,9 +202,9 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def hold(self) -> None:
-        """Stop between two steps until new weights have come, with requests frozen or drained; cached prefixes are forgotten.
+        """Pause between two steps until new weights arrive; requests are frozen or drained, cached prefixes dropped.
 
-        Memory for the weights is taken again where it was given back, that of the cache not before they are there.
+        Memory for weights is allocated again if it was freed; the cache only after the weights arrived.
         """
         async with self._turn:
             if not self._paused and not self._held:
@@ -219,37 +215,35 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def join_transfer(self, info: dict[str, Any]) -> None:
-        """Join the learner's group; vLLM's `init_weight_transfer_engine`."""
+        """Join the learner's group (vLLM's `init_weight_transfer_engine`)."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
 
     @_tells_its_death
     async def start_transfer(self) -> None:
-        """Make ready for weights from the learner."""
         self._receiving = True
         await self._llm.start_weight_update()
 
     @_tells_its_death
     async def receive_weights(self, info: dict[str, Any]) -> None:
-        """Take weights while the learner sends them."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         await self._llm.update_weights(WeightTransferUpdateRequest(info))
 
     @_tells_its_death
     async def finish_transfer(self, version: int) -> None:
-        """Replace the old weights by those received, as `version`, and go on."""
+        """Switch to the received weights as `version` and continue."""
         await self._llm.finish_weight_update()
         self._receiving = False
         await self._go_on(version)
 
     @_tells_its_death
     async def sleep(self) -> None:
-        """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten.
+        """Pause between two steps; requests are frozen or drained, cached prefixes dropped.
 
-        From `sleep_level` 1 on, also give memory back: that of the cache, and that of the weights, which level 1 keeps in the host's memory
-        and level 2 nowhere. Where weights are under way, that is done when they have come.
+        From `sleep_level` 1 on, also free memory: the cache, and the weights, which level 1 keeps in host memory and level 2 drops. During
+        a weight transfer this happens after it.
         """
         async with self._turn:
             self._paused = True
@@ -258,9 +252,9 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def wake(self) -> bool:
-        """Take again what `sleep` gave back, and go on with waiting requests; where weights are under way, once they have come.
+        """Allocate again what `sleep` freed and continue with waiting requests; during a transfer, after it.
 
-        Returns whether it can: an engine that has lost its weights stays where it is until others are loaded.
+        Returns whether it could: an engine without weights stays asleep until others are loaded.
         """
         async with self._turn:
             self._paused = False
@@ -272,16 +266,15 @@ class VllmEngine(BatchedActor):
             return True
 
     async def pressure(self) -> EnginePressure:
-        """How hard it was pressed since this was last asked; nothing is seen where the configuration asks for no pressure."""
+        """Pressure since the last call; zero unless `pressure` is configured."""
         return self._gauge.take()
 
     async def close(self) -> None:
-        """End vLLM's processes."""
         if self._llm is not None:
             self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
 
     async def _load_policy(self, path: str) -> None:
-        """Load a whole policy; vLLM forgets the adapters that it had."""
+        """Load a full policy; vLLM drops the adapters it had."""
         await self._llm.collective_rpc("load_policy", args=(self._place(path),))
         self._drop_received()
         self._policy_path = path
@@ -289,7 +282,7 @@ class VllmEngine(BatchedActor):
             await self._serve_adapters(no_adapters(path))
 
     def _place(self, path: str) -> str:
-        """Where the policy in folder `path` lies on this machine."""
+        """Local path of the policy in folder `path`."""
         received = self._received
         return path if received is None or received.path != path else str(received.folder)
 
@@ -299,10 +292,9 @@ class VllmEngine(BatchedActor):
             self._received = None
 
     async def _serve_adapters(self, adapters: Adapters) -> None:
-        """Have all requests, those under way too, go on with these adapters.
+        """Switch all requests, including those in flight, to these adapters.
 
-        All of them name the same adapters, so that what these are can change beneath them. vLLM reads them from a folder, now and not
-        again; nobody else sees it.
+        All requests name the same adapters, so their weights can change beneath them. vLLM reads them once, from a private folder.
         """
         from vllm.lora.request import LoRARequest
 
@@ -313,7 +305,7 @@ class VllmEngine(BatchedActor):
             self._adapters = LoRARequest("policy", 1, folder)
 
     def _stat_loggers(self) -> list[Any] | None:
-        """What vLLM tells of each step, which costs it some time."""
+        """Step statistics; they cost vLLM some time."""
         if self._config.pressure is None:
             return None
         from rl.engines.vllm_stats import pressure_logger
@@ -330,7 +322,7 @@ class VllmEngine(BatchedActor):
         return "wait" if self._config.updates == "drain" else "keep"
 
     async def _go_on(self, version: int) -> None:
-        """Serve the weights that have come, or lie down again where that was asked for meanwhile."""
+        """Serve the new weights, or go back to sleep if that was requested meanwhile."""
         await self._llm.update_weight_version(str(version))
         async with self._turn:
             self._held = self._lost = False
@@ -355,7 +347,7 @@ class VllmEngine(BatchedActor):
         await self._llm.resume_generation()
 
     async def _rouse(self, parts: list[str]) -> None:
-        """Take memory again. vLLM itself resumes once it has all of it, so that of the cache comes last."""
+        """Allocate memory again. vLLM resumes by itself once it has all of it, so the cache comes last."""
         await self._llm.collective_rpc("take_memory", args=(parts,))
         await self._llm.wake_up(tags=parts)
         self._asleep = [part for part in self._asleep if part not in parts]
@@ -393,7 +385,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
 
 
 def _adapters(config: EngineConfig) -> dict[str, Any]:
-    """Room for one set of adapters, where adapters are served."""
+    """Room for one set of adapters, if adapters are served."""
     if config.adapter_rank is None:
         return {}
     rank = next(rank for rank in ADAPTER_RANKS if rank >= config.adapter_rank)
@@ -401,10 +393,10 @@ def _adapters(config: EngineConfig) -> dict[str, Any]:
 
 
 def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:
-    """How many tokens a forward pass has, and on CPUs that none begins a prompt which it does not end.
+    """Tokens per forward pass; on CPUs, no prompt may be split over passes.
 
-    At the end of each piece of a prompt but the last, vLLM takes back the random number that the request drew there. A generator on a CPU
-    cannot do that, and the engine dies of it (`GPUModelRunner._bookkeeping_sync`, vLLM 0.32).
+    After each piece of a prompt but the last, vLLM takes back the request's random number, which a CPU generator cannot do, and the engine
+    dies (`GPUModelRunner._bookkeeping_sync`, vLLM 0.32).
     """
     if config.gpus:
         return {"max_num_batched_tokens": config.max_batched_tokens}
@@ -413,7 +405,7 @@ def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:
 
 
 def _prompt(prompt_ids: Sequence[int], images: Sequence[PlacedImage] = ()) -> Any:
-    """The prompt as vLLM takes it. Of an image it wants the one marker and the pixels; its digest spares it hashing the pixels."""
+    """The prompt as vLLM takes it: one marker and the pixels per image; the digest saves hashing the pixels."""
     from vllm import TokensPrompt
 
     if not images:

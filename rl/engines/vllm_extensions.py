@@ -1,11 +1,9 @@
-"""Extensions of vLLM: weight transfer over gloo, and loading weights in its workers so that every matrix derived from them follows.
+"""vLLM extensions: weight transfer over gloo, and weight loading in workers that updates every derived matrix.
 
-Gloo serves engines and learners that have no NCCL between them, as on CPUs. It is vLLM's own NCCL transfer with another group beneath
-it: the same handshake, the same rounds, the same reloading layer by layer. The learner is rank 0 and broadcasts; the workers of all
-engines follow. Weights travel in host memory, many in one message.
+Gloo is for engines and learners without NCCL, as on CPUs. It is vLLM's NCCL transfer over another group: the same handshake, rounds and
+layer-by-layer reload. The learner is rank 0 and broadcasts from host memory, many weights per message.
 
-vLLM finds both sides under the name `gloo` as soon as this module is imported; its workers import it for `WeightExtension`, before
-anything else of this project.
+Importing this module registers `gloo` on both sides; workers import it for `WeightExtension` before anything else of this project.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ from rl.engines.cpu_sleep import CpuSleep
 
 NAME = "gloo"
 MESSAGE_BYTES = 2**26
-"""Size of a message; a larger weight makes one of its own."""
+"""Message size; a larger weight is a message of its own."""
 
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """What a worker needs to join: where the learner listens, its own rank there, and how long it waits for the others."""
+    """What a worker needs to join: the learner's address, its own rank, and a timeout."""
 
     address: str
     port: int
@@ -54,7 +52,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class GlooTrainerInitInfo(TrainerInitInfo):
-    """What the learner needs: the address that it listens on, and for how many."""
+    """What the learner needs: its listening address and the world size."""
 
     backend: ClassVar[str] = NAME
     address: str
@@ -63,10 +61,10 @@ class GlooTrainerInitInfo(TrainerInitInfo):
 
 
 class GlooGroup:
-    """Processes that broadcast from rank 0, joined over a store that rank 0 keeps. A group is none of torch's global ones."""
+    """A broadcast group from rank 0, over a store that rank 0 keeps; independent of torch's global groups."""
 
     def __init__(self, store: TCPStore, own_address: str, rank: int, size: int, timeout: timedelta) -> None:
-        """Returns when all have come. Raises RuntimeError where one does not within `timeout`."""
+        """Return once all have joined. Raises RuntimeError after `timeout`."""
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
         options._timeout = timeout
@@ -74,7 +72,7 @@ class GlooGroup:
         self._group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, size, options)
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Send `tensor`, or fill it with what rank 0 sends. Raises RuntimeError where another process is gone or too slow."""
+        """Send `tensor`, or fill it with rank 0's. Raises RuntimeError if another process is gone or too slow."""
         options = BroadcastOptions()
         options.rootRank = 0
         self._group.broadcast([tensor], options).wait()
@@ -85,14 +83,14 @@ class GlooGroup:
 
 
 class GlooWeightTransferEngine(NCCLWeightTransferEngine):
-    """The workers' side of the transfer."""
+    """The workers' side."""
 
     init_info_cls = GlooInitInfo  # type: ignore[assignment]  # vLLM's class knows NCCL's alone
     model_update_group: Any
     model: Any
 
     def init_transfer_engine(self, init_info: GlooInitInfo) -> None:  # type: ignore[override]
-        """Join the learner's group, in the place of an earlier one."""
+        """Join the learner's group, replacing an earlier one."""
         self.shutdown()
         timeout = timedelta(seconds=init_info.timeout_seconds)
         parallel = self.parallel_config
@@ -103,11 +101,11 @@ class GlooWeightTransferEngine(NCCLWeightTransferEngine):
         self.model_update_group = GlooGroup(store, own_address, rank, init_info.world_size, timeout)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As vLLM's, which waits for a GPU behind it."""
+        """As vLLM's, without its wait for a GPU."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: NCCLWeightTransferUpdateInfo) -> None:
-        """Receive all weights, and load them as the messages come."""
+        """Receive all weights and load them as messages arrive."""
         if self.model_update_group is None:
             raise RuntimeError("a worker that has not joined the learner's group cannot receive weights")
         dtypes = [getattr(torch, name) for name in update_info.dtype_names]
@@ -119,13 +117,13 @@ class GlooWeightTransferEngine(NCCLWeightTransferEngine):
                 self.model.load_weights(unpack_tensor(buffer, update_info.names[part], update_info.shapes[part], dtypes[part], sizes[part]))
 
     def finish_weight_update(self) -> None:
-        """Put the weights in the place of the old ones, with what is derived from them."""
+        """Install the weights and everything derived from them."""
         super().finish_weight_update()
         repack_head(self.model)
 
 
 class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
-    """The learner's side of the transfer."""
+    """The learner's side."""
 
     init_info_cls = GlooTrainerInitInfo  # type: ignore[assignment]
     model_update_group: Any
@@ -134,7 +132,7 @@ class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
     def trainer_init(  # type: ignore[override]
         cls, init_info: GlooTrainerInitInfo, *, client: VLLMWeightSyncClient, source: WeightSource | None = None
     ) -> Self:
-        """Listen, have the workers join, and return when all have."""
+        """Listen, and return once all workers have joined."""
         if source is None:
             raise ValueError("a learner without weights has none to transfer")
         engine = cls(client=client, source=source, is_sender=init_info.is_sender)
@@ -160,7 +158,7 @@ class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
 
 
 def messages(sizes: Sequence[int]) -> Iterator[slice]:
-    """Parts of weights of `sizes` bytes that travel together, each of at most `MESSAGE_BYTES` or of one weight."""
+    """Group weights of `sizes` bytes into messages of at most `MESSAGE_BYTES`, or one weight."""
     start = total = 0
     for number, size in enumerate(sizes):
         if number > start and total + size > MESSAGE_BYTES:
@@ -172,10 +170,10 @@ def messages(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def repack_head(model: torch.nn.Module) -> None:
-    """Have `lm_head` follow its weights.
+    """Repack `lm_head` from its weights.
 
-    On a CPU vLLM packs it into a matrix of its own, and does not pack it again where it is tied to the embeddings: without this
-    log-probabilities were wrong by as much as 1.0 after an update (measured).
+    On a CPU vLLM packs it into a separate matrix and does not repack it when it is tied to the embeddings: log-probabilities were wrong by
+    up to 1.0 after an update (measured).
     """
     head = getattr(model, "lm_head", None)
     if head is not None and hasattr(head, "cpu_linear"):
@@ -183,7 +181,7 @@ def repack_head(model: torch.nn.Module) -> None:
 
 
 def _listen(address: str, timeout: timedelta) -> tuple[TCPStore, int]:
-    """A store at `address` and nowhere else, and its port."""
+    """A store that listens on `address` only, and its port."""
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
         store = TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=server.detach())
@@ -210,7 +208,7 @@ class WeightExtension(CpuSleep):
         repack_head(self.model_runner.get_model())
 
     def abandon_transfer(self) -> None:
-        """Abandon a transfer that broke off. Weights that have arrived stay among old ones: the model is unusable until a load."""
+        """Abandon a broken transfer. Weights are mixed: the model is unusable until the next load."""
         with set_current_vllm_config(self.vllm_config):
             finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)  # type: ignore[no-untyped-call]
         self._weight_update_active = False

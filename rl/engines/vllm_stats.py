@@ -1,4 +1,4 @@
-"""vLLM's statistics of each step, for our gauge."""
+"""Forwards vLLM's step statistics to the pressure gauge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from rl.engines.pressure import PressureGauge
 
 
 class PressureLogger(StatLoggerBase):
-    """Passes the scheduler's figures of each step on."""
-
     def __init__(self, gauge: PressureGauge, vllm_config: VllmConfig, engine_index: int = 0) -> None:
         self._gauge = gauge
 
@@ -24,15 +22,15 @@ class PressureLogger(StatLoggerBase):
         mm_cache_stats: MultiModalCacheStats | None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called by vLLM behind each step."""
+        """Called by vLLM after each step."""
         if scheduler_stats is not None:
             preempted = iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
             self._gauge.see(scheduler_stats.kv_cache_usage, scheduler_stats.num_waiting_reqs, preempted)
 
     def log_engine_initialized(self) -> None:
-        """Nothing is to be said at the start."""
+        """vLLM requires it."""
 
 
 def pressure_logger(gauge: PressureGauge) -> partial[PressureLogger]:
-    """What vLLM makes its logger by."""
+    """The logger factory that vLLM takes."""
     return partial(PressureLogger, gauge)

@@ -1,7 +1,7 @@
-"""Weight sync, the learner's side: vLLM's own trainer engine, by whichever of its backends the configuration names.
+"""Weight sync, the learner's side: vLLM's trainer engine over the configured backend.
 
-Engines that were added or replaced since the last transfer are joined anew. What goes wrong ends the transfer, in bounded time, and is
-logged: the learner then writes and publishes the version's folder, and the engines load that.
+Engines added or replaced since the last transfer are joined anew. A failure ends the transfer within a bounded time and is logged; the
+learner then publishes the version as a folder, which the engines load.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSender:
-    """Sends versions of one policy's weights, one after the other."""
+    """Sends one policy's weights, version by version."""
 
     def __init__(self, weight_sync: WeightSyncHandle) -> None:
         self._weight_sync = weight_sync
@@ -43,13 +43,13 @@ class WeightSender:
         self._transfer: TrainerWeightTransferEngine | None = None
 
     def send(self, weights: Mapping[str, Tensor], folder: Path, version: int) -> bool:
-        """Send weights to the engines, which go on with them as `version`; whether all engines have them, so that none needs `folder`.
+        """Send weights to the engines as `version`; returns whether all engines have them, so that none needs `folder`.
 
         Args:
-            weights: by the names that they would have in `folder`, whole, on any device.
+            weights: full tensors on any device, by their names in `folder`.
 
         Raises:
-            RequestError: they are not those of the policy that the engines have, or this machine cannot send in the configured way.
+            RequestError: they do not match the engines' policy, or this machine cannot send in the configured way.
         """
         pending = self._weight_sync.begin({name: tuple(weight.shape) for name, weight in weights.items()}, folder, version)
         check_device(pending.backend)
@@ -66,11 +66,11 @@ class WeightSender:
         return bool(pending.engines) and not pending.left_out
 
     def record(self, folder: Path, version: int) -> None:
-        """Have engines that start from now on begin with `folder`, until they are sent a newer version."""
+        """Let engines that start from now on load `folder`, until they receive a newer version."""
         self._weight_sync.record(folder, version)
 
     def close(self) -> None:
-        """Leave the engines; the next `send` joins them anew."""
+        """Leave the engines; the next `send` joins them again."""
         transfer, self._transfer, self._joined, self._client.closed = self._transfer, None, (), True
         if transfer is not None:
             transfer.shutdown()
@@ -89,7 +89,7 @@ class WeightSender:
 
 @dataclass(slots=True)
 class _Client:
-    """The engines as a client of vLLM's trainer engine; once `closed` it makes no more steps, also for a thread that still calls it."""
+    """The engines as a client of vLLM's trainer engine; takes no more steps once `closed`, even from a leftover thread."""
 
     weight_sync: WeightSyncHandle
     closed: bool = field(default=False)
@@ -113,18 +113,16 @@ class _Client:
 
 
 class _Weights(WeightSource):
-    """The weights of one version, given one after the other on the device that they are sent from."""
+    """One version's weights, yielded one by one on the sending device."""
 
     def __init__(self) -> None:
         self._weights: Mapping[str, Tensor] = {}
         self._device = torch.device("cpu")
 
     def take(self, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        """Yield these weights from now on."""
         self._weights, self._device = weights, device
 
     def forget(self) -> None:
-        """Drop the weights."""
         self._weights = {}
 
     def metadata(self) -> list[ParamMeta]:
@@ -135,7 +133,7 @@ class _Weights(WeightSource):
 
 
 def _init_info(pending: PendingTransfer) -> TrainerInitInfo:
-    """The learner's side of the handshake as vLLM's backend takes it; the learner is the only sender, and of rank 0."""
+    """The learner's side of the backend's handshake: the only sender, rank 0."""
     size = 1 + pending.workers
     if pending.backend == "gloo":
         return GlooTrainerInitInfo(_own_address(), size, pending.timeout_seconds, rank=0)
@@ -145,7 +143,7 @@ def _init_info(pending: PendingTransfer) -> TrainerInitInfo:
 
 
 def _own_address() -> str:
-    """The address at which engines reach this process: the loopback where Ray has one machine."""
+    """Address at which engines reach this process: loopback if Ray has one machine."""
     alone = sum(node["Alive"] for node in ray.nodes()) == 1  # type: ignore[no-untyped-call]
     return "127.0.0.1" if alone else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
@@ -155,7 +153,7 @@ def _own_gpu() -> torch.device:
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises, or a TimeoutError after so long: NCCL itself has no limit, so it is left behind in a thread."""
+    """Result of `work`, or TimeoutError. NCCL has no timeout, so the work is left behind in a thread."""
     ended: Future[T] = Future()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 

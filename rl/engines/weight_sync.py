@@ -1,8 +1,8 @@
-"""Weight sync, the engines' side: which engines take part, whether the weights fit, and how a transfer fails.
+"""Weight sync, the engines' side: who takes part, whether weights fit, and how a transfer fails.
 
-The learner drives (`rl/engines/weight_sender.py`): it has the engines held, and then makes the steps of vLLM's weight transfer, each in
-all of them at once. What has come to all of them needs no folder. Where one did not take part, or something broke, the folder of the
-version is written and loaded; and the last folder that a checkpoint wrote is what engines that start between two versions begin with.
+The learner drives (`rl/engines/weight_sender.py`): it holds the engines and runs each step of vLLM's transfer on all of them at once. If an
+engine did not take part or something broke, the version is written to a folder and loaded. Engines that start between two versions load the
+last checkpoint's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a learner knows the handle, and needs no Ray
     from rl.engines.replica import Replica, Weights
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""The shape of each weight by its name, as a folder of the policy has it."""
+"""Shape of each weight by name, as in a policy's folder."""
 
 STEPS = {
     "init_weight_transfer_engine": "join_transfer",
@@ -32,7 +32,7 @@ STEPS = {
     "update_weights": "receive_weights",
     "finish_weight_update": "finish_transfer",
 }
-"""Steps of vLLM's weight transfer, and the engine's methods that carry them out."""
+"""Steps of vLLM's weight transfer and the engine methods that run them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class PendingTransfer:
     timeout_seconds: float
     engines: tuple[str, ...]
     workers: int
-    """The number of vLLM workers of all these engines together."""
+    """vLLM workers of all these engines."""
     left_out: int = 0
-    """Engines that want the version too and can take no part, for they are starting: they load its folder."""
+    """Starting engines that need this version: they load its folder."""
 
 
 BeginTransfer = Callable[[Shapes, Path, int], PendingTransfer]
-"""Holds the engines for weights of these shapes, which their folder and their version name."""
+"""Holds the engines for weights of these shapes, identified by folder and version."""
 
 StepTransfer = Callable[[str, dict[str, Any]], str | None]
-"""Has the engines make one of `STEPS`. Returns the error, if any, and raises none, since it may have to cross to another process."""
+"""Runs one of `STEPS` on the engines. Returns the error, if any, since it may cross a process boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class WeightSyncHandle:
     begin: BeginTransfer
     step: StepTransfer
     record: Callable[[Path, int], None]
-    """Names the folder that engines which start from now on begin with, and its version, which may be an older one than was sent."""
+    """Sets the folder and version that engines starting from now on load."""
 
 
 @dataclass(slots=True)
 class Receivers:
-    """The engines of one transfer, which are held for `weights`; `done` when they have them."""
+    """The engines of one transfer, held for `weights`; `done` once they have them."""
 
     weights: Weights
     replicas: Sequence[Replica]
@@ -76,10 +76,10 @@ class Receivers:
     done: bool = field(default=False)
 
     async def step(self, step: str, info: Mapping[str, Any]) -> None:
-        """Have all engines make a step at once.
+        """Run a step on all engines at once.
 
         Raises:
-            EngineFault: where one of them fails, or not all have made it within `timeout_seconds`.
+            EngineFault: one fails, or not all finish within `timeout_seconds`.
         """
         works = [replica.call(STEPS[step], *self._arguments(step, info, number)) for number, replica in enumerate(self.replicas)]
         try:
@@ -93,7 +93,7 @@ class Receivers:
                 replica.weights = self.weights
 
     def _arguments(self, step: str, info: Mapping[str, Any], number: int) -> tuple[Any, ...]:
-        """The arguments of a step for one engine; the ranks of several follow each other."""
+        """Arguments of a step for one engine; engines have consecutive ranks."""
         if step == "start_weight_update":
             return ()
         if step == "finish_weight_update":
@@ -104,10 +104,10 @@ class Receivers:
 
 
 def check_fit(shapes: Shapes, folder: Path) -> None:
-    """Check that the weights to send have the names and shapes of the policy that the engines began with.
+    """Check that the weights match the names and shapes of the engines' policy.
 
     Raises:
-        RequestError: where one is missing, unknown, or of another shape.
+        RequestError: one is missing, unknown, or of another shape.
     """
     theirs = shapes_in(folder)
     for name in sorted({*shapes, *theirs}):
@@ -123,10 +123,10 @@ def check_fit(shapes: Shapes, folder: Path) -> None:
 
 
 def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The weights in a policy's folder.
+    """Shapes of the weights in a policy's folder.
 
     Raises:
-        RequestError: the folder holds no policy, or a file of weights in it is not whole.
+        RequestError: the folder holds no policy or an incomplete weight file.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
@@ -146,7 +146,7 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_device(backend: str) -> None:
-    """Raises RequestError where this process, which is to send or to receive, cannot transfer weights in that way."""
+    """Raises RequestError if this process cannot transfer weights in that way."""
     import torch
 
     if backend in CUDA_TRANSFERS and not torch.cuda.is_available():

@@ -1,20 +1,18 @@
-"""A search as imperfect as the world's, over another one: the right document comes second or third, behind a namesake or a stub of it, or
-nothing is found.
+"""An imperfect search over another index: the right document comes second or third, behind a namesake or a stub of it, or nothing is found.
 
-    asked        `Amber Stone page 2` is the second page of `Amber Stone`
-    found        what the index underneath finds, best first; each document brings its namesake and its stub along, right behind it
-    displaced    of some queries the best document moves to the second or the third place
-    empty        some queries find nothing, on no page
-    foreign      some documents stand among what a page brings beside its text, in another register than theirs
+asked        `Amber Stone page 2` is the second page of `Amber Stone`
+found        what the index below finds, best first; each document brings its namesake and its stub along, right after it
+displaced    for some queries the best document moves to second or third place
+empty        some queries find nothing, on any page
+foreign      some documents are surrounded by other page content
 
-Whether a query is displaced or empty follows from the seed and its words, what a document has beside it and around it from the seed and its
-id: there is no state, and all samples of a task meet the same search. So it pays to read on, to ask in other words, and to look at what a
-document is about before its facts are used. The best document of a query that is not empty is always among the first three.
+Whether a query is displaced or empty follows from the seed and its words, a document's companions from the seed and its id: there is no
+state, and all samples of a task meet the same search. It pays to read on, to rephrase, and to check what a document is about. The best
+document of a non-empty query is always among the first three.
 
-A namesake is another document of the index under this one's title, one that shares no word with it but names' own and those that half of
-all documents have: in a generated world one of another type, so that its facts answer no question about this one. On real text, where all
-documents speak of the same things, hardly any has one. A stub is the first half of what the document states. Neither is in the lake: their
-ids are those of their documents with `#namesake` or `#stub`.
+A namesake is another document's text under this one's title, with no word in common but names' own and words of half of all documents: in a
+generated world one of another type, which answers no question about this one. On real text hardly any document has one. A stub is the first
+half of a document's statements. Neither is in the lake: their ids are those of their documents with `#namesake` or `#stub`.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ from warehouse.digests import seed_from
 from warehouse.records import Document
 
 AMONG = 3
-"""Places that the best document may have."""
+"""Places that the best document may take."""
 MAX_PAGE = 99
 NAMESAKE, STUB = "#namesake", "#stub"
 _DONORS = 32
-"""Documents that are looked at for one that can lend its text to a namesake."""
+"""Documents considered as text of a namesake."""
 _MENTIONS = 100
-"""Places of a namesake's text that get its own title: a title of one letter would make it grow without bound."""
+"""Occurrences replaced by the namesake's title; unbounded, a one-letter title would make the text explode."""
 _CLUTTER = (
     "SKIP TO MAIN CONTENT", "MENU / SEARCH / SIGN IN", "we value your privacy: accept all cookies?", "SALE!!! up to 70% off today only >>",
     "share this on:", "3 min read * 1,204 views", "related: ten tricks you won't believe", "(c) all rights reserved",
     "ERR_AD_BLOCKED retry", "subscribe 4 free", "print | e-mail | pdf", "<- previous / next ->", "loading... 87%",
     "terms & conditions apply",
 )  # fmt: skip
-"""What stands around a text on a page."""
+"""Page content around a text."""
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
 class ImperfectIndex:
-    """What rollouts search in the place of `index`."""
+    """What rollouts search instead of `index`."""
 
     paged = True
 
@@ -60,11 +58,11 @@ class ImperfectIndex:
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """All of the index underneath; namesakes and stubs are made when they are found."""
+        """Documents of the index below; namesakes and stubs are made on demand."""
         return self._index.documents
 
     def find(self, query: str, k: int = 1) -> Hits:
-        """The page of `k` documents that `query` asks for, or why there is none. Never raises for what a policy may write."""
+        """The page of `k` documents that `query` asks for, or why there is none. Never raises."""
         asked, page = split_page(query)
         hits = self._index.find(asked, max(page * k, AMONG))
         if hits.miss is not None:
@@ -80,21 +78,20 @@ class ImperfectIndex:
         return Hits(found, None if found else Miss.NO_FURTHER)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The documents of `find` with their scores, namesakes and stubs with their document's: a displaced one has more than the first."""
+        """The documents of `find` with scores; namesakes and stubs have their document's."""
         asked, page = split_page(query)
         scores = {document.id: score for document, score in self._index.scored(asked, max(page * k, AMONG))}
         found = self.find(query, k).documents
         return [(each, scores[each.id.removesuffix(NAMESAKE).removesuffix(STUB)]) for each in found]
 
     def _likes(self, document: Document) -> Iterator[Document]:
-        """The namesake and the stub of a document, as far as it has them."""
+        """A document's namesake and stub, if any."""
         if self._draws("namesake", document, self._config.namesakes) and (namesake := self._namesake(document)) is not None:
             yield namesake
         if self._draws("stub", document, self._config.stubs) and (stub := stub_of(document)) is not None:
             yield stub
 
     def _as_page(self, document: Document) -> Document:
-        """A document as its page shows it."""
         if not self._draws("foreign", document, self._config.foreign):
             return document
         return replace(document, text=cluttered(document.text, random.Random(seed_from("page of", self._config.seed, document.id))))
@@ -112,12 +109,12 @@ class ImperfectIndex:
         return None
 
     def _telling(self, document: Document) -> set[str]:
-        """The words that say what a document is about, and not about whom."""
+        """Words that say what a document is about, without names."""
         return set(words_of(document.text)).difference(self._common, words_of(document.title))
 
 
 def split_page(query: str) -> tuple[str, int]:
-    """What a query asks for, and the page of it: («Amber Stone», 2) of «Amber Stone page 2»; the first where it names none."""
+    """Query and page number: («Amber Stone», 2) of «Amber Stone page 2»."""
     words = query.split()
     if len(words) > 2 and words[-2].casefold() == "page" and words[-1].isascii() and words[-1].isdecimal():
         page = int(words[-1][:4])
@@ -127,13 +124,13 @@ def split_page(query: str) -> tuple[str, int]:
 
 
 def cluttered(text: str, rng: random.Random) -> str:
-    """A text between one to two pieces of what pages bring beside theirs, and a code, on either side."""
+    """A text surrounded by one or two pieces of page content and a code on each side."""
     before, after = ([*rng.sample(_CLUTTER, rng.randint(1, 2)), f"#{rng.getrandbits(24):06x}"] for _ in range(2))
     return f"{' '.join(before)} {text} {' '.join(after)}"
 
 
 def stub_of(document: Document) -> Document | None:
-    """A document without the second half of its sentences, or of the clauses of its only one; None where there is but one."""
+    """The first half of a document's sentences, or of the clauses of its only one; None if there is only one."""
     head = document.title if document.text.startswith(document.title) else ""
     rest = document.text[len(head) :]
     pieces, glue = _SENTENCES.split(rest.strip()), " "
@@ -147,6 +144,6 @@ def stub_of(document: Document) -> Document | None:
 
 
 def _common_words(documents: Sequence[Document]) -> frozenset[str]:
-    """The words of more than half of the documents, which say nothing of what one is about."""
+    """Words of more than half of the documents."""
     counts = Counter(word for document in documents for word in set(words_of(document.text)))
     return frozenset(word for word, count in counts.items() if 2 * count > len(documents))

@@ -1,7 +1,5 @@
-"""The two indexes of a home: what searches find while a policy is trained, and what they find on a suite.
-
-A document that a suite's questions are asked of is found by no search of training: neither by rollouts nor where training text is made. On
-a suite, documents of both sorts may be found, or those of a world of its own: `Document.split` says so.
+"""The two indexes of a home: one for training tasks and one for suites. `Document.split` says which index finds a document; a document that
+held-out questions ask about is found by no search of training.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from warehouse.records import Document, DocumentSplit, Task
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """The index that tasks search which are trained on, and the one of suites; None where there is no document for them."""
+    """The index for training tasks and the one for suites; None without documents."""
 
     train: Index | None = None
     held_out: Index | None = None
@@ -29,26 +27,25 @@ class Indexes:
 
     @property
     def any(self) -> Index | None:
-        """One that is there, to try an environment with."""
+        """Either index, to probe an environment with."""
         return self.held_out if self.train is None else self.train
 
 
 def build_index(documents: Iterable[Document], config: SearchConfig) -> Index:
-    """An index over `documents`, by words or by vectors, as imperfect as the configuration says.
+    """An index over `documents`, lexical or by vectors, imperfect if configured.
 
     Raises:
-        RequestError: where there is no such encoder, or the library that runs it is not installed.
+        RequestError: no such encoder, or its library is not installed.
     """
     return as_imperfect(SearchIndex(documents) if config.by == "words" else build_vectors(documents, config), config)
 
 
 def as_imperfect(index: Index, config: SearchConfig) -> Index:
-    """The index as rollouts search it: itself, unless the configuration says otherwise."""
     return index if config.imperfect is None else ImperfectIndex(index, config.imperfect)
 
 
 def build_indexes(documents: Iterable[Document], config: SearchConfig | None = None) -> Indexes:
-    """The indexes over `documents`; one and the same where all documents are for both. Raises RequestError as `build_index` does."""
+    """Both indexes over `documents`; the same object if all documents belong to both. Raises as `build_index` does."""
     config, everything = config or SearchConfig(), list(documents)
     parts = [[d for d in everything if d.split is not other] for other in (DocumentSplit.HELD_OUT, DocumentSplit.TRAIN)]
     if config.by == "vectors":

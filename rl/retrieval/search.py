@@ -1,7 +1,6 @@
-"""Search over a corpus: the document of that title first, then BM25 over titles and texts.
+"""Search over a corpus: a document with that title first, then BM25 over titles and texts.
 
-The index is one picklable value of numpy arrays and documents, so that Ray's object store can share it between workers. Equal
-scores are ordered by document id: the same query over the same documents always gives the same answer.
+The index is one picklable value of numpy arrays and documents, shareable through Ray's object store. Ties are ordered by document id.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _WORD = re.compile(r"\w+")
 
 
 class Miss(StrEnum):
-    """Why a search found nothing."""
-
     EMPTY_QUERY = "empty query"
     NO_HIT = "no hit"
     NO_FURTHER = "no further hit"
@@ -37,39 +34,37 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """What a search found, best first; `miss` says why where there is nothing."""
+    """Documents found, best first; `miss` says why there are none."""
 
     documents: tuple[Document, ...]
     miss: Miss | None = None
 
 
 class Index(Protocol):
-    """What finds documents; picklable, so that Ray's object store can share it."""
+    """A document index; picklable."""
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """All of them, in the order of their ids."""
+        """All documents, ordered by id."""
         ...
 
     @property
     def paged(self) -> bool:
-        """Whether `QUERY page 2` asks for what comes after the first page."""
+        """Whether `QUERY page 2` asks for the second page."""
         ...
 
     def find(self, query: str, k: int = 1) -> Hits:
-        """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
+        """The best `k` documents for `query`, or why there are none. Never raises."""
         ...
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The same documents in the same order, each with its score."""
+        """The same documents in the same order, with scores."""
         ...
 
 
 class SearchIndex:
-    """An index over documents by their words.
-
-    BM25 is the Lucene variant with k1 = 1.5 and b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618), words are runs of letters and
-    digits in lower case, without stop words or stemming.
+    """A lexical index: BM25, Lucene variant, k1 = 1.5, b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618). Words are runs of letters and digits in
+    lower case, without stop words or stemming.
     """
 
     paged = False
@@ -86,29 +81,28 @@ class SearchIndex:
         return len(self.documents)
 
     def search(self, query: str, k: int = 1) -> list[Document]:
-        """The best `k` documents for `query`, best first; an empty list where there is none."""
+        """The best `k` documents for `query`, best first."""
         return list(self.find(query, k).documents)
 
     def find(self, query: str, k: int = 1) -> Hits:
-        """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
         if not words_of(query) and _normalize(query) not in self._by_title:
             return Hits((), Miss.EMPTY_QUERY)
         found = self._found(query, k)
         return Hits(tuple(self.documents[position] for position in found), None if found else Miss.NO_HIT)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The documents of `find` with their BM25 scores: one that was found by its title may score less than what follows it."""
+        """The documents of `find` with BM25 scores; a title match may score less than what follows it."""
         known = self._known(words_of(query))
         scores = np.zeros(len(self), np.float32) if self._scores is None else self._scores.of(known)
         return [(self.documents[position], float(scores[position])) for position in self._found(query, k)]
 
     def _found(self, query: str, k: int) -> list[int]:
-        """Positions of the best `k` documents: those of that title, then by score."""
+        """Positions of the best `k` documents: title matches, then by score."""
         titled = self._by_title.get(_normalize(query), [])[:k]
         return titled if len(titled) == k else titled + self._ranked(words_of(query), k, without=frozenset(titled))
 
     def _ranked(self, words: list[str], k: int, without: frozenset[int]) -> list[int]:
-        """Positions of the `k - len(without)` documents with the highest positive scores, ties by position (and so by id)."""
+        """Positions of the `k - len(without)` highest positive scores, ties by position (and so by id)."""
         known = self._known(words)
         if self._scores is None or not known:
             return []
@@ -119,24 +113,22 @@ class SearchIndex:
         return list(_best_first(scores, k - len(without)))
 
     def _known(self, words: list[str]) -> list[int]:
-        """The tokens of the words that some document holds."""
+        """Tokens of the query's words that occur in some document."""
         return [] if self._bm25 is None else self._bm25.get_tokens_ids(words)
 
 
 class WordScores:
-    """BM25 scores of all documents, and the first hit alone, the same as a full ranking gives, in a fraction of its time.
+    """BM25 scores of all documents, and the first hit alone, which is the same as in a full ranking at a fraction of the time.
 
-    The scores are the same sums as `BM25.get_scores_from_ids`, without its unbuffered addition: a token has a document once, and a word
-    that is in many documents is added as a whole column.
-
-    For the first hit, documents with the rarest words are scored first; once the best of them scores more than all other words together
-    could give, no other document need be looked at (MaxScore; Turtle and Flood 1995). Where that does not come soon, all are scored.
+    Scores are the same sums as `BM25.get_scores_from_ids` without its unbuffered addition; frequent words are added as whole columns. For
+    the first hit, documents with the rarest words are scored first, and the search stops once no other document can win (MaxScore; Turtle
+    and Flood 1995); if that does not happen soon, all are scored.
     """
 
     _COMMON = 16
-    """A word in more than one of so many documents has a column: adding it is then faster than adding at places."""
+    """Words in more than one of this many documents get a column."""
     _WORTH = 128
-    """Scores of single words that are looked up before all documents are scored instead: one for so many documents."""
+    """Scored words per this many documents before falling back to scoring all."""
 
     def __init__(self, index: bm25s.BM25, count: int) -> None:
         self._count = count
@@ -148,7 +140,7 @@ class WordScores:
         self._columns = {int(token): self._column(int(token)) for token in np.flatnonzero(sizes > count / self._COMMON)}
 
     def of(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The scores of all documents, shape (documents,)."""
+        """Scores of all documents, shape (documents,)."""
         scores = np.zeros(self._count, np.float32)
         for token in tokens:
             column = self._columns.get(token)
@@ -160,7 +152,7 @@ class WordScores:
         return scores
 
     def first(self, tokens: Sequence[int]) -> int:
-        """The position of the document with the highest score for at least one known word; of equal ones the first."""
+        """Position of the best document for at least one known word; the first of equals."""
         found = self._pruned(tokens)
         return int(self.of(tokens).argmax()) if found is None else found
 
@@ -175,7 +167,7 @@ class WordScores:
         return self._documents[part], self._values[part]
 
     def _pruned(self, tokens: Sequence[int]) -> int | None:
-        """The same document, if those with the rarest words decide it; else None."""
+        """The same document if the rarest words decide it, else None."""
         highest = {token: self._highest.item(token) * tokens.count(token) for token in tokens}
         rest, left = sum(highest.values()), self._count // self._WORTH
         best, first = 0.0, -1
@@ -195,7 +187,7 @@ class WordScores:
         return None
 
     def _of_some(self, documents: NDArray[np.int32], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The scores of some documents: the same sums in the same order as `of`."""
+        """Scores of some documents: the same sums in the same order as `of`."""
         scores = np.zeros(len(documents), np.float32)
         for token in tokens:
             column = self._columns.get(token)
@@ -209,9 +201,9 @@ class WordScores:
 
 
 def _best_first(scores: NDArray[np.float32], count: int) -> Iterator[int]:
-    """The places of the `count` highest positive scores, of equal ones the first first; they are 0 afterwards.
+    """Positions of the `count` highest positive scores, first of equals first; sets them to 0.
 
-    Pages are short: a look at all scores for each place takes a twentieth of what a partition of the positive ones and a sort do.
+    For short pages, one argmax per place takes a twentieth of a partition and a sort.
     """
     for _ in range(count):
         place = int(scores.argmax())
@@ -222,12 +214,12 @@ def _best_first(scores: NDArray[np.float32], count: int) -> Iterator[int]:
 
 
 def by_id(documents: Iterable[Document]) -> tuple[Document, ...]:
-    """Documents in the order that decides between equal scores."""
+    """Documents in tie-breaking order."""
     return tuple(sorted(documents, key=lambda document: document.id))
 
 
 def passage(document: Document) -> str:
-    """Title and text of a document as an observation shows them; a text that begins with its title is not given it twice."""
+    """Title and text as an observation shows them; a text that begins with its title gets no second one."""
     if document.text.startswith(document.title):
         return document.text
     return f"{document.title}\n{document.text}"
@@ -239,17 +231,16 @@ def passages(documents: Sequence[Document]) -> str:
 
 
 def shown(hits: Hits) -> str:
-    """What whoever searches is shown: the passages, or in a sentence why there are none."""
+    """The observation of a search: passages, or a sentence that says why there are none."""
     return passages(hits.documents) if hits.miss is None else f"Nothing was found: {hits.miss.value}."
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text as the index has them."""
     return _WORD.findall(text.casefold())
 
 
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:
-    """The BM25 index, or None where no document holds a word."""
+    """The BM25 index, or None if no document holds a word."""
     import bm25s  # brings numba, for which commands that search nothing do not wait
 
     texts = [words_of(f"{document.title} {document.text}") for document in documents]

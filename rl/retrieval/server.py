@@ -1,8 +1,8 @@
-"""A server of Search-R1's form over documents of our own: `python -P -m rl.retrieval.server documents.jsonl --port 8000`.
+"""A retrieval server in Search-R1's form: `python -P -m rl.retrieval.server documents.jsonl --port 8000`.
 
-`POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` answers `{"result": [[document, ...], ...]}`, one list for each
-query; with scores each stands as `{"document": ..., "score": ...}`. A document is `{"id", "contents"}` with `contents` the title in
-quotation marks, a line break and the text, as in Search-R1's corpora.
+`POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` answers `{"result": [[document, ...], ...]}`, one list per query;
+with scores, items are `{"document": ..., "score": ...}`. A document is `{"id", "contents"}`; `contents` is the quoted title, a line break
+and the text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_DOCUMENTS = 100
 
 
 class RetrieveRequest(BaseModel):
-    """What a client asks; without `topk` it gets as many as the server was started with."""
+    """A request; `topk` defaults to the server's."""
 
     queries: list[str] = Field(max_length=MAX_QUERIES)
     topk: int | None = Field(default=None, ge=1, le=MAX_DOCUMENTS)
@@ -35,7 +35,7 @@ class RetrieveRequest(BaseModel):
 
 
 def create_app(index: Index, documents: int = 3) -> FastAPI:
-    """The application over `index`; `documents` is how many a query brings where the client does not say."""
+    """The application over `index`; `documents` is the default `topk`."""
     app = FastAPI(title="retrieval", docs_url=None, redoc_url=None)
     app.add_middleware(Guard, api_key=None)
 
@@ -62,10 +62,10 @@ def _document(document: Document) -> dict[str, str]:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Documents of a file of lines with `id` and either `contents`, as Search-R1's corpora have them, or `title` and `text`.
+    """Documents from JSON lines with `id` and either `contents` (Search-R1) or `title` and `text`.
 
     Raises:
-        RequestError: naming the line that is not so.
+        RequestError: names the malformed line.
     """
     documents = []
     with path.open(encoding="utf-8") as lines:
@@ -80,7 +80,6 @@ def read_documents(path: Path) -> list[Document]:
 
 
 def main() -> None:
-    """Serve until interrupted."""
     import uvicorn
 
     parser = argparse.ArgumentParser(description=__doc__)

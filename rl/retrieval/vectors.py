@@ -1,8 +1,8 @@
-"""Search by vectors: the documents whose embeddings are nearest to the query's.
+"""Vector search: documents with the nearest embeddings.
 
-The search is exact: one product of the query with the matrix of documents, whose rows have length 1, so that the score is the
-cosine. A million documents of 768 numbers take 3 GB and a query some tenths of a second on two cores; beyond that a server of
-Search-R1's form (`rl/envs/search.py`) with an approximate index is the way. Equal scores are ordered by document id.
+The search is exact: one product of the query with the matrix of unit rows, so scores are cosines. A million documents of width 768 take 3
+GB and tenths of a second per query on two cores; beyond that use a server in Search-R1's form with an approximate index. Ties are ordered
+by id.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Vectors = NDArray[np.float32]
 
 
 class Encoder(Protocol):
-    """Makes embeddings; picklable, so that it travels to the workers with the index."""
+    """An embedding model; picklable, so it travels to workers with the index."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The embeddings of texts, shape (texts, width)."""
+        """Embeddings of texts, shape (texts, width)."""
         ...
 
 
 class VectorIndex:
-    """An index over documents by the cosine between embeddings."""
+    """An index by cosine similarity of embeddings."""
 
     paged = False
 
     def __init__(self, documents: Iterable[Document], encoder: Encoder, query_prefix: str = "", document_prefix: str = "") -> None:
-        """Encode `documents`, title and text together."""
+        """Encode title and text of `documents`."""
         self.documents: tuple[Document, ...] = by_id(documents)
         self._encoder = encoder
         self._query_prefix = query_prefix
@@ -50,7 +50,7 @@ class VectorIndex:
         return len(self.documents)
 
     def among(self, documents: Iterable[Document]) -> VectorIndex:
-        """The index over some of its documents; they are not encoded again."""
+        """The index over a subset, without encoding again."""
         wanted = {document.id for document in documents}
         places = [place for place, document in enumerate(self.documents) if document.id in wanted]
         part = copy(self)
@@ -58,14 +58,14 @@ class VectorIndex:
         return part
 
     def find(self, query: str, k: int = 1) -> Hits:
-        """The best `k` documents for `query`; there always are some, unless the query is empty."""
+        """The best `k` documents; none only for an empty query."""
         if not query.strip():
             return Hits((), Miss.EMPTY_QUERY)
         found = tuple(document for document, _ in self.scored(query, k))
         return Hits(found, None if found else Miss.NO_HIT)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The best `k` documents with their cosines, in [-1, 1]; none for an empty query."""
+        """The best `k` documents with cosines in [-1, 1]."""
         if not query.strip() or not self.documents:
             return []
         scores = self._vectors @ _unit(self._encoder.encode([self._query_prefix + query]))[0]
@@ -74,22 +74,22 @@ class VectorIndex:
 
 
 class LocalEncoder(ABC):
-    """An encoder whose model lies in a folder; it is loaded when it is first needed, in each process."""
+    """An encoder from a model folder, loaded on first use in each process."""
 
     def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256, device: str = "cpu") -> None:
         self._folder, self._batch, self._max_tokens, self._device_name = folder, batch, max_tokens, device
 
     @property
     def _device(self) -> Any:
-        """This process's. Raises RequestError where it sees no such device."""
+        """The device. Raises RequestError if this process does not see it."""
         return open_device(self._device_name, "rollout.search.device")
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The embeddings of texts, float32, shape (texts, width)."""
+        """Embeddings, float32, shape (texts, width)."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the model, which each process loads for itself."""
+        """Everything but the model."""
         return {name: value for name, value in self.__dict__.items() if name != "_model"}
 
 

@@ -1,6 +1,5 @@
-"""Messages of a client as tokens: rendered once by the policy's chat template, then only appended to.
-
-Texts are put into the template's markup by slots, so that nothing a client or a tool says becomes a control token.
+"""A client's messages as tokens: rendered once by the policy's chat template, then only appended to. Texts go into slots of the markup, so
+nothing that a client or a tool says becomes a control token.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from warehouse.errors import RequestError
 from warehouse.records import ANSWER
 
 _NAMES, _ARGUMENTS = 1_000_000, 2_000_000
-"""Numbers of the slots of the reply; those below are of the messages' contents, in their order."""
+"""Slot numbers of the reply; lower numbers are the messages' contents, in order."""
 _ASKED: Message = {"role": "user", "content": "a"}
 _ROLES = {"developer": "system"}
 
 
 class ChatRenderer:
-    """The chat template of one policy."""
+    """One policy's chat template."""
 
     def __init__(self, dialect: ChatDialect) -> None:
         self.dialect = dialect
@@ -32,10 +31,10 @@ class ChatRenderer:
         self._filters: dict[str, Filter] = {"user": dialect.layout.question_filter, "tool": dialect.layout.result_filter}
 
     def prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Schema]) -> tuple[int, ...]:
-        """The ids of a whole conversation, up to where the policy speaks.
+        """Token ids of a conversation up to the generation prompt.
 
         Raises:
-            Refused: where the template cannot render it, or a call or a tool in it spells a control token.
+            Refused: the template cannot render it, or a call or tool in it spells a control token.
         """
         shaped = [self._shaped(number, message, {}) for number, message in enumerate(messages)]
         return self._encoded(shaped, self._texts(messages, 0), tools)
@@ -48,11 +47,7 @@ class ChatRenderer:
         added: Sequence[ChatMessage],
         tools: Sequence[Schema],
     ) -> tuple[int, ...]:
-        """What is appended behind the sampled `reply_ids` so that the policy can speak again after the messages `added`.
-
-        Raises:
-            Refused: as `prompt` does.
-        """
+        """Token ids to append after the sampled `reply_ids` and the messages `added`. Raises as `prompt` does."""
         names = {call.id: slot(_NAMES + number) for number, call in enumerate(reply.calls)}
         messages = [*before, reply, *added]
         shaped = [self._shaped(number, message, names) for number, message in enumerate(messages)]
@@ -74,9 +69,9 @@ class ChatRenderer:
         return (() if ended else (self._template.special[stop],)) + self._template.encode(rest, texts)
 
     def reply(self, reply_ids: Sequence[int], tools: Sequence[Schema], first_call: int) -> tuple[ChatMessage, str | None]:
-        """The policy's message as the client gets it, and its thought apart; calls are numbered from `first_call`.
+        """The policy's message for the client, and its reasoning; calls are numbered from `first_call`.
 
-        `tools` are those that it may call. What cannot be read as calls or as an answer is given as the text that it is.
+        `tools` are those on offer. What parses neither as calls nor as an answer is returned as text.
         """
         turn = self.dialect.parse(reply_ids, tools)
         if isinstance(turn, ParseError) or (not tools and turn.calls[0].tool != ANSWER):
@@ -98,7 +93,7 @@ class ChatRenderer:
             raise Refused(str(error)) from error
 
     def _refuse_control_tokens(self, shaped: Sequence[Message]) -> None:
-        """Calls, and the ids that results name them by, have no slots: templates write them among their markup."""
+        """Calls and result ids have no slots: templates write them into the markup."""
         for message in shaped:
             for written in (*message.get("tool_calls", ()), message.get("tool_call_id", "")):
                 try:
@@ -107,7 +102,7 @@ class ChatRenderer:
                     raise Refused(f"a call in these messages cannot be rendered: {error}") from error
 
     def _shaped(self, number: int, message: ChatMessage, names: Mapping[str, str]) -> dict[str, Any]:
-        """A message as templates take it, its text in a slot; `names` are the slots of the names of answered calls."""
+        """A message for the template, its text in a slot; `names` are slots for the names of answered calls."""
         shaped: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": slot(number) if message.text else ""}
         if message.calls:
             shaped["tool_calls"] = [tool_call(call.id, call.function.name, _arguments(call.function.arguments)) for call in message.calls]
@@ -116,7 +111,7 @@ class ChatRenderer:
         return shaped
 
     def _texts(self, messages: Sequence[ChatMessage], start: int) -> dict[int, str]:
-        """What goes into the slots of messages from `start` on, as the template would write it."""
+        """Contents of the slots of messages from `start` on, filtered as the template would."""
         return {number: self._filter(message.role)(message.text) for number, message in enumerate(messages) if number >= start}
 
     def _filter(self, role: str) -> Filter:
@@ -129,7 +124,7 @@ class ChatRenderer:
         return self._filters[role]
 
     def _find_filter(self, role: str) -> Filter:
-        """The template's filter of texts of `role` where neither the question nor a result stands: none, or one that strips them."""
+        """The template's filter for texts of `role`: none, or strip."""
         framed, shown = (self._template.render(_conversation_with(role, text), [], generate=True) for text in (slot(0), PROBE_TEXT))
         for candidate in (str, str.strip):
             if shown == framed.replace(slot(0), candidate(PROBE_TEXT)):
@@ -138,13 +133,12 @@ class ChatRenderer:
 
 
 def _conversation_with(role: str, text: str) -> list[Message]:
-    """A conversation with a message of `role`."""
     message: Message = {"role": role, "content": text}
     return [message, _ASKED] if role == "system" else [_ASKED, message, _ASKED]
 
 
 def _reply_message(reply: ChatMessage) -> dict[str, Any]:
-    """The policy's own message of calls with nothing of its text in it: what was sampled stands there already."""
+    """The policy's own message of calls, without its text, which was sampled already."""
     calls = [
         tool_call(call.id, slot(_NAMES + number), {ARGUMENT_NAME: slot(_ARGUMENTS + number)}) for number, call in enumerate(reply.calls)
     ]
@@ -152,7 +146,7 @@ def _reply_message(reply: ChatMessage) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Arguments as an object, which is how templates want them."""
+    """Arguments as an object, as templates expect."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The endpoint's work on a request: find the context that it continues, have the engines continue it, record, answer."""
+"""Handling of one request: find the context that it continues, generate, record, answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warehouse.digests import digest
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The conversation and the task that the request's headers name."""
+    """Conversation and task from the request's headers."""
 
     conversation: str | None
     task_key: str | None
@@ -27,7 +27,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class _ChatHistory:
-    """The history of a chat segment: its messages in canonical form, the digest of its tools, its last reply as it was given."""
+    """History of a chat segment: canonical messages, digest of its tools, the last reply as given."""
 
     messages: tuple[str, ...]
     tools: str
@@ -36,17 +36,14 @@ class _ChatHistory:
 
 @dataclass(frozen=True, slots=True)
 class _CompletionHistory:
-    """The history of a segment of completions, in both forms in which a client may continue it.
-
-    There is no text where the policy ended its last reply: its end stands in no text, so no text can continue behind it.
-    """
+    """History of a completion segment, as ids and as text. No text if the policy ended its last reply: the end token has no text."""
 
     ids: tuple[int, ...]
     text: str | None
 
 
 class Endpoint:
-    """Answers requests of both kinds, of at most `context_tokens`; without `renderer` there is no chat, for the reason `no_chat`."""
+    """Answers both kinds of requests, up to `context_tokens`. Without `renderer` there is no chat, for the reason `no_chat`."""
 
     def __init__(
         self,
@@ -64,11 +61,7 @@ class Endpoint:
         self._vocabulary = plain.size
 
     async def chat(self, request: ChatRequest, caller: Caller) -> dict[str, Any]:
-        """`POST /v1/chat/completions`: the answer without streaming.
-
-        Raises:
-            Refused: the request cannot be honoured.
-        """
+        """`POST /v1/chat/completions`, not streamed. Raises `Refused`."""
         self._check_model(request.model)
         if self._renderer is None:
             raise Refused(self._no_chat)
@@ -92,7 +85,7 @@ class Endpoint:
     def _chat_segment(
         self, renderer: ChatRenderer, request: ChatRequest, caller: Caller, messages: tuple[str, ...], tools_digest: str
     ) -> tuple[Segment, int]:
-        """The segment that ends with the request's messages, and how many tokens the reply may have."""
+        """The segment that ends with the request's messages, and the token limit of the reply."""
         segment = self.recorder.find(caller.conversation, lambda history: _covered_messages(history, messages, tools_digest))
         if segment is None:
             prompt_ids = renderer.prompt(request.messages, request.offered_tools)
@@ -107,11 +100,7 @@ class Endpoint:
         return segment, limit
 
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
-        """`POST /v1/completions`: the answer without streaming. A prompt of text is text, whatever control tokens it spells.
-
-        Raises:
-            Refused: the request cannot be honoured.
-        """
+        """`POST /v1/completions`, not streamed. A text prompt is plain text, whatever control tokens it spells. Raises `Refused`."""
         self._check_model(request.model)
         prompt = request.prompt if isinstance(request.prompt, str) else self._checked_ids(request.prompt)
         segment, limit = self._completion_segment(request, prompt, caller)
@@ -129,7 +118,7 @@ class Endpoint:
         return self._answer("text_completion", segment, prompt_tokens, generation, choice, request.return_token_ids)
 
     def _completion_segment(self, request: CompletionRequest, prompt: str | tuple[int, ...], caller: Caller) -> tuple[Segment, int]:
-        """The segment that ends with the prompt, and how many tokens its continuation may have."""
+        """The segment that ends with the prompt, and the token limit of its continuation."""
         segment = self.recorder.find(caller.conversation, lambda history: _covered_prompt(history, prompt))
         if segment is None:
             prompt_ids = self._plain.ids(prompt) if isinstance(prompt, str) else prompt
@@ -158,13 +147,12 @@ class Endpoint:
             raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404, param="model")
 
     def _checked_ids(self, prompt_ids: list[int]) -> tuple[int, ...]:
-        """The ids, checked: one that the policy does not have could end the engine."""
+        """The ids; an id outside the vocabulary would kill the engine."""
         if not all(0 <= token < self._vocabulary for token in prompt_ids):
             raise Refused(f"prompt holds an id that is none of the policy's {self._vocabulary} tokens")
         return tuple(prompt_ids)
 
     def _reply_limit(self, prompt_tokens: int, wanted: int | None) -> int:
-        """The most tokens that the reply may have."""
         room = self._context_tokens - prompt_tokens
         if room < (wanted or 1):
             asked = f" and {wanted} of reply" if wanted else ""
@@ -197,7 +185,7 @@ class Endpoint:
 
 
 async def server_sent_events(answer: dict[str, Any], options: StreamOptions | None) -> AsyncIterator[str]:
-    """An answer as server-sent events: the message in one chunk, for a turn is recorded before any of it is sent."""
+    """An answer as server-sent events: the message in one chunk, because a turn is recorded before it is sent."""
     chunk = {key: value for key, value in answer.items() if key != "usage"}
     (choice,) = answer["choices"]
     if answer["object"] == "chat.completion":
@@ -220,7 +208,7 @@ def _event(value: dict[str, Any]) -> str:
 
 
 def _calls(renderer: ChatRenderer, generation: Generation, tools: Sequence[Schema]) -> list[tuple[str, str]]:
-    """The calls of an action, an answer included; none where it cannot be read."""
+    """Calls of an action, including an answer; none if it does not parse."""
     turn = renderer.dialect.parse(generation.token_ids, tools)
     return [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
 
@@ -235,14 +223,14 @@ def _message(reply: ChatMessage, thought: str | None) -> dict[str, Any]:
 
 
 def _covered_messages(history: Any, messages: tuple[str, ...], tools: str) -> int | None:
-    """The number of a chat request's messages that a segment's history holds, or None where the request does not continue it."""
+    """Number of the request's messages that a segment's history covers; None if it does not continue it."""
     if not isinstance(history, _ChatHistory) or history.tools != tools or len(messages) <= len(history.messages):
         return None
     return len(history.messages) if messages[: len(history.messages)] == history.messages else None
 
 
 def _covered_prompt(history: Any, prompt: str | tuple[int, ...]) -> int | None:
-    """The length of a prompt's part that a segment's history holds, or None where the prompt does not go on behind it."""
+    """Length of the prompt that a segment's history covers; None if it does not continue it."""
     if not isinstance(history, _CompletionHistory):
         return None
     past = history.text if isinstance(prompt, str) else history.ids

@@ -1,4 +1,4 @@
-"""What stands before the endpoint: the key is asked for before a body is read, a body has a bound, errors have OpenAI's form."""
+"""ASGI guard in front of the endpoint: the key is checked before a body is read, bodies are bounded, errors have OpenAI's form."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY_BYTES = 8 * 2**20
-"""Of a request: a million tokens as ids, or several as text."""
+"""Per request: a million tokens as ids, or several as text."""
 _TYPES = {401: "authentication_error", 404: "not_found_error"}
 
 
 def error_response(message: str, status: int, param: str | None = None) -> JSONResponse:
-    """An error as OpenAI's clients read it."""
+    """An error as OpenAI's clients expect it."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     body = {"message": message, "type": kind, "param": param, "code": None}
     return JSONResponse({"error": body}, status_code=status)
 
 
 class Guard:
-    """An application before which requests without the key (where there is one), and those with too large a body, end."""
+    """Rejects requests without the key (if there is one) and with too large a body."""
 
     def __init__(self, app: ASGIApp, api_key: str | None) -> None:
         self._app = app
         self._expected = None if api_key is None else f"Bearer {api_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on with its whole body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -53,7 +52,7 @@ def _declared(scope: Scope) -> int:
 
 
 async def _body(receive: Receive) -> Message | None:
-    """A whole body as one message, in however many pieces it comes, or that the client went away; None where it is too large."""
+    """The body as one message, or the client's disconnect; None if it is too large."""
     body, more = bytearray(), True
     while more:
         message = await receive()
@@ -67,7 +66,7 @@ async def _body(receive: Receive) -> Message | None:
 
 
 def _replayed(message: Message, receive: Receive) -> Receive:
-    """`receive` as it was before `message` was taken from it."""
+    """`receive` with `message` put back."""
     waiting = iter([message])
 
     async def replay() -> Message:

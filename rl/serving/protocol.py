@@ -1,7 +1,6 @@
-"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy can honour.
+"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy can honor.
 
-A setting that could only be ignored is refused by its name: an agent that asks for a stop string or for four choices must not believe
-that it got them.
+Settings that could only be ignored are refused by name: an agent that asks for a stop string or four choices must not believe it got them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rl.engines.config import Temperature
 
 
 class Refused(Exception):
-    """The request cannot be honoured: a sentence for the client, the HTTP status that goes with it, and what of the request is meant."""
+    """A request that cannot be honored: message, HTTP status, and the parameter."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         super().__init__(message)
@@ -23,39 +22,35 @@ class Refused(Exception):
 
 
 class ContextFull(Refused):
-    """The context has no room for the reply that is asked for."""
+    """The context has no room for the requested reply."""
 
 
 class _Part(BaseModel):
-    """A request or a part of one: unknown keys are refused."""
+    """Base of request parts; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TextContent(_Part):
-    """The one kind of content part that is taken."""
-
     type: Literal["text"]
     text: str
 
 
 class Function(_Part):
-    """What a call names: `arguments` is JSON as text."""
+    """Function of a call; `arguments` is JSON text."""
 
     name: str
     arguments: str = "{}"
 
 
 class ToolCall(_Part):
-    """A call in an assistant's message."""
-
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation. Keys beside these (`refusal`, `audio`, ...) are what clients send back, and say nothing here."""
+    """One message. Other keys (`refusal`, `audio`, …) are ignored: clients echo them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -66,32 +61,30 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content as text, empty where there is none."""
+        """The text content, or an empty string."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls of an assistant's message."""
+        """Calls of an assistant message."""
         return self.tool_calls or []
 
     @property
     def canonical(self) -> str:
-        """The message in a canonical form, so that what a client sends back can be compared with what it was given."""
+        """Canonical form, to compare what a client echoes with what it was given."""
         calls = [[call.function.name, _parsed(call.function.arguments)] for call in self.calls]
         return json.dumps([self.role, self.text, calls, self.tool_call_id], sort_keys=True)
 
 
 class StreamOptions(_Part):
-    """What a stream ends with."""
-
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
 class _Request(_Part):
-    """What both kinds of request share. Settings with one allowed value are those that clients send without meaning anything by them."""
+    """Fields of both kinds of requests. Settings with one allowed value are those that clients send by default."""
 
     model: str
     temperature: Temperature = 1.0
@@ -106,7 +99,7 @@ class _Request(_Part):
     metadata: dict[str, str] | None = None
     store: Literal[False, None] = None
     return_token_ids: bool = False
-    """Give `prompt_token_ids` and the choice's `token_ids` too, as vLLM does."""
+    """Also return `prompt_token_ids` and the choice's `token_ids`, as vLLM does."""
 
 
 class ChatRequest(_Request):
@@ -123,22 +116,22 @@ class ChatRequest(_Request):
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """The tools that the policy is shown."""
+        """Tools shown to the policy."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def max_reply_tokens(self) -> int | None:
-        """Tokens of the reply at most; None is as many as the context takes."""
+        """Token limit of the reply; None: as many as the context allows."""
         return self.max_completion_tokens or self.max_tokens
 
 
 class CompletionRequest(_Request):
-    """`POST /v1/completions`; a prompt is one text or one list of token ids."""
+    """`POST /v1/completions`; the prompt is one text or one list of token ids."""
 
     prompt: str | list[int]
     max_tokens: PositiveInt | None = 16
     logprobs: Literal[0, 1, None] = None
-    """With 0 or 1, the log-probability of each sampled token; there are no alternatives."""
+    """0 or 1 returns each sampled token's log-probability; there are no alternatives."""
 
     @model_validator(mode="after")
     def _check_prompt(self) -> CompletionRequest:

@@ -1,9 +1,8 @@
 """Requests of outside agents as trajectories.
 
-A conversation is one or more segments. A segment is a context that was only ever appended to: a request that continues what was sent
-and sampled so far extends it, with the ids as they were. A request that does not (an agent that rewrites, drops or summarises its past,
-or a second one that speaks at the same time) begins another segment, with the reason: nothing is encoded again behind anybody's back.
-Each segment becomes a trajectory.
+A conversation is one or more segments, each an append-only context. A request that continues what was sent and sampled so far extends a
+segment with the ids as they were. Any other request (an agent that rewrites, drops or summarizes its past, or a concurrent one) starts a
+new segment, with the reason; nothing is re-encoded silently. Each segment becomes a trajectory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Tur
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A context that grows. `history` is what the client sent and was given so far, in its own form: by it a continuation is recognised."""
+    """An append-only context. `history` is what the client sent and received, in its own form, to recognize a continuation."""
 
     id: str
     conversation: str
@@ -38,13 +37,13 @@ class Segment:
     seconds: float = 0.0
 
     def append(self, observation_ids: Sequence[int], text: str) -> None:
-        """Add what came back after the last action."""
+        """Append what came after the last action."""
         self.turns[-1] = replace(self.turns[-1], observation_ids=tuple(observation_ids), observation=text)
         self.ids.extend(observation_ids)
         self.busy = True
 
     def record(self, generation: Generation, text: str, calls: Sequence[tuple[str, str]], history: Any, latency: float) -> None:
-        """Add an action; `calls` are its tools and arguments, an answer included."""
+        """Append an action; `calls` are its tools and arguments, including an answer."""
         versions = generation.policy_versions
         first = calls[0] if calls else (None, None)
         self.ids.extend(generation.token_ids)
@@ -70,12 +69,12 @@ class Segment:
         self.seconds = (datetime.now(UTC) - self.started).total_seconds()
 
     def fail(self, error: str) -> None:
-        """The engine failed under the last request: the trajectory is invalid, and nothing extends it."""
+        """The engine failed: the trajectory is invalid and cannot be extended."""
         self.error, self.history, self.busy = error, None, False
 
 
 class Recorder:
-    """The open segments of all conversations; `policy` and `stage` are recorded in their trajectories."""
+    """Open segments of all conversations; `policy` and `stage` go into their trajectories."""
 
     def __init__(self, policy: str, stage: str, run: str) -> None:
         self._policy, self._stage, self._run = policy, stage, run
@@ -83,10 +82,9 @@ class Recorder:
         self._count = 0
 
     def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Segment | None:
-        """The segment that a request extends, the longest where there are several.
+        """The longest segment that a request extends, of one conversation or of all.
 
-        `extends` returns how much of the request a segment's history covers, or None where the request does not continue it.
-        Without a conversation, the segments of all are searched.
+        `extends` returns how much of the request a segment's history covers, or None.
         """
         names = self._segments if conversation is None else [conversation]
         segments = [segment for name in names for segment in self._segments.get(name, ()) if not segment.busy]
@@ -108,12 +106,12 @@ class Recorder:
         return segment
 
     def turns(self, conversation: str) -> list[Turn]:
-        """The turns of a conversation so far, of its last segment where it has several."""
+        """Turns of a conversation's last segment."""
         segments = self._segments.get(conversation)
         return segments[-1].turns if segments else []
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
-        """The trajectories of one conversation, or of all, which are forgotten here. One with a request under way stays."""
+        """Remove and return trajectories of one conversation, or of all; those with a request in flight stay."""
         names = list(self._segments) if conversation is None else [conversation]
         ready = [name for name in names if not any(segment.busy for segment in self._segments.get(name, ()))]
         return [self._trajectory(segment) for name in ready for segment in self._segments.pop(name, ())]
@@ -145,7 +143,6 @@ def _stop_reason(segment: Segment) -> StopReason:
 
 
 def _segment_reason(others: Sequence[Segment]) -> str:
-    """Why a conversation has one more segment."""
     if not others:
         return "first"
     return "at_once" if any(segment.busy for segment in others) else "does_not_extend"

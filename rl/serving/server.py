@@ -1,4 +1,4 @@
-"""The endpoint as an HTTP server in the event loop of the engines, and as a `with` block for the synchronous code around it."""
+"""The endpoint as an HTTP server in the engines' event loop, and as a `with` block for synchronous code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
 
 def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:
-    """The application with the endpoint's routes. With `api_key`, every request must bear it."""
+    """The application with all routes; with `api_key`, every request needs it."""
     routes = _Routes(endpoint)
     app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, api_key=api_key)
@@ -74,20 +74,17 @@ class _Routes:
         self._endpoint = endpoint
 
     async def models(self) -> dict[str, Any]:
-        """The one model."""
         return {"object": "list", "data": [{"id": self._endpoint.model, "object": "model", "created": 0, "owned_by": "flywheel"}]}
 
     async def chat(self, request: ChatRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
-        """A reply to messages."""
         return _respond(await self._endpoint.chat(request, _with_user(caller, request)), request)
 
     async def complete(self, request: CompletionRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
-        """A continuation of a prompt."""
         return _respond(await self._endpoint.complete(request, _with_user(caller, request)), request)
 
 
 def _with_user(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
-    """The caller, whose conversation is the one that the header names, else `user`."""
+    """The caller; the header names the conversation, else `user`."""
     if caller.conversation is not None or not request.user:
         return caller
     _check_name("user", request.user)
@@ -110,7 +107,7 @@ async def _too_deep(request: Request, error: Exception) -> Response:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """What is no route of the endpoint, and a body that cannot be read."""
+    """Unknown routes and unreadable bodies."""
     assert isinstance(error, HTTPException)
     return error_response(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
 
@@ -120,7 +117,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """The first thing that is wrong with a request, in a sentence that names it."""
+    """The first validation error as a sentence."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
@@ -128,7 +125,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 class PolicyServer:
-    """A running server; made by `start`, in the event loop that the engines live in."""
+    """A running server; `start` must be called in the engines' event loop."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
         self.endpoint = endpoint
@@ -139,10 +136,10 @@ class PolicyServer:
 
     @classmethod
     async def start(cls, endpoint: Endpoint, config: ServingConfig) -> PolicyServer:
-        """Listen; returns when requests are taken.
+        """Listen; returns when requests are accepted.
 
         Raises:
-            RequestError: the address cannot be listened on.
+            RequestError: the address is not available.
         """
         server = cls(endpoint, config)
         server._task = asyncio.ensure_future(server._serve())
@@ -154,12 +151,12 @@ class PolicyServer:
 
     @property
     def url(self) -> str:
-        """The base URL that clients are given."""
+        """Base URL for clients."""
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         return f"http://{host}:{port}/v1"
 
     async def close(self) -> None:
-        """End requests under way and listen no more."""
+        """End requests in flight and stop listening."""
         self._server.should_exit = True
         await self._task
 
@@ -172,14 +169,14 @@ class PolicyServer:
 
 
 class Serving(AbstractContextManager["Serving"]):
-    """A running endpoint. Leaving the `with` block ends it; what was not taken by then is lost."""
+    """A running endpoint. Leaving the `with` block ends it; trajectories that were not taken are lost."""
 
     def __init__(self, server: PolicyServer, rollouts: Rollouts) -> None:
         self._server, self._rollouts = server, rollouts
 
     @property
     def url(self) -> str:
-        """The base URL that clients are given."""
+        """Base URL for clients."""
         return self._server.url
 
     def chat_model(self, **settings: Any) -> PolicyChatModel:
@@ -189,11 +186,10 @@ class Serving(AbstractContextManager["Serving"]):
         return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
-        """The trajectories recorded since the last time, of one conversation or of all; one with a request under way stays for later."""
+        """Trajectories since the last call, of one conversation or of all; those with a request in flight stay."""
         return self._rollouts.wait(self._take(conversation))
 
     def close(self) -> None:
-        """Listen no more."""
         self._rollouts.wait(self._server.close())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -207,12 +203,12 @@ class Serving(AbstractContextManager["Serving"]):
 
 
 def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) -> Serving:
-    """Serve the engines of `rollouts` as a model called `policy`, beside whatever else they do; `folder` holds its tokenizer.
+    """Serve the engines of `rollouts` as a model called `policy`, alongside other work; `folder` holds its tokenizer.
 
-    A policy without a chat template that can be appended to is served for completions alone; its chat says why.
+    A policy without an append-only chat template serves completions only; chat requests get the reason.
 
     Raises:
-        RequestError: the address cannot be listened on.
+        RequestError: the address is not available.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
