@@ -1,7 +1,7 @@
-"""The forms that the arguments of a call have: a JSON object, the plain text of the only one that must be given, texts without quotes.
+"""Forms of a call's arguments: a JSON object, the plain text of the only required argument, or unquoted texts.
 
-Policies that speak in tags write text, chat templates want the object, and some write each value without quotes. All say the same, so each
-is read as the other. What a text stands for that reads as JSON is for the schema of the tool to say: `1984` may be a year to search for.
+Policies that speak in tags write text, chat templates want the object, and some formats write values without quotes. Each form is read as
+the others. The tool's schema decides whether a text that reads as JSON is one: `1984` may be a year to search for.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from typing import Any, NoReturn
 from rl.renderers.base import Schema
 
 _OF_PYTHON = {"True": True, "False": False, "None": None}
-"""Literals as templates write them that print values by Python's `str`, Qwen3.5's and Nemotron's among them."""
+"""Literals as written by templates that print values with Python's `str`, such as Qwen3.5's and Nemotron's."""
 
 
 def parameters_of(tool: str, tools: Sequence[Schema]) -> Mapping[str, Any]:
-    """The JSON schema of the arguments of a tool among those on offer; an empty one where it is not there."""
+    """JSON schema of a tool's arguments; empty if the tool is not on offer."""
     functions = (each["function"] for each in tools)
     return next((function.get("parameters") or {} for function in functions if function["name"] == tool), {})
 
 
 def as_object(arguments: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The object that `arguments` stand for: its JSON, or the plain text of the only argument that must be given.
+    """`arguments` as an object: its JSON, or the plain text of the only required argument. Raises ValueError with the reason.
 
     Args:
-        parameters: the JSON schema of the tool's arguments.
-
-    Raises:
-        ValueError: where it is neither; its text says why.
+        parameters: JSON schema of the tool's arguments.
     """
     reason = "an object is needed"
     try:
@@ -46,7 +43,7 @@ def as_object(arguments: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(arguments: str, parameters: Mapping[str, Any] | None = None) -> str:
-    """The text of the only argument, where `arguments` are an object with one text that is read as that again; else as they are."""
+    """The text of the only argument if `arguments` is an object with one text that reads back as that object; otherwise `arguments`."""
     if not arguments.lstrip().startswith("{"):
         return arguments
     values = _object_in(arguments)
@@ -58,7 +55,7 @@ def as_text(arguments: str, parameters: Mapping[str, Any] | None = None) -> str:
 
 
 def of_text(text: str, parameters: Mapping[str, Any]) -> str:
-    """The arguments that a text stands for: itself, or the object with it where it reads as an object of none of the tool's arguments."""
+    """Arguments for a text: itself, or an object around it if it would read as an object with none of the tool's arguments."""
     only = _only_text(parameters)
     if only is None or not text.lstrip().startswith("{"):
         return text
@@ -69,12 +66,9 @@ def of_text(text: str, parameters: Mapping[str, Any]) -> str:
 
 
 def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
-    """What a text without quotes stands for: JSON where it is an object, a list or a literal of a type that `declared` takes, else itself.
+    """Value of an unquoted text: JSON if it is an object, a list, or a literal of a type that `declared` allows; otherwise the text.
 
-    A literal in Python's spelling is one only where `declared` names its type.
-
-    Args:
-        declared: the JSON schema of this argument; None where it is not known, which then takes any type.
+    Python spellings of literals count only if `declared` names their type. `declared` is the argument's JSON schema; None allows any type.
     """
     types = _types_of(declared)
     if text in _OF_PYTHON:
@@ -89,12 +83,12 @@ def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """What a text of JSON holds. Raises ValueError for NaN and the infinities too, however they are spelt: they could not be written."""
+    """Parse JSON. Raises ValueError also for NaN and infinities in any spelling, which could not be written back."""
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def read_json_at(text: str, place: int) -> tuple[Any, int]:
-    """The JSON value that begins at `place`, and where it ends; raises as `read_json` does. What follows it is not looked at."""
+    """Parse the JSON value at `place`; returns it and its end. Raises as `read_json` does."""
     return _DECODER.raw_decode(text, place)
 
 
@@ -121,7 +115,7 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 
 def _only_text(parameters: Mapping[str, Any]) -> str | None:
-    """The one argument that must be given, where it is text."""
+    """The only required argument, if it is a string."""
     required = parameters.get("required", [])
     if len(required) != 1:
         return None
@@ -129,7 +123,7 @@ def _only_text(parameters: Mapping[str, Any]) -> str | None:
 
 
 def _types_of(schema: Any) -> set[str] | None:
-    """The types that a JSON schema takes; None where it does not say so in one place."""
+    """Types that a JSON schema allows; None if it does not say in one place."""
     if not isinstance(schema, Mapping) or "$ref" in schema or "allOf" in schema:
         return None
     named = schema.get("type", [])
@@ -145,7 +139,7 @@ def _types_of(schema: Any) -> set[str] | None:
 
 
 def _types_with(value: Any) -> set[str]:
-    """The names of JSON schema for the types that a value has."""
+    """JSON schema names of a value's types."""
     if value is None:
         return {"null"}
     if isinstance(value, bool):

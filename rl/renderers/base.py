@@ -1,9 +1,8 @@
-"""The interface of dialects: how prompts, actions and observations stand in tokens.
+"""Protocol of dialects: how prompts, actions and observations are rendered in tokens.
 
-A dialect turns a question into a prompt, says where an action ends, parses the action, and encodes what comes back; and it writes an action
-down that nobody sampled, so that a demonstration has the ids which a rollout of the same actions would have. Text that the
-policy did not write never becomes a control token: a document that spells `</information>` or `<|im_end|>` puts the letters into
-the context and not the token. The dialects themselves are the other modules of `rl/renderers`.
+A dialect renders the prompt, says where an action ends, parses the action and encodes what comes back. It also renders actions that nobody
+sampled, so that a demonstration has the ids of a rollout of the same actions. Text that the policy did not write never becomes a control
+token: a document that spells `</information>` or `<|im_end|>` contributes letters, not the token.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rl.content import ContentPart, ImagePart, PlacedImage
 
 TRUNCATION_MARKER = " ..."
-"""What stands where something was cut off."""
+"""Marks where text was cut off."""
 
 Side = Literal["right", "left", "middle"]
 Schema = Mapping[str, Any]
-"""A tool as chat templates and OpenAI-compatible servers want it: `{"type": "function", "function": {"name": ..., ...}}`."""
+"""A tool in OpenAI's form: `{"type": "function", "function": {"name": ..., ...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call that the policy asks for: a tool with its arguments, as plain text or as JSON."""
+    """One tool call; arguments are plain text or JSON."""
 
     tool: str
     arguments: str
@@ -40,14 +39,14 @@ class ActionTurn:
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """Why an action could not be parsed, in words that the policy is shown."""
+    """Why an action did not parse, as shown to the policy."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one call, as the policy is to see it; `parts` is there where it is more than text."""
+    """Result of one call as the policy sees it; `parts` is set if it is more than text."""
 
     text: str
     parts: tuple[ContentPart, ...] = ()
@@ -55,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How long one observation may be, in tokens, and where it is cut off with a marker; `middle` keeps both ends."""
+    """Token limit of an observation and the side that is cut; `middle` keeps both ends."""
 
     max_tokens: int
     side: Side = "right"
@@ -63,100 +62,92 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is appended after an action: token ids, and the images whose placeholders stand among them, in order."""
+    """What is appended after an action: token ids, and the images whose placeholders are among them, in order."""
 
     ids: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
 
 
 class ContentRefused(Exception):
-    """A result holds what the dialect cannot show this policy, such as an image; a sentence that says so."""
+    """The dialect cannot show a result to this policy, such as an image."""
 
 
 class NotExpressible(Exception):
-    """The dialect has no way to write something down; a sentence that says what and why."""
+    """The dialect cannot express something; the message says what and why."""
 
 
 class RolloutDialect(Protocol):
-    """What the agent loop needs: how prompts, actions and observations stand in tokens."""
+    """What the agent loop needs of a dialect."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens at which an action ends; they belong to the action."""
+        """Tokens that end an action and belong to it."""
         ...
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
-        """The context that a trajectory begins with; `seen` is what the environment shows beside the question."""
+        """The initial context of a trajectory; `seen` is what the environment shows besides the question."""
         ...
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse an action; the schemas of the tools on offer say what a text without quotes stands for.
-
-        Never raises for what a policy may sample.
-        """
+        """Parse an action; the schemas of the tools on offer type unquoted values. Never raises for sampled ids."""
         ...
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """What is appended after `action_ids`: one result for each of its calls, or the correction where it could not be read.
+        """What is appended after `action_ids`: one result per call, or the correction after a parse error.
 
         Raises:
-            ContentRefused: where a result holds an image and the policy takes none.
+            ContentRefused: a result holds an image and the policy takes none.
         """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
+        """Text of token ids, including control tokens."""
         ...
 
 
 class Dialect(RolloutDialect, Protocol):
-    """How a policy's rollouts stand in tokens, and the examples that it is trained on."""
+    """A dialect for rollouts and for training examples."""
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """The tokens of an action that was written rather than sampled, up to and with the one that ends it: `parse` gives its calls back.
+        """Token ids of an action that was written rather than sampled, including the stop token; `parse` returns its calls.
 
-        `tools` are those on offer. A thought that the dialect has no place for is left out; a turn without calls is a thought alone.
+        `tools` are those on offer. A thought that the dialect cannot place is dropped; a turn without calls is a thought alone.
 
         Raises:
-            NotExpressible: where a policy could not have written it.
+            NotExpressible: a policy could not have written it.
         """
         ...
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
-        """A text that stands in no conversation, or a document to be read; none of its tokens is a control token of the text's own."""
+        """Token ids of text outside a conversation, or of a document; no control token comes from the text."""
         ...
 
 
 @runtime_checkable
 class TakesImages(Protocol):
-    """A dialect that may show images too, where the policy takes them."""
+    """A dialect that can show images if the policy takes them."""
 
     @property
     def placeholder_id(self) -> int | None:
-        """The token that stands for images and for nothing else, and that no policy may write; None where the policy takes none."""
+        """The image placeholder token, which no policy may write; None if the policy takes no images."""
         ...
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
-        """`Dialect.reply_ids`, with the images among them. The cut is of the texts; images are not cut.
+        """`reply_ids` with images. The truncation applies to texts only.
 
         Raises:
-            ContentRefused: where a result holds an image and the policy takes none.
-            ImageFault: where it holds one that cannot be decoded.
+            ContentRefused: a result holds an image and the policy takes none.
+            ImageFault: an image cannot be decoded.
         """
         ...
 
 
 def holds_image(result: Result) -> bool:
-    """Whether a result holds an image."""
     return any(isinstance(part, ImagePart) for part in result.parts)
 
 
 def text_of(result: Result) -> str:
-    """The text of a result.
-
-    Raises:
-        ContentRefused: where there is more than text in it.
-    """
+    """The text of a result. Raises ContentRefused if it holds an image."""
     for part in result.parts:
         if isinstance(part, ImagePart):
             raise ContentRefused(

@@ -1,12 +1,11 @@
-"""The dialect of a model from elsewhere: its own chat template, with tool calls in the form that the model was trained on.
+"""The dialect of an existing model: its own chat template, with tool calls in the form it was trained on.
 
-The prompt is rendered once and then only appended to: ids as sampled, then what the template writes around results, then its
-generation prompt. A message without a call is the answer, and so is a call of a tool named `answer`.
+The prompt is rendered once and then only appended to: sampled ids, then the template's markup around results, then its generation prompt. A
+message without a call is the answer, and so is a call of a tool named `answer`.
 
-`prove` shows at start-up, for the template at hand, that appending gives what the template would render for the whole conversation.
-Conversations with calls, several calls, thoughts, answers and a message that cannot be parsed are rendered by the template as a whole.
-Each must begin with all that was appended before, go on with a message that the dialect parses as the calls that were put in, and end
-with the very ids that the dialect appends. A template that strips thoughts from earlier turns, or writes into them later, fails here.
+`prove` shows at start-up that appending equals rendering the whole conversation. Conversations with calls, parallel calls, thoughts,
+answers and an unparsable message are rendered as a whole; each must start with everything appended before, continue with a message that
+parses as the calls put in, and end with the ids that the dialect appends. A template that strips or edits earlier thoughts fails here.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from warehouse.records import ANSWER
 
 
 class ChatDialect:
-    """The dialect of one chat template; `system` is a message before the question, and `vision` is given where the policy takes images.
+    """The dialect of one chat template; `system` is a message before the question, `vision` is set if the policy takes images.
 
     Raises:
-        RequestError: where the template cannot be used for calls of tools.
+        RequestError: the template cannot be used with tool calls.
     """
 
     def __init__(self, template: ChatTemplate, system: str | None = None, vision: Vision | None = None) -> None:
@@ -62,20 +61,20 @@ class ChatDialect:
         self.stop_token_ids = tuple(sorted(self._end_ids | template.plain.end))
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
-        """The system's message, the tools, and the question in the user's; `seen` stands below the question.
+        """System message, tools and question; `seen` follows the question.
 
         Raises:
-            RequestError: where a tool's schema holds a control token, or the template cannot show it.
+            RequestError: a tool's schema holds a control token, or the template cannot show it.
         """
         if seen:
             question = f"{question}\n\n{seen if cut is None else self.template.plain.cut(seen, cut)}"
         return self.template.encode(self._prompt(tools), {QUESTION: self.layout.question_filter(question)})
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """The assistant's message as the template writes it behind its generation prompt.
+        """The assistant message as the template writes it after its generation prompt.
 
-        A thought stands where the template has a place for it: as reasoning, else as what is said before calls. Before an answer nothing
-        can be said that would not be part of it.
+        A thought goes where the template has a place for it: as reasoning, or as text before calls. Text before an answer would be part of
+        the answer.
         """
         calls: list[tuple[str, Any]] = [(call.tool, _named(call, tools)) for call in turn.calls if call.tool != ANSWER]
         answers = [call.arguments.strip() for call in turn.calls if call.tool == ANSWER]
@@ -89,14 +88,10 @@ class ChatDialect:
         return ids
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
-        """The text alone."""
         return self.template.plain.ids(text)
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse a message that was ended; no special token may stand inside it.
-
-        A message of calls in plain JSON counts too, in every layout: see `rl.renderers.json_calls`.
-        """
+        """Parse a finished message without special tokens inside. Plain JSON calls count in every layout (`rl.renderers.json_calls`)."""
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):
@@ -111,13 +106,13 @@ class ChatDialect:
         return turn
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """Results as messages of the tools; a message that was not ended is ended first. The cut is of the texts alone."""
+        """Results as tool messages; an unfinished message is ended first. The cut applies to texts only."""
         texts = [self._text(result, cut) for result in results]
         end, names, pieces = self._reply_markup(action_ids, len(results))
         return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
-        """The same with images, where the policy takes them."""
+        """`reply_ids` with images, if the policy takes them."""
         if self.images is None or not any(map(holds_image, results)):
             return Reply(self.reply_ids(action_ids, results, cut))
         parts = [self.images.parts(each.parts, cut) if holds_image(each) else [self._text(each, cut)] for each in results]
@@ -125,14 +120,14 @@ class ChatDialect:
         return self.images.write(end, pieces, names, parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
+        """Text of token ids, including control tokens."""
         return self.template.decode(token_ids)
 
     def _written(self, calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None) -> tuple[int, ...]:
-        """The ids of an assistant's message behind the generation prompt, up to the token that ends it.
+        """Ids of an assistant message after the generation prompt, including the token that ends it.
 
-        Its texts are rendered in their places, where one that spells a control token could not be told from markup, and is refused. Some
-        templates write an empty thought otherwise than their own generation prompt begins it; then it is written as content.
+        Texts are rendered in place, so one that spells a control token is refused. Some templates render an empty thought differently from
+        their generation prompt; then it is written as content.
         """
         forms: list[Thoughts] = [self.layout.thoughts, "tagged"] if thought is None else [self.layout.thoughts]
         stop = self.layout.call_stop if calls else self.layout.answer_stop
@@ -154,7 +149,7 @@ class ChatDialect:
         return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
 
     def _reply_markup(self, action_ids: Sequence[int], count: int) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
-        """The markup around an action's results: the token that ends the action where it is not ended, the tools' names, the pieces."""
+        """Markup around an action's results: the token that ends an unfinished action, the tools' names, the pieces."""
         turn = self.parse(action_ids)
         names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
         if names in ([], [ANSWER]):  # the tools on offer are not known here, and calls in plain JSON are
@@ -166,7 +161,7 @@ class ChatDialect:
         return () if ended else (self.template.special[self.layout.call_stop],), dict(enumerate(names, start=NAME)), pieces
 
     def _prompt(self, tools: Sequence[Schema]) -> tuple[Piece, ...]:
-        """Rendered once for each set of tools."""
+        """Rendered once per set of tools."""
         key = digest(list(tools))
         if key not in self._prompts:
             self.template.refuse_control_tokens(tools)
@@ -178,14 +173,14 @@ class ChatDialect:
         return self._prompts[key]
 
     def _reply_pieces(self, count: int) -> tuple[Piece, ...]:
-        """Rendered once for each number of calls."""
+        """Rendered once per number of calls."""
         if count not in self._replies:
             self._replies[count] = reply_markup(self.template, count)[1]
         return self._replies[count]
 
 
 def _named(call: Action, tools: Sequence[Schema]) -> dict[str, Any]:
-    """The arguments of a call by their names, as the schema of its tool has them."""
+    """A call's arguments by name, from the tool's schema."""
     try:
         return as_object(call.arguments, parameters_of(call.tool, tools))
     except ValueError as error:
@@ -201,7 +196,7 @@ _RESULTS = ('Found "Blue River".\n\n3 < 4 & more', "  indented\tété \n", "")
 _SPOKEN = "I look."
 _THOUGHT = f"<think>\n{_SPOKEN}\n</think>\n\n"
 _PLAIN, _SPEAKING, _THINKING, _TAGGED = {"content": ""}, {"content": _SPOKEN}, {"reasoning_content": _SPOKEN}, {"content": _THOUGHT}
-"""What stands before a call: nothing, a text, or a thought in one of the two ways in which templates are given it."""
+"""What precedes a call: nothing, text, or a thought in one of the two forms that templates take."""
 _ADVICE = 'give another with the dialect\'s option "template", such as "training" for the one that TRL ships for the model'
 _WIDE = Truncation(10_000)
 _UNREADABLE = {"bare_json": '{"name": "lookup", "parameters": {'}
@@ -211,7 +206,7 @@ def prove(dialect: ChatDialect) -> None:
     """Check that what `dialect` appends is what its template renders.
 
     Raises:
-        RequestError: where it is not, with the place where they differ.
+        RequestError: it is not; names the place where they differ.
     """
     try:
         for preamble in _preambles(dialect):
@@ -221,7 +216,7 @@ def prove(dialect: ChatDialect) -> None:
 
 
 def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
-    """What may stand before calls and answers: nothing, a text or a thought; less where the generation prompt opens or closes a thought."""
+    """Possible texts before calls and answers; fewer if the generation prompt opens or closes a thought."""
     prompt = dialect.decode(dialect.prompt_ids(_QUESTION, tools=[PROBE_TOOL]))
     if "</think>" in prompt.rpartition("Say it.")[2]:
         return [_PLAIN, _SPEAKING]
@@ -230,7 +225,7 @@ def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
 
 
 class _ConversationProof:
-    """The proof by one conversation, message by message, as the template renders it and as the dialect appends it."""
+    """The proof by one conversation, message by message, rendered and appended."""
 
     def __init__(self, dialect: ChatDialect, preamble: dict[str, str]) -> None:
         self._dialect = dialect
@@ -239,7 +234,7 @@ class _ConversationProof:
         self._context = dialect.prompt_ids(_QUESTION, tools=[PROBE_TOOL])
 
     def run(self) -> None:
-        """Check a call, several calls or another one, a message that cannot be parsed, and the answer."""
+        """Check a call, several calls, an unparsable message, and the answer."""
         self._expect(self._rendered_ids(generate=True), self._context, "the prompt")
         if self._preamble != _PLAIN and not self.shows_preamble():
             self._check_dropped_preamble()
@@ -251,12 +246,12 @@ class _ConversationProof:
         self._answer()
 
     def shows_preamble(self) -> bool:
-        """Whether the template shows a text or a thought before a call."""
+        """Whether the template shows text or a thought before a call."""
         asked = [*self._messages, call_message([("lookup", "a")], **self._preamble), tool_message(0, "lookup", "b")]
         return _SPOKEN in self._dialect.template.render(asked, [PROBE_TOOL], generate=True)
 
     def _check_dropped_preamble(self) -> None:
-        """Check that the dialect refuses a call behind a preamble that the template does not show."""
+        """Check that the dialect refuses a call after a preamble that the template does not show."""
         plain = [*self._messages, call_message([("lookup", "a")]), tool_message(0, "lookup", "b")]
         written = self._dialect.template.tokenize(plain, [PROBE_TOOL], generate=True)[len(self._context) :]
         turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]), ())

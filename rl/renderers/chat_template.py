@@ -1,8 +1,8 @@
-"""A model's own chat template as pieces: what the template writes, and the slots that texts from outside are put into.
+"""A model's chat template as pieces: its markup, and slots for texts from outside.
 
-A template is rendered with a word in the place of each text, once for each shape of message, and cut at these words. So no text can
-change what the template does, and it is known which characters are markup: control tokens are recognised in markup alone. Between two
-control tokens markup and texts are encoded together, which gives the very ids that the whole rendering would have.
+A template is rendered once per message shape with a slot word in place of each text, and split at these words. So no text can change what
+the template does, and control tokens are recognized in markup only. Between control tokens, markup and texts are encoded together, which
+gives the ids of the full rendering.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from warehouse.errors import RequestError
 Message = Mapping[str, Any]
 _SLOT = re.compile(r"slotc4f9a8e2x(\d+)x")
 _SYNTAX = re.compile(r"</?(think|tool_call|tool_response|arg_key|arg_value)>")
-"""Tokens that a message is made of, rather than ended by, even where a tokenizer calls them special."""
+"""Tokens inside a message, never its end, even if a tokenizer calls them special."""
 PROBE_TEXT = ' "a"\\\n<b> & \'é\t'
-"""A text that shows the template's filter: it begins and ends with blanks, and holds quotes, a backslash and a line break."""
+"""Reveals the template's filter: leading and trailing whitespace, quotes, a backslash and a line break."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a text, by its number."""
+    """The place of text `number`."""
 
     number: int
 
@@ -41,7 +41,7 @@ Filter = Callable[[str], str]
 
 
 def slot(number: int) -> str:
-    """The word that stands for text `number` while a template is rendered."""
+    """The word that stands for text `number` during rendering."""
     return f"slotc4f9a8e2x{number}x"
 
 
@@ -50,7 +50,7 @@ class TemplateRefused(Exception):
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer; `variables` are given to it (`enable_thinking`, ...), `today` is the date that it is given."""
+    """A tokenizer's chat template; `variables` are passed to it (`enable_thinking`, ...), and `today` is its date."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, text: str | None, variables: Mapping[str, Any], today: date) -> None:
         self._tokenizer = tokenizer
@@ -64,11 +64,7 @@ class ChatTemplate:
             raise RequestError("the policy's tokenizer has no chat template; use the dialect of tags, or name a template.")
 
     def render(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> str:
-        """The conversation as text; with `generate`, up to where the assistant begins to speak.
-
-        Raises:
-            TemplateRefused: where the template takes no such conversation.
-        """
+        """The conversation as text; with `generate`, up to the generation prompt. Raises TemplateRefused."""
         try:
             rendered = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
@@ -83,12 +79,12 @@ class ChatTemplate:
         return str(rendered)
 
     def pieces(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> tuple[Piece, ...]:
-        """The conversation cut at its slots."""
+        """The conversation split at its slots."""
         parts = _SLOT.split(self.render(messages, tools, generate))
         return tuple(Slot(int(part)) if number % 2 else part for number, part in enumerate(parts) if number % 2 or part)
 
     def encode(self, pieces: Sequence[Piece], texts: Mapping[int, str]) -> tuple[int, ...]:
-        """The ids of pieces with `texts` in their slots: control tokens come from the markup and from nowhere else."""
+        """Token ids of pieces with `texts` in their slots; control tokens come from the markup only."""
         ids: list[int] = []
         pending = ""
         for piece in pieces:
@@ -104,19 +100,19 @@ class ChatTemplate:
         return (*ids, *self.plain.ids(pending))
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> tuple[int, ...]:
-        """The ids of the whole conversation as the tokenizer itself renders and encodes it."""
+        """Token ids of the whole conversation as the tokenizer renders and encodes it."""
         return tuple(self._tokenizer(self.render(messages, tools, generate), add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
+        """Text of token ids, including control tokens."""
         return self.plain.decode(token_ids)
 
     def after_last_special(self, text: str) -> str:
-        """The part of `text` behind its last special token."""
+        """`text` after its last special token."""
         return self._special.split(text)[-1]
 
     def after_stop(self, pieces: Sequence[Piece], number: int) -> tuple[str | None, tuple[Piece, ...]]:
-        """The first special token behind slot `number`, and what follows it; (None, ()) where there is none in that markup."""
+        """The first special token after slot `number` and what follows it; (None, ()) if that markup has none."""
         if Slot(number) not in pieces:
             return None, ()
         place = len(pieces) - 1 - tuple(reversed(pieces)).index(Slot(number))
@@ -130,10 +126,10 @@ class ChatTemplate:
         return None, ()
 
     def filter_of(self, before: Sequence[Message], role: str) -> Filter:
-        """The template's filter of the text of a message of `role` that follows `before`.
+        """The template's filter for a message of `role` after `before`.
 
         Raises:
-            TemplateRefused: where it neither leaves the text unchanged, nor strips it, nor quotes it as JSON.
+            TemplateRefused: it neither keeps, strips nor JSON-quotes the text.
         """
         framed = self.render([*before, {"role": role, "content": slot(0)}], (), generate=False)
         shown = self.render([*before, {"role": role, "content": PROBE_TEXT}], (), generate=False)
@@ -144,17 +140,13 @@ class ChatTemplate:
         raise TemplateRefused(f"it changes the text of {role} messages in a way that cannot be followed")
 
     def refuse_spelled(self, text: str) -> None:
-        """Raises TemplateRefused where `text` spells a control token, which could not be told from markup once it is rendered."""
+        """Raises TemplateRefused if `text` spells a control token, which would be indistinguishable once rendered."""
         found = self._control.search(text)
         if found is not None:
             raise TemplateRefused(f"it holds the control token {found[0]!r}")
 
     def refuse_control_tokens(self, tools: Sequence[Schema]) -> None:
-        """Tools describe themselves in the prompt's markup, so no control token may stand in their descriptions.
-
-        Raises:
-            RequestError: where one does.
-        """
+        """Raises RequestError if a tool's description, which is part of the markup, spells a control token."""
         for tool in tools:
             found = self._control.search(json.dumps(tool, ensure_ascii=False))
             if found is not None:
@@ -164,7 +156,7 @@ class ChatTemplate:
 
 
 def _any_of(tokens: Mapping[str, int]) -> re.Pattern[str]:
-    """A pattern of one group that finds any of `tokens`, the longest first; nothing at all where there are none."""
+    """A one-group pattern for any of `tokens`, longest first; matches nothing if there are none."""
     alternatives = "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))
     return re.compile(f"({alternatives or '(?!)'})")
 
@@ -174,5 +166,5 @@ def _unchanged(text: str) -> str:
 
 
 def _as_json(text: str) -> str:
-    """Without the quotes around it, which are markup."""
+    """JSON without the outer quotes, which are markup."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

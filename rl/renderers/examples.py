@@ -1,8 +1,7 @@
-"""Training examples in token ids: the parts of an example as the dialect of a policy writes them.
+"""Training examples as token ids: the parts of an example rendered by the policy's dialect.
 
-The parts are walked as the agent loop walks a trajectory: the prompt, then action and reply in turn, each made by the method of the dialect
-that the loop calls. So the ids of a demonstration are those that a rollout of the same actions would have, and so is what is learnt of
-them. Ids that were sampled are taken as they are, and their text is not read.
+Parts are rendered as the agent loop renders a trajectory, prompt first, then actions and replies, by the same methods. So a demonstration
+has the ids, and the loss mask, of a rollout of the same actions. Sampled ids are used as they are.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from rl.renderers.base import Action, ActionTurn, ContentRefused, Dialect, NotEx
 from warehouse.records import ANSWER, Example, Failure, Part, PartKind
 
 IGNORED_LABEL = -100
-"""The label of a token that takes no part in the loss, as PyTorch and transformers have it."""
+"""Label of tokens outside the loss in PyTorch and transformers."""
 UNCUT = Truncation(1_000_000)
 _ACTS = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """Token ids and, for each of them, whether it is trained on; both have the same length."""
+    """Token ids, and for each whether it is trained on."""
 
     token_ids: tuple[int, ...]
     trained: tuple[bool, ...]
 
     def labels(self) -> list[int]:
-        """The ids, with `IGNORED_LABEL` in the place of those that are not trained on; not shifted."""
+        """The ids with `IGNORED_LABEL` for untrained tokens; not shifted."""
         return [token if trained else IGNORED_LABEL for token, trained in zip(self.token_ids, self.trained, strict=True)]
 
 
 def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Truncation = UNCUT) -> tuple[list[EncodedExample], list[Failure]]:
-    """Those of `examples` that the dialect can write, in their order, and why it cannot write the others."""
+    """The examples that the dialect can express, in order, and failures for the others."""
     encoded: list[EncodedExample] = []
     failures: list[Failure] = []
     for example in examples:
@@ -46,11 +45,7 @@ def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Truncati
 
 
 def encode_example(example: Example, dialect: Dialect, cut: Truncation = UNCUT) -> EncodedExample:
-    """One example in the tokens of a dialect; results are cut as rollouts cut them.
-
-    Raises:
-        NotExpressible: the dialect has no way to write it; a sentence that says why.
-    """
+    """One example in the dialect's tokens; results are truncated as in rollouts. Raises NotExpressible."""
     writer = _Writer(dialect, cut)
     for kind, group in groupby(example.parts, key=_group_of):
         writer.write(kind, list(group))
@@ -59,13 +54,13 @@ def encode_example(example: Example, dialect: Dialect, cut: Truncation = UNCUT) 
 
 
 def _group_of(part: Part) -> PartKind:
-    """The kind under which neighbouring parts belong together: thoughts and calls are one action, results its one reply."""
+    """Groups neighboring parts: thoughts and calls form one action, results one reply."""
     return PartKind.CALL if part.kind in _ACTS else part.kind
 
 
 @dataclass(slots=True)
 class _Writer:
-    """The ids so far, and what the next part needs of those before: the tools, a question that waits for what is seen, the last action."""
+    """The ids so far, and the state that the next part needs."""
 
     dialect: Dialect
     cut: Truncation
@@ -77,7 +72,7 @@ class _Writer:
     calls: int = 0
 
     def write(self, kind: PartKind, parts: Sequence[Part]) -> None:
-        """Write neighbouring parts of one kind; a question waits for the group behind it, which may be seen with it."""
+        """Write neighboring parts of one kind; a question waits for the next group, which may be seen with it."""
         seen = kind is PartKind.RESULT and self.question is not None
         self.end("\n".join(part.text for part in parts) if seen else "")
         if seen:
@@ -95,7 +90,7 @@ class _Writer:
                 self._texts(kind, parts)
 
     def end(self, seen: str = "") -> None:
-        """Write the question that waits, if one does, with what is seen beside it."""
+        """Write the pending question, if any, with what is seen besides it."""
         if self.question is not None:
             self._add(self.dialect.prompt_ids(self.question.text, seen, self.tools, self.cut), self.question.learnt)
             self.question = None
@@ -137,7 +132,7 @@ class _Writer:
 
 
 def _turns(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """One action after the other: a thought behind a call begins the next."""
+    """Splits parts into actions: a thought after a call starts the next one."""
     own: list[Part] = []
     for part in parts:
         if part.kind is PartKind.THOUGHT and any(before.kind is not PartKind.THOUGHT for before in own):

@@ -1,8 +1,8 @@
-"""Images in what tools return, under a chat template: the markup that it puts around one, and the placeholders in its middle.
+"""Images in tool results under a chat template: the markup around an image and the placeholders inside it.
 
-A template is asked once, at start-up, what it writes for a result of text, an image and text. It writes a marker for the image; the
-policy's processor writes that marker out as placeholders, and these are the tokens that engine and learner see. What the dialect
-writes, with the marker in their place, is compared with the template's rendering of the conversation.
+At start-up the template renders a result of text, image and text. It writes a marker for the image, which the policy's processor expands
+into placeholders; these are the tokens that engine and learner see. The dialect's rendering, with the marker restored, must equal the
+template's.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from warehouse.digests import digest_bytes
 from warehouse.records import Image
 
 _FIRST_TEXT = 10_000
-"""The number of the first slot that a text of a result is put into."""
+"""First slot number for texts of a result."""
 _PROBES = ("see \n", " 3 < 4")
 _PROBE_IMAGE = Image("", "", 0, 0, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedImage:
-    """An image in a result, with the token ids that stand for it."""
+    """An image in a result and its token ids."""
 
     image: Image
     ids: tuple[int, ...]
 
 
 Part = str | RenderedImage
-"""What results are made of: texts from outside, and images between them."""
+"""Results consist of outside texts and images."""
 
 
 class ImageRenderer:
-    """How one template shows the images of one policy; `text_filter` is the template's filter of the texts of results."""
+    """How one template shows the images of one policy; `text_filter` is its filter for result texts."""
 
     def __init__(self, template: ChatTemplate, vision: Vision, text_filter: Filter) -> None:
         self._template, self._vision, self._text_filter = template, vision, text_filter
@@ -50,11 +50,11 @@ class ImageRenderer:
             self.refusal = str(error)
 
     def parts(self, parts: Sequence[ContentPart], cut: Truncation) -> list[Part]:
-        """The texts of a result, cut together, and its images, which are not cut.
+        """Texts of a result, truncated together, and its images, which are never truncated.
 
         Raises:
-            ContentRefused: where the template shows no images.
-            ImageFault: where an image cannot be decoded, or the policy's processor does not take it.
+            ContentRefused: the template shows no images.
+            ImageFault: an image cannot be decoded, or the processor rejects it.
         """
         if self.refusal is not None:
             raise ContentRefused(f"a tool returned an image, and the policy's chat template cannot be used with them: {self.refusal}")
@@ -70,7 +70,7 @@ class ImageRenderer:
         return self._cut(found, cut)
 
     def write(self, start: Iterable[int], pieces: Iterable[Piece], texts: Mapping[int, str], results: Sequence[Sequence[Part]]) -> Reply:
-        """The reply that begins with the ids `start`: the template's `pieces`, with `texts` and the parts of `results` in their slots."""
+        """The reply: ids `start`, then the template's `pieces` with `texts` and the parts of `results` in their slots."""
         ids, images, slots = list(start), list[PlacedImage](), dict(texts)
         pending: list[Piece] = []  # what is encoded together, as a whole rendering would be
         before, behind = self._markup
@@ -96,7 +96,7 @@ class ImageRenderer:
         return RenderedImage(image, self._vision.placeholders(pixels))
 
     def _cut(self, parts: Sequence[Part], cut: Truncation) -> list[Part]:
-        """`parts` whose texts stand in `cut.max_tokens` together: the first are kept, or the last where the cut is on the left."""
+        """Parts whose texts fit into `cut.max_tokens` together, kept from the left, or from the right if the cut is on the left."""
         room, kept = cut.max_tokens, list[Part]()
         for part in reversed(parts) if cut.side == "left" else parts:
             if isinstance(part, str):
@@ -107,7 +107,7 @@ class ImageRenderer:
         return kept[::-1] if cut.side == "left" else kept
 
     def _check(self) -> None:
-        """Check that a result with an image is written as the template would write it."""
+        """Check that a result with an image is rendered as the template would."""
         message = {**tool_message(0, "lookup", ""), "content": _content(*_PROBES)}
         conversation = self._template.tokenize([_ASKED, call_message([("lookup", "a")]), message], [PROBE_TOOL], generate=True)
         before, behind = map(self._text_filter, _PROBES)
@@ -128,11 +128,7 @@ def _content(before: str, behind: str) -> list[dict[str, str]]:
 
 
 def _image_markup(template: ChatTemplate, marker: str) -> tuple[str, str]:
-    """What the template writes before and behind the marker of an image in a result.
-
-    Raises:
-        TemplateRefused: where it writes none.
-    """
+    """What the template writes before and after an image marker. Raises TemplateRefused if it writes none."""
     message = {**tool_message(0, "lookup", ""), "content": _content(slot(0), slot(1))}
     text = template.render([_ASKED, call_message([("lookup", "a")]), message], [PROBE_TOOL], generate=True)
     markup = text.partition(slot(0))[2].partition(slot(1))[0]

@@ -1,17 +1,16 @@
-"""Calls that a reply writes as plain JSON, outside the marks of the policy's dialect: where a call ends and an answer begins.
+"""Calls that a reply writes as plain JSON, without its dialect's markers: where a call ends and an answer begins.
 
-The rule is the same in every dialect, and holds only where tools are on offer. Behind the reasoning, a reply is a call where it is
+The rule is the same in every dialect and applies only if tools are on offer. After the reasoning, a reply is a call if it is
 
-- JSON objects of a call's form, or lists of them, and nothing else: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
-- text and then one fence at its end that holds nothing but calls of tools on offer. Text behind the JSON makes the reply an answer.
+- call-shaped JSON objects, or lists of them, and nothing else: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
+- text followed by one fence at the end that holds only calls of tools on offer. Text after the JSON makes the reply an answer.
 
-An object has a call's form where it names a tool (`name`, `tool`, `tool_name`, `function`, `function_name`) and gives arguments
-(`arguments`, `parameters`, `args`, `input`, `tool_input`) as an object or as JSON text, with nothing else but `id`, `call_id` and
-`type`; or where it wraps such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be
-missing where the tool is on offer.
+An object is call-shaped if it names a tool (`name`, `tool`, `tool_name`, `function`, `function_name`) and gives arguments (`arguments`,
+`parameters`, `args`, `input`, `tool_input`) as an object or JSON text, with nothing else but `id`, `call_id` and `type`; or if it wraps
+such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be missing if the tool is on offer.
 
-A call's form that names an unknown tool, breaks the tool's schema, or is broken JSON behind the name of a tool on offer, is a malformed
-call: the policy is shown why. Any other JSON, such as `{"title": "X", "year": 1999}`, is an answer. A tool named `answer` is always
+A call-shaped object that names an unknown tool, violates the tool's schema, or is broken JSON after the name of a tool on offer is a
+malformed call: the policy sees why. Any other JSON, such as `{"title": "X", "year": 1999}`, is an answer. A tool named `answer` is always
 on offer.
 """
 
@@ -35,18 +34,18 @@ _NAMES = ("name", "tool", "tool_name", "function", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 _EXTRA = {"id", "call_id", "type"}
 _BETWEEN = re.compile(r"(?:[\s,;]|</?(?:tool_calls?|tools|function_calls?|functioncall)>)*")
-"""What may stand around the objects of several calls."""
+"""Allowed around the objects of several calls."""
 _BEGUN = re.compile(rf'[\s\[{{]*"(?:{"|".join(_NAMES)})"\s*:\s*(?:\{{\s*"name"\s*:\s*)?"([^"\\]*)"\s*,\s*"(?:{"|".join(_ARGUMENTS)})"\s*:')
-"""The beginning of a call in JSON, with the tool's name."""
+"""Beginning of a JSON call, with the tool's name."""
 _LONGEST = 200
-"""Characters of a reason that the policy is shown."""
+"""Characters of a reason shown to the policy."""
 
 
 def read_json_calls(text: str, tools: Sequence[Schema], opened: bool = False) -> ActionTurn | ParseError | None:
-    """The calls that a reply writes as plain JSON, or why they are malformed; None where the reply is none. Never raises.
+    """Calls that a reply writes as plain JSON, or why they are malformed; None if it has no such call. Never raises.
 
     Args:
-        opened: the prompt has opened the reasoning already.
+        opened: the prompt has already opened the reasoning.
     """
     if not tools:
         return None
@@ -73,7 +72,7 @@ def read_json_calls(text: str, tools: Sequence[Schema], opened: bool = False) ->
 
 
 def named_calls(text: str, opened: bool = False) -> list[str]:
-    """The names that a reply of plain JSON calls gives, whatever tools are on offer; empty where it has another form."""
+    """Tool names in a reply of plain JSON calls, on offer or not; empty for any other reply."""
     _, content = _content(split_reasoning(text, opened)[1])
     try:
         forms = [call_form(value) for value in _values(content, 0)]
@@ -83,7 +82,7 @@ def named_calls(text: str, opened: bool = False) -> list[str]:
 
 
 def call_form(value: Any) -> tuple[str, Any] | None:
-    """The tool's name and the arguments of an object in a call's form; None where it has none. Missing arguments are None."""
+    """Tool name and arguments (None if missing) of a call-shaped object; None for any other value."""
     if not isinstance(value, dict):
         return None
     keys = value.keys() - _EXTRA
@@ -100,7 +99,7 @@ def call_form(value: Any) -> tuple[str, Any] | None:
 
 
 def as_action(name: str, arguments: Any) -> Action | ParseError:
-    """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
+    """The call with JSON arguments; an answer given as a call becomes its only argument, as text or JSON."""
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments)
@@ -118,7 +117,7 @@ def as_action(name: str, arguments: Any) -> Action | ParseError:
 
 
 def _content(text: str) -> tuple[str, str]:
-    """What is said before the JSON, and the text that should be JSON: out of the only fence, where it ends the text, or of backticks."""
+    """Text before the JSON, and the text that should be JSON: inside the only fence at the end, or inside backticks."""
     found = fences(text)
     if len(found) == 1 and not text[found[0].end :].strip():
         return text[: found[0].start].strip(), found[0].body.strip()
@@ -128,9 +127,8 @@ def _content(text: str) -> tuple[str, str]:
 
 
 def _values(text: str, place: int) -> list[Any]:
-    """The JSON values that a text is, one after the other; lists and OpenAI's `tool_calls` are what they hold.
-
-    An empty list where there is other text behind them. Raises ValueError or RecursionError for what is no JSON.
+    """The JSON values of a text; lists and OpenAI's `tool_calls` are flattened. Empty if other text follows. Raises ValueError or
+    RecursionError.
     """
     values: list[Any] = []
     while place < len(text):
@@ -158,7 +156,7 @@ def _read(value: Any, names: set[str], tools: Sequence[Schema]) -> Action | Pars
 
 
 def _flat(value: Any, names: set[str], tools: Sequence[Schema]) -> ParseError | None:
-    """The objection to an object that names a tool on offer next to one of its arguments; None where it is no such object."""
+    """The objection to an object that names a tool on offer next to one of its arguments; None for any other."""
     if not isinstance(value, dict):
         return None
     for key in _NAMES:
@@ -184,7 +182,7 @@ def _unknown(name: str, names: set[str]) -> str:
 
 
 def _objection(name: str, values: Mapping[str, Any], tools: Sequence[Schema]) -> ParseError | None:
-    """What the tool's schema has against the arguments; None for a schema that cannot be checked."""
+    """Schema violation of the arguments; None also for a schema that cannot be checked."""
     schema = _schema(name, json.dumps(parameters_of(name, tools), sort_keys=True))
     try:
         if schema is not None:

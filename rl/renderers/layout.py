@@ -1,4 +1,4 @@
-"""What a chat template writes around calls and results, found out at start-up by rendering conversations with words in the slots."""
+"""What a chat template writes around calls and results, discovered at start-up by rendering conversations with slot words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl.renderers.chat_template import ChatTemplate, Filter, Message, Piece, Tem
 from rl.renderers.tool_parsers import TOOL_PARSERS, ToolParser
 
 QUESTION, WRITTEN, NAME, ARGUMENT, RESULT = 0, 1, 1_000, 2_000, 3_000
-"""Numbers of the slots; the last three are the first of as many as there are calls."""
+"""Slot numbers; the last three are the first of one per call."""
 ARGUMENT_NAME = "query"
 PROBE_TOOL: Schema = {
     "type": "function",
@@ -25,14 +25,14 @@ _ASKED: Message = {"role": "user", "content": slot(QUESTION)}
 
 
 Thoughts = Literal["reasoning", "tagged", "spoken", "none"]
-"""As the message's `reasoning_content`, in `<think>` within its content, as its content, or nowhere."""
+"""As `reasoning_content`, in `<think>` within the content, as the content, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one template does: the format of its calls, the tokens that end messages, its filters of texts, the markup of a correction.
+    """What one template does: call format, stop tokens, text filters, markup of a correction.
 
-    `thoughts` says where a thought stands before a call, and `opens_thought` whether the generation prompt has begun one.
+    `thoughts` says where a thought goes before a call, `opens_thought` whether the generation prompt already opened one.
     """
 
     call_format: str
@@ -48,7 +48,6 @@ class Layout:
 
     @property
     def parser(self) -> ToolParser:
-        """The parser of its calls."""
         return TOOL_PARSERS[self.call_format]
 
 
@@ -56,7 +55,7 @@ def find_layout(template: ChatTemplate) -> Layout:
     """The layout of `template`.
 
     Raises:
-        TemplateRefused: where it shows no tools, no calls or no results, or writes calls in a format that no parser knows.
+        TemplateRefused: it shows no tools, calls or results, or no parser knows its call format.
     """
     shown = template.render([_ASKED], [PROBE_TOOL], generate=True)
     if "lookup" not in shown:
@@ -79,23 +78,23 @@ def find_layout(template: ChatTemplate) -> Layout:
 
 
 def call_id(number: int) -> str:
-    """The id of call `number` of a conversation; some templates demand nine letters and digits."""
+    """Id of call `number` of a conversation; some templates require nine alphanumeric characters."""
     return f"call{number:05d}"
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A call as chat templates and OpenAI-compatible servers want it."""
+    """A call in OpenAI's form."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_message(calls: Sequence[tuple[str, str]], **preamble: str) -> Message:
-    """An assistant's message with calls, each a tool and its one argument; `preamble` is its content, or a thought before the calls."""
+    """An assistant message with one-argument calls; `preamble` is its content, or a thought."""
     tool_calls = [tool_call(call_id(number), name, {ARGUMENT_NAME: argument}) for number, (name, argument) in enumerate(calls)]
     return {"role": "assistant", "content": "", **preamble, "tool_calls": tool_calls}
 
 
 def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None, thoughts: Thoughts) -> Message:
-    """An assistant's message: calls, each a tool and its arguments, or an answer, behind a thought where `thoughts` has a place for it."""
+    """An assistant message with calls or an answer, after a thought if `thoughts` has a place for it."""
     content = answer or ""
     message: dict[str, Any] = {"role": "assistant"}
     if thoughts == "reasoning":
@@ -111,12 +110,12 @@ def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str |
 
 
 def tool_message(number: int, name: str, content: str) -> Message:
-    """The message of a tool, in answer to call `number`."""
+    """A tool's message in reply to call `number`."""
     return {"role": "tool", "tool_call_id": call_id(number), "name": name, "content": content}
 
 
 def reply_markup(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, ...]]:
-    """The token that ends a message of `count` calls, and the markup of their results, up to and with the next generation prompt."""
+    """The token that ends a message of `count` calls, and the markup of their results up to the next generation prompt."""
     asked = call_message([(slot(NAME + number), slot(ARGUMENT + number)) for number in range(count)])
     results = [tool_message(number, slot(NAME + number), slot(RESULT + number)) for number in range(count)]
     pieces = template.pieces([_ASKED, asked, *results], (), generate=True)
@@ -129,7 +128,7 @@ def reply_markup(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, 
 
 
 def _call_format(template: ChatTemplate, stop: str) -> str:
-    """The format whose parser gives back the calls that the template writes."""
+    """The format whose parser returns the calls that the template writes."""
     asked = "Amber Stone"
     messages = [_ASKED, call_message([("lookup", asked)]), tool_message(0, "lookup", slot(RESULT))]
     text = template.render(messages, [PROBE_TOOL], generate=True)
@@ -179,7 +178,7 @@ def _allows_parallel_calls(template: ChatTemplate) -> bool:
 
 
 def _answer_stop(template: ChatTemplate) -> str:
-    """The token that ends an answer: the one behind it where nothing follows, else the one that the next message begins with."""
+    """The token that ends an answer: right after it, or the one that starts the next message."""
     answer: Message = {"role": "assistant", "content": slot(WRITTEN)}
     for messages in ([_ASKED, answer], [_ASKED, answer, {"role": "user", "content": "a"}]):
         stop, _ = template.after_stop(template.pieces(messages, (), generate=False), WRITTEN)
@@ -189,7 +188,7 @@ def _answer_stop(template: ChatTemplate) -> str:
 
 
 def _correction(template: ChatTemplate) -> tuple[str, tuple[Piece, ...]]:
-    """The role and the markup of a message that corrects an action: a tool's where the template takes that, else the user's."""
+    """Role and markup of a message that corrects an action: a tool's if the template allows it, otherwise the user's."""
     for role in ("tool", "user"):
         correction: Message = {"role": role, "content": slot(RESULT)} if role == "user" else tool_message(0, "error", slot(RESULT))
         try:

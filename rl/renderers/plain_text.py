@@ -1,5 +1,5 @@
-"""Text from outside as tokens: no text whatever becomes a control token, or is refused for half of a surrogate pair in it, and what is
-too long is cut off at a stated side.
+"""Outside text as tokens: none of it becomes a control token, lone surrogates are mended, and what is too long is truncated at a stated
+side.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CHARACTERS_A_TOKEN = 64
-"""A text longer than this for each token that may stay is shortened before it is encoded at all."""
+"""Texts longer than this per allowed token are shortened before encoding."""
 
 
 class PlainText:
@@ -41,12 +41,12 @@ class PlainText:
         self._marker = len(self.ids(TRUNCATION_MARKER))
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """The tokens of `text`, none of them a control token."""
+        """Tokens of `text`, none of them a control token."""
         ids = self._encode(text)
         return ids if self.control.isdisjoint(ids) else tuple(i for letter in text for i in self._encode(letter) if i not in self.control)
 
     def cut(self, text: str, cut: Truncation) -> str:
-        """`text`, or as much of it as stands in `cut.max_tokens` tokens, marker included."""
+        """`text`, truncated to `cut.max_tokens` tokens including the marker."""
         text, shortened = _shortened(text, cut)
         text = mended(text)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -62,7 +62,7 @@ class PlainText:
         return TRUNCATION_MARKER
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
+        """Text of token ids, including control tokens."""
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
 
     def _encode(self, text: str) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class PlainText:
 
 
 def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Truncation) -> str:
-    """`room` tokens of `text` with the marker where the others were."""
+    """`room` tokens of `text`, with the marker in place of the rest."""
     right = {"right": 0, "left": room, "middle": room // 2}[cut.side]
     left = room - right
     start = offsets[left - 1][1] if left else 0
@@ -79,7 +79,7 @@ def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Truncation)
 
 
 def _shortened(text: str, cut: Truncation) -> tuple[str, bool]:
-    """The ends of a very long text that matter, so that a tool's megabytes hold up nobody; and whether anything was left out."""
+    """The relevant ends of a very long text, and whether anything was dropped; keeps megabytes of tool output away from the tokenizer."""
     most = cut.max_tokens * _CHARACTERS_A_TOKEN
     if len(text) <= 2 * most:
         return text, False

@@ -1,4 +1,4 @@
-"""Dialects by their names, made for a policy's tokenizer and proven to go with it."""
+"""Opens dialects by name for a policy's tokenizer and proves that they fit."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ DIALECTS = Registry(
     arguments=("tokenizer", "options"),
 )
 TEMPLATES = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
-"""The chat templates that come with the project, by name."""
+"""Packaged chat templates by name."""
 DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 
 
 def open_dialect(
     name: str, configured: Mapping[str, DialectConfig], tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None
 ) -> Dialect:
-    """The dialect called `name`, of those `configured` and those built in, for a tokenizer; `vision` is there where the policy sees.
+    """The configured or built-in dialect `name` for a tokenizer; `vision` is set if the policy takes images.
 
     Raises:
-        RequestError: where there is none of that name, or where it does not go with the tokenizer.
+        RequestError: no such dialect, or it does not fit the tokenizer.
     """
     config = dialect_config(name, configured)
     if config.kind == "tags":
@@ -49,7 +49,7 @@ def open_dialect(
 
 
 def dialect_config(name: str, configured: Mapping[str, DialectConfig]) -> DialectConfig:
-    """The configuration of the dialect called `name`. Raises RequestError where there is none of that name."""
+    """Configuration of dialect `name`. Raises RequestError if there is none."""
     known = {**BUILT_IN, **configured}
     if name not in known:
         raise RequestError(f"there is no dialect {name!r}; name one of {', '.join(known)}, or configure it under rollout.dialects.")
@@ -57,11 +57,7 @@ def dialect_config(name: str, configured: Mapping[str, DialectConfig]) -> Dialec
 
 
 def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The text of the chat template `name`: None for the tokenizer's `own`, TRL's for `training` beside it, one of ours, or a file.
-
-    Raises:
-        RequestError: where there is no such template.
-    """
+    """Text of a chat template: None for the tokenizer's `own`, TRL's `training` variant, a packaged one, or a file. Raises RequestError."""
     if name == "own":
         return None
     if name == "training":

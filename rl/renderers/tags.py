@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CALL_TAGS = ("search", "answer", "code")
-"""The tags that end an action; the tag is the tool's name."""
+"""Tags that end an action; the tag is the tool's name."""
 _AROUND = 2
-"""Tokens of the tags around an observation."""
+"""Tag tokens around an observation."""
 
 
 class TagDialect:
     """`<think> ...</think><search> ...</search>`: an optional thought and exactly one call, which its closing tag ends.
 
-    Text inside a tag begins with one space. `introduce` says whether the prompt begins with what the tags are and which tools there are;
-    by default a policy from scratch, which has learnt that, is not told, and any other is.
+    Text inside a tag starts with one space. `introduce` says whether the prompt explains the tags and tools; by default it does unless the
+    policy was trained from scratch.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, introduce: bool | None = None) -> None:
@@ -42,12 +42,12 @@ class TagDialect:
         self.stop_token_ids: tuple[int, ...] = (*(self._closing[tag] for tag in CALL_TAGS), *self._plain.end)
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
-        """`<question> ...</question>`, and `<information> ...</information>` where there is something to see."""
+        """`<question> ...</question>`, then `<information> ...</information>` if there is something to see."""
         prompt = self._introduction(tools) + self._wrapped("question", question)
         return prompt + self.observation_ids(seen, cut) if seen else prompt
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Read `[<think> ...</think>]<call> ...</call>`, or a call in plain JSON (`rl.renderers.json_calls`); all else is an error."""
+        """Parse `[<think> ...</think>]<call> ...</call>`, or a plain JSON call (`rl.renderers.json_calls`)."""
         think, rest = self._split_thought(list(action_ids))
         tool = next((tag for tag in CALL_TAGS if rest and rest[0] == self._opening[tag]), None)
         if tool is None:
@@ -63,11 +63,11 @@ class TagDialect:
         return ActionTurn((Action(tool, text if tool == ANSWER else of_text(text, parameters_of(tool, tools))),), think)
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """One observation after the other."""
+        """The observations in order."""
         return tuple(chain.from_iterable(self.observation_ids(text_of(result), cut) for result in results))
 
     def observation_ids(self, text: str, cut: Truncation | None = None) -> tuple[int, ...]:
-        """`<information> ...</information>`, tags counted within the cut."""
+        """`<information> ...</information>`; the tags count towards the cut."""
         inside = f" {text.strip()}"
         return self._wrapped(
             "information", inside if cut is None else self._plain.cut(inside, Truncation(cut.max_tokens - _AROUND, cut.side))
@@ -86,15 +86,15 @@ class TagDialect:
         return ids
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
-        """A document stands as a search would show it: a small policy copies sooner where all that it reads has one form."""
+        """A document looks like a search result: a small policy learns to copy sooner if everything it reads has one form."""
         return self.observation_ids(text) if is_document else self._plain.ids(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
+        """Text of token ids, including control tokens."""
         return self._plain.decode(token_ids)
 
     def _introduction(self, tools: Sequence[Schema]) -> tuple[int, ...]:
-        """What the tags are, in which the tags themselves are tokens; nothing where the policy knows."""
+        """The explanation of the tags, with the tags as tokens; empty if the policy knows them."""
         if not self._introduces:
             return ()
         ids = self._plain.ids("Answer the question. You may think first; then write one action, and nothing behind it.\n")
@@ -105,7 +105,7 @@ class TagDialect:
         return ids + self._wrapped("information", "...") + self._plain.ids(": what an action brought.\n")
 
     def _split_thought(self, ids: list[int]) -> tuple[str | None, list[int]]:
-        """The thought that `ids` begin with, and what follows; (None, ids) where they do not begin with one."""
+        """The leading thought and the rest; (None, ids) without one."""
         if not ids or ids[0] != self._opening["think"] or self._closing["think"] not in ids:
             return None, ids
         end = ids.index(self._closing["think"])
@@ -114,7 +114,7 @@ class TagDialect:
         return self._text(ids[1:end]), ids[end + 1 :]
 
     def _json_call(self, ids: list[int], think: str | None, tools: Sequence[Schema]) -> ActionTurn | ParseError | None:
-        """The call that a message writes as plain JSON up to its end token; None where it writes none."""
+        """A plain JSON call up to the end token; None if there is none."""
         if not ids or ids[-1] not in self._plain.end or not self._plain.control.isdisjoint(ids[:-1]):
             return None
         turn = read_json_calls(self._text(ids[:-1]), tools)
@@ -136,8 +136,7 @@ class TagDialect:
 
 
 def tagged_text(parts: Iterable[Part]) -> str:
-    """An example in tags as text: what tokenizers of policies from scratch are trained on, what exports of CPT's texts show, and what the
-    ids of examples follow from."""
+    """An example as tagged text: for training tokenizers, for CPT exports, and for the ids of examples."""
     return "".join(map(_tagged, parts))
 
 

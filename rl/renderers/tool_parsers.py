@@ -1,10 +1,10 @@
-"""How families of models write calls: a parser for each format, which returns an action or the reason why there is none.
+"""Call formats of model families: one parser per format, which returns an action or the reason why there is none.
 
-Which format a policy has is found by rendering a call with its own chat template and trying which parser gives it back. A message without
-a call is the answer. Parsers take time linear in the text and raise nothing, whatever it is.
+A policy's format is the one whose parser returns a call rendered with its chat template. A message without a call is an answer. Parsers
+take linear time and never raise.
 
-A closing mark ends something only where the format goes on behind it as it must: `</tool_call>` in the JSON of a call, `</parameter>`
-before other text, or a mark in quotes or in a closed fence of an answer are text.
+A closing marker ends something only if the format continues properly after it: `</tool_call>` in a call's JSON, `</parameter>` before other
+text, or a marker in quotes or in a closed fence are text.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from warehouse.replies import fences, split_reasoning
 
 
 class ToolParser(Protocol):
-    """A parser of messages in one format; `opened` says that the prompt has begun the reasoning."""
+    """A parser of messages in one format; `opened` means that the prompt opened the reasoning."""
 
-    def __call__(self, text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
-        """Parse a message."""
-        ...
+    def __call__(self, text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError: ...
 
 
 _Body = Callable[[str, int], tuple[Action, int] | ParseError]
-"""Reads one call from behind its opening tag; with it, the place behind its closing tag."""
+"""Parses one call after its opening tag; returns it with the position after its closing tag."""
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _MARK = re.compile(r"""(?<![`"'])</?tool_call>|</?tool_call>(?![`"'])""")
-"""An opening or a closing tag that does not stand in quotes of its own."""
+"""An opening or closing tag that is not quoted."""
 _SPAN = re.compile(r"`[^`\n]+`")
 _END = "\0"
-"""What no text ends with: it shows whether reasoning is over."""
+"""Appended to detect whether reasoning is over; no text ends with it."""
 _EXTRA = {"name", "id", "type"}
-"""What a call in JSON may hold without arguments."""
+"""Keys that a JSON call without arguments may have."""
 _BLANK = re.compile(r"\s*")
 _CLOSED = re.compile(r"\s*</tool_call>")
 _AFTER_CALL = r"\s*</tool_call>\s*(?:<tool_call>|\Z)"
@@ -71,7 +69,7 @@ def parse_pairs_in_tags(text: str, tools: Sequence[Schema] = (), opened: bool = 
 def parse_bare_json(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
     """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2.
 
-    Where tools are on offer, an object that has no call's form (`rl.renderers.json_calls`) is an answer.
+    If tools are on offer, an object that is not call-shaped (`rl.renderers.json_calls`) is an answer.
     """
     think, rest = split_reasoning(text, opened)
     if think or not _OBJECT.match(rest):  # these templates show no thought before a call: such a call is one of `read_json_calls`
@@ -92,11 +90,11 @@ TOOL_PARSERS: dict[str, ToolParser] = {
     "pairs_in_tags": parse_pairs_in_tags,
     "bare_json": parse_bare_json,
 }
-"""Every format, by its name."""
+"""All formats by name."""
 
 
 def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseError:
-    """An optional thought, an optional text, then calls in tags and nothing behind them."""
+    """An optional thought, optional text, then calls in tags and nothing after them."""
     found = _mark(text)
     whole: ActionTurn | ParseError | None = None
     if found is not None and found[0] == _CALL:  # a mark of reasoning inside a call is text, so what stands before is read alone
@@ -114,7 +112,7 @@ def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseEr
 
 
 def _before(text: str, opened: bool) -> tuple[str, str | None]:
-    """The reasoning and the words before a call; None where the reasoning is still open there. No reasoning at all will do, too."""
+    """Reasoning and text before a call; None if reasoning is still open there."""
     think, spoken = split_reasoning(text + _END, opened)
     if spoken.endswith(_END):
         return think, spoken.removesuffix(_END).strip()
@@ -122,7 +120,7 @@ def _before(text: str, opened: bool) -> tuple[str, str | None]:
 
 
 def _mark(text: str) -> re.Match[str] | None:
-    """The first tag of a call outside code; a closing tag counts only at the end, else it is a text about tags."""
+    """The first call tag outside code; a closing tag counts only at the end, otherwise it is text about tags."""
     guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed]
     guards = sorted([*guards, *(span.span() for span in _SPAN.finditer(text))])
     number = 0
@@ -136,7 +134,7 @@ def _mark(text: str) -> re.Match[str] | None:
 
 
 def _calls(text: str, start: int, body: _Body, think: str) -> ActionTurn | ParseError:
-    """The calls from the tag at `start` to the end."""
+    """Calls from the tag at `start` to the end."""
     calls: list[Action] = []
     place = start
     while place < len(text):
@@ -216,7 +214,7 @@ def _pairs_body(text: str, place: int, tools: Sequence[Schema]) -> tuple[Action,
 
 
 def _typed(name: str, arguments: Mapping[str, str], tools: Sequence[Schema]) -> dict[str, Any]:
-    """Values that stand without quotes, as the tool takes them; an answer is text."""
+    """Unquoted values typed by the tool's schema; an answer is text."""
     if name == ANSWER:
         return dict(arguments)
     declared = parameters_of(name, tools).get("properties", {})
