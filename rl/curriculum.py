@@ -41,38 +41,39 @@ _Stratum = tuple[str, int, Pool | None]
 
 
 class GateConfig(Section):
-    """When the horizon grows by evidence: what the last `steps` steps at the present one must show."""
+    """Evidence by which the horizon grows, over recent steps at the current horizon."""
 
     steps: PositiveInt = 5
+    """Number of recent steps."""
     success: float = Field(default=0.7, gt=0, le=1)
-    """Share of the valid trajectories that succeeded: from here on the present horizon has been learnt."""
+    """Success rate from which the horizon grows."""
     truncated: float = Field(default=0.5, gt=0, le=1)
-    """Share of them that the horizon ended: from here on it is the horizon that holds them back."""
+    """Share of trajectories truncated by the horizon from which it grows."""
 
 
 class CurriculumConfig(Section):
-    """Stages of the horizon (ScalingInter-RL, arXiv 2509.08755) and of the depth of tasks, and how tasks are drawn."""
+    """Schedules of horizon (ScalingInter-RL, arXiv 2509.08755) and task depth, and the choice of tasks."""
 
     rounds: tuple[PositiveInt, ...] = Field(default=(3, 5, 7), min_length=1)
-    """The most turns of a trajectory, stage by stage. One value is a fixed horizon."""
+    """Maximum turns per trajectory, by stage."""
     every: PositiveInt = 40
-    """Steps that a stage of the horizon lasts; the last one has no end. Without effect where there is a `gate`."""
+    """Steps per stage of the horizon, unless there is a `gate`."""
     gate: GateConfig | None = None
-    """Lengthen the horizon by evidence in the place of every so many steps."""
+    """Lengthen the horizon by evidence instead of every `every` steps."""
     hops: tuple[PositiveInt, ...] = Field(default=(2, 3, 4), min_length=1)
-    """The most hops of a task, stage by stage."""
+    """Maximum hops per task, by stage."""
     hops_every: PositiveInt = 40
-    """Steps that a stage of the depth lasts; the last one has no end."""
+    """Steps per stage of the depth."""
     mixture: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Shares of environments in what is drawn; those that are not named are not drawn. Empty: environments make no difference."""
+    """Shares of environments in the sampled tasks; others are excluded. Empty: ignore environments."""
     enters: dict[str, PositiveInt] = Field(default_factory=dict)
-    """The step from which on tasks of an environment are drawn; by default the first."""
+    """First step at which an environment's tasks are sampled."""
     pools: dict[Pool, NonNegativeFloat] = Field(default_factory=dict)
-    """Shares of difficulty pools within each depth; a pool that is not named is not drawn from. Empty: pools make no difference."""
+    """Shares of difficulty pools (`unknown`, `unsolved`, `frontier`, `mastered`) within each depth; empty: ignore pools."""
     frontier: float = Field(default=0.9, ge=0, le=1)
-    """How much the choice of tasks follows what the policy sometimes solves and sometimes not; 0 ignores pass rates."""
+    """How strongly sampling prefers tasks that are solved sometimes; 0 ignores pass rates."""
     measure: bool = False
-    """Let the success of this run's own trajectories on a task take the place of what earlier ones had on it."""
+    """Update pass rates from this run's trajectories."""
 
 
 def horizon(step: int, rounds: Sequence[int], every: int) -> int:

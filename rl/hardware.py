@@ -94,7 +94,7 @@ class Architecture:
             config.head_size,
             config.intermediate_size,
             config.vocabulary_size,
-            config.tied_embeddings,
+            tied=True,
         )
 
     @property

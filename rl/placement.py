@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rl.engines.config import EngineConfig
+from rl.engines.config import EngineConfig, ServingEngineConfig
 from rl.envs.config import EnvironmentPoolConfig
 from rl.learner.config import LearnerConfig
 from rl.rollouts.config import RolloutConfig
@@ -80,15 +80,15 @@ class NoRoom(Exception):
         self.bundle = bundle
 
 
-def engine_bundles(config: EngineConfig) -> tuple[Bundle, ...]:
+def engine_bundles(config: ServingEngineConfig) -> tuple[Bundle, ...]:
     """What one engine reserves: one bundle, or one for each of its workers where these are actors of their own."""
     count = config.tensor_parallel if config.workers == "ray" else 1
     return (Bundle(config.cpus / count, config.gpus / count),) * count
 
 
-def engines(key: str, config: EngineConfig) -> Reservation:
+def engines(key: str, config: ServingEngineConfig) -> Reservation:
     """All engines of a pool, those of an older policy included."""
-    return Reservation(key, engine_bundles(config) * (config.count + config.older))
+    return Reservation(key, engine_bundles(config) * config.total)
 
 
 def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:

@@ -37,15 +37,14 @@ _FOLDER_NAME = re.compile(r"flywheel-[a-z]+-(\d+)-\w+")
 
 
 class RayConfig(Section):
-    """Where rollouts run."""
+    """Ray: a cluster, or this machine."""
 
     address: str | None = None
-    """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
+    """Cluster address, such as `ray://head:10001` or `auto`; None starts Ray locally."""
     gpus: NonNegativeInt | None = None
-    """GPUs that Ray has on this machine; None: those that it finds, of which `CUDA_VISIBLE_DEVICES` may name some. A number tries, with
-    `--dry-run`, what another machine would have room for. A cluster says itself what it has."""
+    """GPUs of this machine; None: detect. A number lets `--dry-run` check another machine."""
     object_store_gib: PositiveFloat = 0.5
-    """Shared memory on this machine; the corpus's index must fit."""
+    """Shared memory of the object store; must hold the search index."""
 
 
 class SearchPath(list[str]):

@@ -22,18 +22,20 @@ _KEYS = {"AWS_ACCESS_KEY_ID": "KEY_ID", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_
 
 
 class Storage(Section):
-    """Catalogue and data of a lake; what is None lies in the home."""
+    """Catalogue and data of the lake; None keeps them in the home."""
 
     catalogue: str | None = None
-    """`postgres:` and libpq's connection string without a password, e.g. `postgres:dbname=lake host=db.example.org user=flywheel`."""
+    """PostgreSQL connection string without a password, such as `postgres:dbname=lake host=db.example.org user=flywheel`."""
     data: str | None = None
-    """`s3://bucket/prefix`."""
+    """Data path, `s3://bucket/prefix`."""
     s3_endpoint: str | None = None
-    """Host and port of an S3-compatible server; None is Amazon's."""
+    """Host and port of an S3-compatible server; None: AWS."""
     s3_region: str | None = None
+    """AWS region."""
     s3_path_style: bool = False
-    """The bucket stands in the path and not in the host's name, as most servers other than Amazon's want it."""
+    """Put the bucket in the path, as most servers other than AWS expect."""
     s3_tls: bool = True
+    """Use HTTPS."""
 
     @field_validator("catalogue")
     @classmethod

@@ -1,7 +1,6 @@
-"""How a home is run, apart from what it computes: budgets of a turn, attempts at a stage, and who is notified of events.
+"""Operational settings: budgets, retries and notifications.
 
-These sections may change while a home is at work, and so may how its teacher and its judge are asked, for they are no part of the
-configuration that a home belongs to: the same command with another budget goes on in the same home.
+They may change between runs of the same home, as may how its teacher and judge are reached: they do not affect what is computed.
 """
 
 from __future__ import annotations
@@ -15,44 +14,44 @@ from warehouse.settings import Section
 
 _TEACHERS = ("synth.teacher", "evaluation.judge")
 OPERATIONAL = frozenset(["budget", "attempts", "events", *(f"{teacher}.{key}" for teacher in _TEACHERS for key in HOW_ASKED)])
-"""The keys of the configuration, and those below them, that a home's own may differ in."""
+"""Operational keys, which include all keys below them."""
 
 
 def is_operational(key: str) -> bool:
-    """Whether a dotted key says only how a home is run, in all turns or in the later ones."""
+    """Whether a dotted key is operational."""
     parts = key.removeprefix("later.").split(".")
     return any(".".join(parts[:depth]) in OPERATIONAL for depth in range(1, len(parts) + 1))
 
 
 class BudgetConfig(Section):
-    """What a turn of the wheel may spend; None is without limit. See docs/operations.md for what counts."""
+    """Budget of one iteration; None: no limit (docs/operations.md)."""
 
     hours: PositiveFloat | None = None
-    """Time in which its stages are at work."""
+    """Working time of the stages."""
     tokens: PositiveInt | None = None
-    """Tokens that the policy writes and that the teacher reads and writes."""
+    """Tokens sampled by the policy, and read or written by the teacher."""
     disk_gib: PositiveFloat | None = None
-    """By how much the home may grow."""
+    """Growth of the home."""
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit."""
+        """Whether any limit is set."""
         return any(limit is not None for limit in (self.hours, self.tokens, self.disk_gib))
 
 
 class AttemptConfig(Section):
-    """How often a stage is tried when a fault of the machine ends it, and how long it may hang. A wrong request is tried once."""
+    """Retries of a stage after a machine fault."""
 
     retries: NonNegativeInt = 3
-    """Further tries after a fault; each goes on from what the one before it had stored."""
+    """Number of retries; each resumes from what is stored."""
     first_pause_seconds: NonNegativeFloat = 10.0
-    """Pause before the second try; it doubles from try to try."""
+    """Pause before the first retry; doubles with each retry."""
     timeout_hours: PositiveFloat | None = None
-    """A stage that takes longer has hung: it is ended and counts as a fault; None waits for ever."""
+    """Time after which a stage counts as hung; None: never."""
 
 
 class EventKind(StrEnum):
-    """Events that people are notified of."""
+    """Events that trigger notifications."""
 
     promotion = "promotion"
     stopped_run = "stopped_run"
@@ -60,18 +59,18 @@ class EventKind(StrEnum):
 
 
 class EventsConfig(Section):
-    """Who is notified when a policy is promoted, a run stops before its end, or a scheduled run fails: a command, a webhook, or both."""
+    """Notifications by command or webhook."""
 
     command: tuple[str, ...] | None = None
-    """Program and arguments, run without a shell; the event is one JSON object on its standard input."""
+    """Program and arguments, run without a shell; reads the event as JSON from standard input."""
     webhook: str | None = Field(default=None, pattern="^https?://")
-    """Address that the event is posted to, as JSON."""
+    """URL to post the event to, as JSON."""
     token_variable: str | None = None
-    """The environment variable whose value the webhook is sent as a bearer token: it stands in no configuration and in no lake."""
+    """Environment variable with the webhook's bearer token; the token itself is never stored."""
     timeout_seconds: PositiveFloat = 10.0
-    """A command or a webhook that takes longer is given up."""
+    """Timeout of command and webhook."""
     on: tuple[EventKind, ...] = tuple(EventKind)
-    """The kinds of events that they are notified of."""
+    """Events to notify of."""
 
     @model_validator(mode="after")
     def _check(self) -> EventsConfig:

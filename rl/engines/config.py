@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -33,82 +33,56 @@ Temperature = Annotated[float, AfterValidator(as_sampled)]
 
 
 class PressureConfig(Section):
-    """Concurrency that follows the engines: the rule is in `rl/rollouts/admission.py`."""
+    """Concurrency adapted to engine load by additive increase and multiplicative decrease (`rl/rollouts/admission.py`)."""
 
     floor: PositiveInt = 32
-    """Trajectories side by side that it begins with and does not go below; `rollout.concurrency` where that is less."""
+    """Initial and minimum concurrency."""
     increase: PositiveInt = 16
-    """How many more there may be after a look at which no engine was pressed and somebody waited for a place."""
+    """Trajectories added when no engine is overloaded and trajectories are waiting."""
     decrease: float = Field(default=0.7, gt=0, lt=1)
-    """The share of what is under way that is left after a look at which one was; that of CUBIC (RFC 9438)."""
+    """Factor applied to the running trajectories when an engine is overloaded."""
     kv_usage: float = Field(default=0.9, gt=0, le=1)
-    """An engine is pressed where more of its cache is in use."""
+    """KV cache usage above which an engine counts as overloaded."""
     queue: NonNegativeInt = 0
-    """And where more requests than this have waited in each of its steps since the last look."""
+    """Waiting requests above which an engine counts as overloaded."""
     every_seconds: PositiveFloat = 1.0
-    """Pause between two looks."""
+    """Interval between checks."""
 
 
-class EngineConfig(Section):
-    """Engines: how many, on what, how large."""
+class ServingEngineConfig(Section):
+    """Engines that serve a fixed model: how many, on what hardware, and how large."""
 
     count: PositiveInt = 1
-    """Engines side by side, each with the whole policy."""
-    older: NonNegativeInt = 0
-    """Further engines that hold an older policy, for actions that are asked of one (`rl.older_share`)."""
-    older_every: PositiveInt = 25
-    """How many versions the policy of those may fall behind before they take the newest. AgentRL's is 25 steps."""
+    """Number of engines; each holds the whole model."""
     cpus: NonNegativeFloat = 1
-    """What each reserves of Ray's CPUs, all its workers together."""
+    """Ray CPUs reserved per engine, for all its workers together."""
     gpus: NonNegativeFloat = 0
-    """What each reserves of Ray's GPUs, all its workers together: as many as `tensor_parallel`, or less than 1 for a share of a card, of
-    which an engine takes no more memory than that."""
+    """Ray GPUs reserved per engine: `tensor_parallel`, or a fraction below 1 to share one card."""
     threads: PositiveInt = 1
-    """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
-    cores its barriers make the engine 20 times slower (measured)."""
+    """OpenMP threads per CPU worker; 2 does not help small models and is up to 20 times slower when other processes need the cores."""
     tensor_parallel: PositiveInt = 1
-    """Workers that share the matrices of one engine."""
+    """Tensor parallel size: workers that share the matrices of one engine."""
     workers: Literal["processes", "ray"] = "processes"
-    """Where those run: beside the engine on one machine, or as Ray actors of their own, packed together but on several machines where
-    one has too few GPUs."""
+    """Run the workers as processes on the engine's machine, or as Ray actors that may span machines."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """What it computes in, and what it is given new weights in: `auto` is bfloat16 on GPUs and on processors that have it, else float32."""
+    """Compute dtype; `auto` is bfloat16 on GPUs and on CPUs that support it, else float32."""
     max_model_len: PositiveInt | None = None
-    """Longest context in tokens; None is what the policy's own configuration says."""
+    """Context length in tokens; None takes it from the model's config.json."""
     max_num_seqs: PositiveInt = 128
-    """Sequences in one batch."""
+    """Maximum sequences per batch."""
     max_batched_tokens: PositiveInt = 8192
-    """Tokens in one forward pass; on CPUs no fewer than a context may have, for prompts are computed whole there (`vllm_engine.py`)."""
+    """Tokens per forward pass; on CPUs at least the context length, because prompts are not chunked there."""
     kv_cache_gib: PositiveFloat = 0.5
-    """Memory for keys and values, of each worker."""
-    block_size: PositiveInt | None = 32
-    """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
+    """KV cache memory per worker."""
     enforce_eager: bool = True
-    """No compilation: starts sooner, and is no slower for small policies on CPUs."""
-    adapter_rank: PositiveInt | None = None
-    """Serve adapters of up to this rank: of what RL trains with `lora`, each version is then sent as its adapters alone, which no merging
-    has rounded. It costs each token the adapters' products. None: versions are whole policies, with adapters merged."""
-    structured: bool = False
-    """Whether a continuation may be held to a JSON schema; the engine then loads the policy's tokenizer."""
-    sleep_level: Literal[0, 1, 2] = 0
-    """What an engine gives back while a learner has its turn, for engines and a learner on the same card: 0 nothing, 1 its memory, with the
-    weights waiting in the host's, 2 the weights too, which must then come anew before it samples."""
-    seed: NonNegativeInt = 0
-    updates: Literal["keep", "drain"] = "keep"
-    """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
-    the old ones before."""
-    transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
-    """How new weights come from the learner: from the folder that it writes of each version, or by vLLM's weight transfer, and then steps
-    write none: `gloo` through host memory, `nccl` from GPU to GPU, `ipc` within the one GPU that learner and engine share."""
-    transfer_timeout_seconds: PositiveFloat = 120.0
-    """A transfer that takes longer is given up, and the engines load the folder."""
+    """Disable compilation and CUDA graphs: starts faster, and is no slower for small models on CPUs."""
     start_timeout_seconds: PositiveFloat = 600.0
-    max_replacements: NonNegativeInt = 3
-    """How often the engine in one place may die and be replaced; the pool gives up where none is left."""
-    pressure: PressureConfig | None = None
-    """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
-    max_retakes: NonNegativeInt = 3
-    """How often one request may be taken up again by another engine because its own died."""
+    """Maximum time for an engine to start."""
+
+    @property
+    def total(self) -> int:
+        """Number of engines of all kinds."""
+        return self.count
 
     def longest_context(self, policy: Path) -> int | None:
         """The longest context in tokens: `max_model_len`, else what the policy in folder `policy` takes; None where neither says."""
@@ -131,13 +105,51 @@ class EngineConfig(Section):
         return "bfloat16" if self.gpus or cpu_has_bfloat16() else "float32"
 
     @model_validator(mode="after")
-    def _check_workers(self) -> EngineConfig:
+    def _check_workers(self) -> Self:
         if self.workers == "ray" and self.gpus < self.tensor_parallel:
             raise ValueError("engine.workers = ray needs engine.gpus = engine.tensor_parallel: on CPUs vLLM runs its workers as processes")
         return self
 
     @model_validator(mode="after")
-    def _check_transfer(self) -> EngineConfig:
+    def _check_gpus(self) -> Self:
+        if (self.gpus > 1 and self.gpus != self.tensor_parallel) or 0 < self.gpus < self.tensor_parallel > 1:
+            raise ValueError(
+                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
+            )
+        return self
+
+
+class EngineConfig(ServingEngineConfig):
+    """Engines that sample for a policy in training, and how new weights reach them."""
+
+    older: NonNegativeInt = 0
+    """Additional engines that hold an older policy, for `rl.older_share`."""
+    older_every: PositiveInt = 25
+    """Versions the older policy may lag behind before it is refreshed."""
+    adapter_rank: PositiveInt | None = None
+    """Serve LoRA adapters up to this rank, so that updates send adapters only; None sends merged weights."""
+    structured: bool = False
+    """Allow JSON schema constrained decoding; the engine then loads the tokenizer."""
+    sleep_level: Literal[0, 1, 2] = 0
+    """Memory released while the learner runs on the same card: 0 none, 1 offload weights to the host, 2 discard weights."""
+    updates: Literal["keep", "drain"] = "keep"
+    """On a weight update, running requests continue under the new weights (`keep`) or finish under the old ones first (`drain`)."""
+    transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
+    """Weight transfer: checkpoint folder (`files`), host memory (`gloo`), GPU to GPU (`nccl`), or within one shared GPU (`ipc`)."""
+    transfer_timeout_seconds: PositiveFloat = 120.0
+    """Maximum time for a weight transfer; engines then load the checkpoint folder instead."""
+    max_replacements: NonNegativeInt = 3
+    """Number of times that a crashed engine is replaced."""
+    pressure: PressureConfig | None = None
+    """Adapt concurrency to engine load, up to `rollout.concurrency`; None keeps it fixed."""
+
+    @property
+    def total(self) -> int:
+        """Number of engines of all kinds."""
+        return self.count + self.older
+
+    @model_validator(mode="after")
+    def _check_transfer(self) -> Self:
         if self.transfer in CUDA_TRANSFERS and self.gpus < (self.tensor_parallel if self.transfer == "nccl" else 0.01):
             raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or take files or gloo")
         if self.transfer == "ipc" and (self.count > 1 or self.tensor_parallel > 1):
@@ -145,15 +157,7 @@ class EngineConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_gpus(self) -> EngineConfig:
-        if (self.gpus > 1 and self.gpus != self.tensor_parallel) or 0 < self.gpus < self.tensor_parallel > 1:
-            raise ValueError(
-                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_adapters(self) -> EngineConfig:
+    def _check_adapters(self) -> Self:
         if self.adapter_rank is None:
             return self
         if self.adapter_rank > ADAPTER_RANKS[-1]:
@@ -167,7 +171,7 @@ class EngineConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_sleep(self) -> EngineConfig:
+    def _check_sleep(self) -> Self:
         if self.sleep_level == 2 and self.older:
             raise ValueError("engine.sleep_level = 2 loses weights, and those of an older policy (engine.older) come from nowhere: take 1")
         return self

@@ -27,6 +27,9 @@ from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
+MOST_RETAKES = 3
+"""Times that one request is moved to another engine because its own died."""
+
 
 class EnginePool:
     """A `Generator` made of engines. Everything runs in the event loop of `begin`."""
@@ -88,7 +91,7 @@ class EnginePool:
         """Continue a trajectory on its engine, or on another if that one dies.
 
         Raises:
-            EngineFault: the engine refuses the request, `max_retakes` engines died under it, or no engine is left.
+            EngineFault: the engine refuses the request, `MOST_RETAKES` engines died under it, or no engine is left.
         """
         context, retakes = tuple(prompt_ids), 0
         while True:
@@ -97,7 +100,7 @@ class EnginePool:
                 return await replica.generate(request_id, context, sampling, tuple(images))
             except EngineDead as error:
                 self._replace(replica)
-                if retakes == self._config.max_retakes:
+                if retakes == MOST_RETAKES:
                     raise EngineFault(f"given up after {retakes + 1} engines died under it: {error}") from error
                 retakes += 1
                 self._retaken += 1

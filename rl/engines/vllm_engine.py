@@ -26,6 +26,8 @@ from rl.policies.transfer import Adapters, PolicyFile, ReceivedPolicy, files_in,
 from rl.policies.vision import has_vision
 from rl.worker_death import own_process_died
 
+CACHE_BLOCK_TOKENS = 32
+"""Tokens per block of the KV cache; prefixes are shared in whole blocks."""
 SHUTDOWN_SECONDS = 1.0
 """Time for vLLM's process to end by itself."""
 DEATH_SECONDS = 0.5
@@ -360,7 +362,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         # vLLM writes placeholders of images by the tokenizer, and grammars are over its tokens.
         "skip_tokenizer_init": not (config.structured or has_vision(Path(policy_path))),
         "dtype": config.own_dtype,
-        "seed": config.seed,
+        "seed": 0,
         "tensor_parallel_size": config.tensor_parallel,
         "distributed_executor_backend": _executor(config),
         "max_model_len": config.max_model_len,
@@ -370,7 +372,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
         # The cache has its size; this is then only what must be free of the card when the engine starts.
         "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
-        "block_size": config.block_size,
+        "block_size": CACHE_BLOCK_TOKENS,
         "enable_prefix_caching": True,
         "structured_outputs_config": COMPACT if config.structured else None,
         "enforce_eager": config.enforce_eager,

@@ -10,40 +10,40 @@ from warehouse.settings import Section
 
 
 class EnvironmentLimits(Section):
-    """What the workers of an environment may use, and how many there are."""
+    """Workers of an environment."""
 
     workers: PositiveInt = 1
-    """Processes, each of which runs many environments side by side."""
+    """Worker processes, each running many environments."""
     cpus: NonNegativeFloat = 0.5
-    """What each worker reserves of Ray's CPUs."""
+    """Ray CPUs per worker."""
     gpus: NonNegativeFloat = 0
-    """What each worker reserves of Ray's GPUs."""
+    """Ray GPUs per worker."""
     memory_gib: PositiveFloat | None = None
-    """What each worker may allocate beyond what it starts with; the kernel refuses more, and the worker is replaced."""
+    """Memory limit per worker, enforced by the kernel."""
     step_timeout_seconds: PositiveFloat = 60.0
-    """A reset or a step that takes longer is a fault."""
+    """Timeout of a reset or step, after which it is a fault."""
     image: str | None = None
-    """Container image that the workers run in, with the same Python, Ray and this package; needs podman."""
+    """Container image of the workers, with the same Python, Ray and package; needs podman."""
 
 
 class EnvironmentKindConfig(EnvironmentLimits):
-    """One kind of environment, by the name that tasks call it by."""
+    """Settings of one kind of environment."""
 
     factory: str | None = None
-    """What makes it where that is not the name itself: a registered name, `module:attribute` or `file.py:attribute`."""
+    """Implementation: a registered name, `module:attribute` or `file.py:attribute`; None: the kind's own name."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the environment."""
+    """Options of the environment (docs/environments.md)."""
 
 
 class EnvironmentPoolConfig(EnvironmentLimits):
-    """Workers that environments run in. What stands here holds for each kind that does not say otherwise for itself."""
+    """Environment workers; defaults for all kinds."""
 
     kinds: dict[str, EnvironmentKindConfig] = Field(default_factory=dict)
-    """Kinds with settings of their own, by name."""
+    """Settings by kind of environment."""
     fault_window: PositiveInt = 32
-    """How many of the last trajectories of an environment, or calls of a tool, the health gate looks at."""
+    """Recent trajectories or tool calls that the circuit breaker considers."""
     max_fault_share: float = Field(default=0.5, ge=0, le=1)
-    """Rollouts stop where more of them were faults; 1 switches the gate off."""
+    """Share of faults above which rollouts stop; 1 disables the circuit breaker."""
 
     def kind(self, name: str) -> EnvironmentKindConfig:
         """The settings of the environment called `name`."""

@@ -1,12 +1,8 @@
-"""The configuration of whatever learns: AdamW or Muon, precision, attention, adapters, and the processes that it learns in.
+"""Settings of the learner: optimizer, precision, attention, adapters, processes, and those of reinforcement learning.
 
-The configuration of reinforcement learning: estimator, loss, filters, critic, replay and the metric monitor.
-
-Which stage of a step computes in which precision, and what follows from it for reinforcement learning.
-
-Log-probabilities of engine and learner agree to some 1e-5 where both compute in float32, and to a few hundredths where either computes in
-bfloat16. So a check of the engines' weights has a bound of its own for each, and where the two differ the rollouts are those of a slightly
-other policy, which truncated importance sampling accounts for.
+Engine and learner log-probabilities agree to about 1e-5 when both compute in float32, and to a few hundredths when either computes in
+bfloat16. Checks of the engines' weights have separate bounds for each case, and where precisions differ, truncated importance sampling
+corrects for it.
 """
 
 from __future__ import annotations
@@ -26,17 +22,16 @@ from warehouse.settings import Section
 
 
 class LearnerConfig(Section):
-    """Where a stage learns: in the process that runs it, or on Ray actors that share each step."""
+    """Where a stage trains: in its own process, or on Ray actors that share each step."""
 
     workers: PositiveInt = 1
-    """Processes; from 2 on they are Ray's, joined by gloo on CPUs and by NCCL on GPUs, and see the same folders as this one."""
+    """Data-parallel processes; from 2 on Ray actors, which need a shared file system."""
     cpus: PositiveFloat = 0.5
-    """What each worker reserves of Ray's CPUs."""
+    """Ray CPUs per worker."""
     gpus: float = Field(default=0, ge=0, le=1)
-    """What each worker reserves of Ray's GPUs, and the only GPU that it computes on: 0 learns on CPUs, whatever the machine has. Less than
-    1 is a share of a card, which engines may have the rest of. With any, also a single worker is Ray's."""
+    """Ray GPUs per worker: 0 trains on CPUs, less than 1 shares the card with engines."""
     sharded: bool = False
-    """FSDP: each worker keeps a part of weights, gradients and optimiser, not the whole of them."""
+    """Shard weights, gradients and optimizer state (FSDP)."""
 
     @property
     def on_ray(self) -> bool:
@@ -53,60 +48,59 @@ class LearnerConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters, which are trained in the place of the weights. arXiv 2106.09685."""
+    """LoRA adapters trained instead of the weights (arXiv 2106.09685)."""
 
     rank: PositiveInt = 16
+    """Rank of the adapters."""
     alpha: PositiveInt = 32
-    """The adapters' product counts alpha / rank times."""
+    """Scale of the adapters: alpha / rank."""
     layers: tuple[str, ...] = ()
-    """Ends of the names of the linear layers that get one, such as `q_proj`; none given is all but the head."""
+    """Target modules by suffix, such as `q_proj`; empty: all linear layers but the head."""
 
 
 Tracker = Literal["trackio", "wandb", "tensorboard", "mlflow"]
 
 
 class OptimizerConfig(Section):
-    """How weights are changed: AdamW or Muon under warmup, constant rate, decay."""
+    """Optimizer, schedule, precision and checkpoints."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For small policies,
-    whose learner is not sharded."""
+    """`muon` trains hidden matrices with Muon and the rest with AdamW; it needs an unsharded learner."""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    """Peak learning rate."""
     muon_learning_rate: float = Field(default=0.02, gt=0, le=1)
-    """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
+    """Learning rate of the hidden matrices under `muon`."""
     warmup_steps: NonNegativeInt = 20
+    """Steps of linear warmup."""
     decay_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the steps, at the end, in which the rate falls linearly to nothing."""
+    """Share of the steps, at the end, with linear decay to 0."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's beta1."""
     beta2: float = Field(default=0.98, ge=0, lt=1)
+    """AdamW's beta2."""
     weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay."""
     max_grad_norm: PositiveFloat = 1.0
+    """Gradient clipping norm."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, and on a CPU that has it unless the
-    policy is small; else float32."""
+    """Compute precision over float32 weights; `auto`: bfloat16 where the hardware has it (on CPUs for larger policies only)."""
     attn_implementation: Literal["auto", "varlen", "flash_attention_2", "flash_attention_3", "flex_attention", "sdpa", "eager"] = "auto"
-    """What computes attention. All but the last two join the sequences of a pass into one row, without padding and without a mask of tokens
-    times tokens: `varlen` by torch's own kernel, or sequence by sequence on CPUs. `auto`: FlashAttention where it is installed, else
-    `varlen`; what the model was loaded with for those that `varlen` is not the attention of."""
+    """Attention kernel; `auto`: FlashAttention if installed, else torch's `varlen`, else the model's own. `sdpa` and `eager` pad."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
+    """Recompute activations in the backward pass: less memory, about 20 % more time."""
     activation_offloading: bool = False
-    """Keep what the backward pass needs of the forward pass in the host's memory. With `gradient_checkpointing` that is one state for each
-    layer and token, for contexts that the card has no room for."""
+    """Keep activations in host memory, for contexts too long for the card."""
     learner: LearnerConfig = LearnerConfig()
     lora: LoraConfig | None = None
-    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights. Embeddings stay as they are:
-    tags that the dialect adds to a model's vocabulary must have been trained in a stage before."""
+    """Train adapters, merged when a policy is written; None trains the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
     save_minutes: PositiveFloat | None = None
-    """Minutes after which a checkpoint is due as well, behind the step that is under way; None: by steps alone."""
+    """Also checkpoint after this many minutes; None: by steps only."""
     policy_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the policy that a stage leaves is stored in. Checkpoints keep the float32 weights that are trained, so a stage that is resumed
-    loses nothing; the stage after it begins from what is stored."""
+    """Dtype of the stored policy; checkpoints keep float32."""
     trackers: tuple[Tracker, ...] = ()
-    """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
-    the tracker's own environment variables say otherwise."""
+    """Experiment trackers in addition to the lake; offline in the home's folder `trackers` unless their environment variables differ."""
 
     @model_validator(mode="after")
     def _check_optimizer(self) -> OptimizerConfig:
@@ -139,21 +133,20 @@ CRITICS = frozenset({"gae", "bilevel_gae", "vtrace"})
 
 
 class FilterConfig(Section):
-    """What is sampled and not trained on. It stays in the lake, and each drop is a row of `failures`."""
+    """Sampled trajectories that are not trained on; each is a row of `failures`."""
 
     overlong: bool = False
-    """Leave out trajectories that a limit of tokens, turns or time ended before they answered. DAPO, arXiv 2503.14476, §3.4."""
+    """Drop trajectories that a limit ended before they answered (DAPO, arXiv 2503.14476, §3.4)."""
     void_turns: bool = False
-    """Leave out trajectories with a turn that holds neither a call nor an answer. SimpleTIR, arXiv 2509.02479."""
+    """Drop trajectories with a turn that has neither call nor answer (SimpleTIR, arXiv 2509.02479)."""
     variance: bool = False
-    """Leave out groups whose rewards are all equal: they have no gradient, and now no part in the means of the loss either."""
+    """Drop groups whose rewards are all equal."""
     uncertain_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of the tasks, those with the largest deviation of rewards, that is trained on. StarPO-S (RAGEN, arXiv 2504.20073, §4)."""
+    """Share of the tasks to train on, by standard deviation of rewards (StarPO-S, arXiv 2504.20073, §4)."""
     refills: NonNegativeInt = 0
-    """How many times at most further tasks are sampled until a step has all its groups with variance. DAPO's dynamic sampling, §3.2."""
+    """Maximum rounds of further sampling until a step has all its groups with variance (DAPO's dynamic sampling, §3.2)."""
     oversampling: float = Field(default=1.0, ge=1)
-    """How many times the groups of a step are sampled at once at most, where lately so many had no variance; all that have are trained on.
-    Side by side they take less time than `refills`, which come one after the other, and those that run ahead none of the learner's."""
+    """Maximum factor by which a step samples more groups at once, adapted to the recent share with variance; faster than `refills`."""
 
     def most_groups(self, wanted: int) -> int:
         """The most groups that a step may sample to have `wanted` with variance."""
@@ -161,43 +154,45 @@ class FilterConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic, where `rl.estimator` is `gae`, `bilevel_gae` or `vtrace`: PPO."""
+    """The critic of the estimators `gae`, `bilevel_gae` and `vtrace` (PPO)."""
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    """Learning rate of the critic."""
     discount: float = Field(default=1.0, gt=0, le=1)
-    """γ, from one token of the policy to its next."""
+    """γ, per action token."""
     decay: float = Field(default=1.0, ge=0, le=1)
-    """λ of generalised advantage estimation."""
+    """λ of generalized advantage estimation."""
     turn_discount: float = Field(default=0.95, gt=0, le=1)
-    """Γ of `bilevel_gae`, from turn to turn."""
+    """γ per turn in `bilevel_gae`."""
     trust: PositiveFloat = 1.0
-    """ρ̄ of `vtrace`: the highest ratio to what sampled a token that its reward and value are weighed by."""
+    """ρ̄ of `vtrace`: maximum importance ratio of a token's temporal difference."""
     trace: PositiveFloat = 1.0
-    """c̄ of `vtrace`: the highest ratio that a difference is carried back over a token by."""
+    """c̄ of `vtrace`: maximum importance ratio of the trace."""
     trunk_gradient: NonNegativeFloat = 0.0
-    """How much of the gradient of the values' loss goes into the layers that they share with the policy: with 0 the policy learns from its
-    own loss alone; 0.5 is how PPO's own code weighs it. None goes there while the critic warms up."""
+    """Share of the value loss's gradient that reaches the layers shared with the policy; PPO's code uses 0.5."""
     clip: PositiveFloat = 0.2
-    """How far a value may move from what it was when the step was collected before its gradient stops."""
+    """Clip range of values."""
     warmup_steps: NonNegativeInt = 5
-    """Steps at the start in which the critic learns and the policy does not."""
+    """Initial steps that train the critic only."""
 
 
 class CorrectionConfig(Section):
-    """What is done about tokens that an older policy sampled, by the ratio π / μ of the learner before the step to what sampled them."""
+    """Importance correction of off-policy tokens, by the ratio π / μ of learner to sampler."""
 
     weights: Literal["auto", "none", "truncated", "masked"] = "auto"
-    """Weigh advantages by min(ratio, `above`), or by the ratio within [`below`, `above`] and 0 outside. The loss's own ratio and clip are
-    then against the learner before the step; without weights they are against what sampled. `auto` is truncated where engine and learner
-    compute in different precision, and none elsewhere."""
+    """Weight advantages by the ratio, truncated at `above` or masked outside [`below`, `above`]; `auto`: truncated if precisions differ."""
     level: Literal["token", "sequence", "mean"] = "token"
-    """The ratio of each token, of its whole trajectory, or the geometric mean of that over the trajectory's tokens."""
+    """Ratio per token, per trajectory, or its geometric mean over the trajectory's tokens."""
     below: float = Field(default=0.5, ge=0)
+    """Lower bound of the ratio."""
     above: PositiveFloat = 2.0
+    """Upper bound of the ratio."""
     reject: Literal["token", "sequence", "mean"] | None = None
-    """Take tokens, or whole trajectories, whose ratio lies outside the bounds below out of the loss and of its means."""
+    """Remove tokens or trajectories outside the reject bounds from the loss."""
     reject_below: float = Field(default=0.5, ge=0)
+    """Lower reject bound."""
     reject_above: PositiveFloat = 2.0
+    """Upper reject bound."""
 
     @property
     def needed(self) -> bool:
@@ -206,18 +201,16 @@ class CorrectionConfig(Section):
 
 
 class ReplayConfig(Section):
-    """The buffer of trajectories between rollouts and learner. Its groups are the trajectories of one task, taken as a whole."""
+    """The buffer of groups, the trajectories of one task, between rollouts and learner."""
 
     max_staleness: NonNegativeInt = 2
-    """How many versions of the weights a group may be behind when it is trained on, by the version that it was begun under."""
+    """Maximum age of a group in weight versions."""
     stale: Literal["drop", "wait"] = "drop"
-    """With `asynchronous`. `drop`: groups are taken as they end, and those that have become too old are dropped and sampled anew.
-    `wait`: the learner waits for those that would become too old; none is dropped."""
+    """In asynchronous mode, drop and resample stale groups, or have the learner wait for groups about to become stale."""
     capacity: PositiveInt | None = None
-    """Groups under way or waiting; None: as many as can be trained on before they are too old. Of those that were trained on, so many
-    are kept for `reuse`."""
+    """Maximum groups running or waiting; None: as many as can be used before they are stale."""
     reuse: float = Field(default=0.0, ge=0, lt=1)
-    """Share of a step's groups that were trained on before, so that as many fewer are sampled. Give it an `rl.correction`."""
+    """Share of a step's groups that are reused; that many fewer are sampled. Combine with `rl.correction`."""
 
     def groups(self, per_step: int) -> int:
         """How many groups may be under way or waiting: what can be trained on in time, or `capacity`."""
@@ -226,18 +219,20 @@ class ReplayConfig(Section):
 
 
 class MetricLimit(Section):
-    """How far a metric of a step may go. Without a bound it must only be a finite number, as every one must."""
+    """Bounds of a step's metric; without any it must only be finite."""
 
     sign: str
-    """Name of a figure of the step, such as `grad_norm` or `clip_ratio/region_mean`."""
+    """Metric name, such as `grad_norm`."""
     below: float | None = None
+    """Act when the metric is below."""
     above: float | None = None
+    """Act when the metric is above."""
     falls: PositiveFloat | None = None
-    """It may not fall by more than this below the highest value that it has had."""
+    """Act when the metric falls this far below its maximum so far."""
     steps: PositiveInt = 1
-    """Steps in a row that it must be so."""
+    """Consecutive steps before acting."""
     then: Literal["warn", "pause", "stop"] = "warn"
-    """`pause` ends the run behind a checkpoint from which the same command goes on; `stop` ends it as failed."""
+    """`warn`; `pause`: end the run at a resumable checkpoint; `stop`: fail the run."""
 
 
 DEFAULT_LIMITS = (
@@ -257,57 +252,60 @@ DEFAULT_LIMITS = (
 
 
 class MonitorConfig(Section):
-    """The metrics that are watched while a policy learns."""
+    """Metric limits and diagnostics of RL."""
 
     limits: tuple[MetricLimit, ...] = DEFAULT_LIMITS
+    """Limits on metrics."""
     weight_difference: PositiveFloat | None = None
-    """After each update of the weights every engine continues one prompt, and the learner scores what it wrote: the mean difference of
-    log-probabilities, in nats, above which the run stops. None: 0.001 where both compute in float32, else 0.2."""
+    """Maximum mean difference of engine and learner log-probabilities after a weight update; None: 0.001 in float32, else 0.2."""
     information_tasks: NonNegativeInt = 4
-    """Tasks of a step whose first actions are scored under each other's prompts, the square of it in forward passes; 0 is none."""
+    """Tasks per step whose first actions are scored under each other's prompts, for `prompt_information`; 0 disables it."""
 
 
 class ReinforceConfig(OptimizerConfig):
     """Policy optimisation on groups of trajectories."""
 
     steps: PositiveInt = 100
+    """Number of RL steps."""
     tasks_per_step: PositiveInt = 12
+    """Groups per step."""
     samples_per_task: int = Field(default=8, ge=2)
-    """Trajectories of one task: the group that advantages are taken within."""
+    """Group size: trajectories per task."""
     learning_rate: float = Field(default=3e-4, gt=0, le=1)
     warmup_steps: NonNegativeInt = 0
-    """With any, the rate of the first step is 0 and its trajectories are wasted."""
+    """Steps of linear warmup; the first then has learning rate 0."""
     decay_share: float = Field(default=0.0, ge=0, le=1)
     save_every: PositiveInt = 10
     estimator: EstimatorName = "grpo"
-    """How rewards become advantages: docs/learning.md has the table."""
+    """Advantage estimator (docs/learning.md)."""
     loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
+    """Policy loss of TRL."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence` with the loss `grpo` is GSPO."""
+    """Importance ratio per token or sequence; `sequence` with `loss_type = "grpo"` is GSPO."""
     clip_low: PositiveFloat = 0.2
+    """Lower clip range of the ratio."""
     clip_high: PositiveFloat = 0.28
-    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
+    """Upper clip range of the ratio; for `cispo` the maximum ratio itself."""
     beta: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the policy that training began with."""
+    """Weight of the KL penalty to the initial policy."""
     entropy_bonus: NonNegativeFloat = 0.0
-    """Weight of the mean entropy over the step's action tokens, in nats, which is taken from the loss."""
+    """Weight of the entropy bonus, in nats."""
     mode: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
-    """Rollouts and learner take turns; or the rollouts of a step run while the learner updates on the step before; or rollouts never stop,
-    new weights reach them on their way, and the learner takes what is there and not too old."""
+    """Rollouts and learner alternate, overlap by one step, or run continuously with bounded staleness (`rl.replay`)."""
     older_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the actions that an older policy samples, of `rollout.engine.older`: AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    """Share of actions sampled by `rollout.engine.older` (cross-policy sampling of AgentRL, arXiv 2510.04206)."""
     replay: ReplayConfig = ReplayConfig()
     correction: CorrectionConfig = CorrectionConfig()
     epochs: PositiveInt = 1
-    """Optimiser steps on the trajectories of one step."""
+    """Optimizer steps per RL step."""
     mask_observations: bool = True
-    """Leave the tokens of observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
+    """Exclude observations from the loss; False only for ablations."""
     temperature: Temperature = Field(default=1.0, gt=0)
-    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
+    """Sampling temperature."""
     trajectories_per_pass: PositiveInt = 16
-    """Trajectories that go through the model at once."""
+    """Micro-batch size in trajectories."""
     max_completion_tokens: PositiveInt = 512
-    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
+    """Normalization length of `dr_grpo`."""
     filters: FilterConfig = FilterConfig()
     rewards: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()

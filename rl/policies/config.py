@@ -1,10 +1,10 @@
-"""The configuration of the first policy."""
+"""Settings of the initial policy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from warehouse.settings import Section
 
@@ -13,28 +13,26 @@ PACKAGED = Path(__file__).parent / "packaged"
 
 
 class PolicyConfig(Section):
-    """What the first policy is: a local Hugging Face path, one that comes with the package, or a small Qwen3 from scratch."""
+    """The initial policy: a model folder, a packaged policy, or a small Qwen3 from scratch."""
 
     path: str | None = None
-    """Folder of a causal language model with its tokenizer, or the name of a policy of the package, such as `reader`; the sizes below
-    then have no effect."""
+    """Folder of a causal language model, or a packaged policy such as `reader`; None: from scratch, with the sizes below."""
     layers: PositiveInt = 4
+    """Number of layers."""
     width: PositiveInt = 128
-    """Size of the hidden states."""
+    """Hidden size."""
     heads: PositiveInt = 8
-    """Many small heads learn to look up a fact sooner: with 4 of them a policy of this size had not after a million tokens."""
+    """Attention heads; many small heads learn to look up facts sooner."""
     key_value_heads: PositiveInt = 8
-    """Divides `heads`; fewer than `heads` is grouped-query attention."""
+    """Key-value heads, a divisor of `heads`."""
     head_size: PositiveInt = 32
-    """Width of a head; vLLM on CPUs takes 32, 64 and more."""
+    """Head size; vLLM on CPUs needs at least 32."""
     intermediate_size: PositiveInt = 256
+    """Feed-forward size."""
     vocabulary_size: PositiveInt = 1500
-    tied_embeddings: bool = True
-    initializer_range: PositiveFloat = 0.06
-    """Standard deviation of the initial weights. With the usual 0.02 a model of this size does not learn to copy in time."""
+    """Size of the trained tokenizer."""
     max_position_embeddings: PositiveInt = 1024
-    rope_theta: PositiveFloat = 1000.0
-    """Base of the rotary positions. The usual 10,000 spends half of a small head on distances that its contexts do not have."""
+    """Context length."""
 
     @property
     def folder(self) -> Path | None:

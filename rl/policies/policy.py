@@ -31,6 +31,10 @@ from rl.policies.tokenization import add_tags, build_tokenizer, set_padding
 from rl.policies.vision import has_vision
 from warehouse.errors import RequestError
 
+INITIALIZER_RANGE = 0.06
+"""Standard deviation of the initial weights; with the usual 0.02 a model of a million parameters does not learn to copy in time."""
+ROPE_THETA = 1000.0
+"""Base of the rotary positions; 10,000 spends half of a small head on distances that short contexts do not have."""
 PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 """The files that may configure the processor of a policy of text and images; older models have fewer of them."""
 
@@ -149,10 +153,10 @@ def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
         num_attention_heads=config.heads,
         num_key_value_heads=config.key_value_heads,
         head_dim=config.head_size,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         max_position_embeddings=config.max_position_embeddings,
-        initializer_range=config.initializer_range,
-        tie_word_embeddings=config.tied_embeddings,
+        initializer_range=INITIALIZER_RANGE,
+        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -1,4 +1,4 @@
-"""The configuration of dialects."""
+"""Settings of dialects."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from warehouse.settings import Section
 
 
 class DialectConfig(Section):
-    """How prompts, actions and observations stand in tokens."""
+    """How prompts, actions and observations appear in tokens."""
 
     kind: str = "chat"
-    """`tags`, `chat`, or `module:attribute`: a factory that takes the policy's tokenizer and `options`."""
+    """`tags`, `chat`, or `module:attribute`, a factory called with tokenizer and `options`."""
     template: str = "own"
-    """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, `chatml_tools`, or a file."""
+    """`chat`: the tokenizer's `own` template, TRL's `training` variant of it, `chatml_tools`, or a file."""
     system: str | None = None
-    """Of `chat`: the system's message; None is whatever the template does without one."""
+    """`chat`: system message; None: the template's default."""
     introduce: bool | None = None
-    """Of `tags`: whether the prompt says what the tags are and which tools there are; None: unless the policy is from scratch."""
+    """`tags`: explain tags and tools in the prompt; None: unless the policy is from scratch."""
     variables: dict[str, Any] = Field(default_factory=dict)
-    """Of `chat`: what the template is given, such as `enable_thinking = false`."""
+    """`chat`: template variables, such as `enable_thinking = false`."""
     today: date = date(2025, 1, 1)
-    """Of `chat`: the date that templates are told which ask for it, so that a prompt is the same on every day."""
+    """`chat`: the fixed date for templates that use one."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of a dialect of one's own: whatever it takes."""
+    """Options of a custom dialect."""

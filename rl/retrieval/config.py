@@ -1,4 +1,4 @@
-"""The configuration of how documents are found."""
+"""Settings of document search."""
 
 from __future__ import annotations
 
@@ -11,47 +11,41 @@ from warehouse.settings import Section
 
 
 class ImperfectSearchConfig(Section):
-    """A search that is as imperfect as the world's, over any corpus (`rl/retrieval/imperfect.py`).
-
-    What becomes of a search follows from `seed` and the words of the query: the same query has the same answer at all times and in all
-    samples of a task, and a query in other words is another draw. `QUERY page 2` asks for what comes next.
-    """
+    """A deliberately imperfect search (`rl/retrieval/imperfect.py`), deterministic in `seed` and the query's words."""
 
     seed: NonNegativeInt = 0
+    """Seed of the imperfections."""
     displaced: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the queries whose best document comes second or third."""
+    """Share of queries whose best document ranks second or third."""
     namesakes: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the documents whose title another one bears too, about something else; it stands before a displaced document."""
+    """Share of documents with a namesake about something else, which ranks before a displaced document."""
     stubs: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the documents that also are there without half of what they state; such a stub stands before a displaced document."""
+    """Share of documents with a stub that lacks half of their facts, which ranks before a displaced document."""
     empty: float = Field(default=0.0, ge=0.0, le=0.5)
-    """Share of the queries that find nothing."""
+    """Share of queries without results."""
     foreign: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the documents that are found among what pages bring beside their text: menus, notices, advertisements, codes."""
+    """Share of documents cluttered with menus, notices, advertisements and codes."""
 
 
 class SearchConfig(Section):
-    """How documents are found."""
+    """Document search."""
 
     by: Literal["words", "vectors"] = "words"
-    """`words` is BM25; `vectors` compares embeddings of query and documents, which needs `encoder`."""
+    """BM25 (`words`) or embeddings (`vectors`, which needs `encoder`)."""
     encoder: str | None = None
-    """Folder of the model that makes embeddings."""
+    """Folder of the embedding model."""
     library: Literal["sentence_transformers", "transformers"] = "sentence_transformers"
-    """What runs the encoder. `transformers` takes the mean of the last layer's states over the text, as E5 models want it."""
+    """Library of the encoder; `transformers` uses mean pooling, for E5."""
     query_prefix: str = ""
-    """Put before each query; `query: ` for E5."""
+    """Prefix of queries, such as `query: ` for E5."""
     document_prefix: str = ""
-    """Put before each document; `passage: ` for E5."""
+    """Prefix of documents, such as `passage: ` for E5."""
     device: str = Field(default="cpu", pattern=DEVICE_NAME)
-    """Where the encoder computes. With `cuda`, documents are encoded on this process's GPU and queries on that which the environment's
-    workers have reserved, such as `rollout.environments.kinds.search.gpus`."""
-    batch: PositiveInt = 64
-    """Texts that go through the encoder at once."""
+    """Device of the encoder; for `cuda` also reserve `rollout.environments.kinds.search.gpus`."""
     max_tokens: PositiveInt = 256
-    """Longer texts are cut off at the right."""
+    """Maximum tokens per text; longer ones are truncated on the right."""
     imperfect: ImperfectSearchConfig | None = None
-    """What rollouts find is not at once what they look for; None: every search brings the best documents."""
+    """Make the search of rollouts imperfect."""
 
     @model_validator(mode="after")
     def _check_encoder(self) -> SearchConfig:

@@ -24,6 +24,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Document
 
 Vectors = NDArray[np.float32]
+ENCODER_BATCH = 64
 
 
 class Encoder(Protocol):
@@ -166,4 +167,4 @@ def _make_encoder(config: SearchConfig) -> Encoder:
     if not (folder / "config.json").is_file():
         raise RequestError(f"rollout.search.encoder = {str(folder)!r} holds no model: there is no config.json in it.")
     kind = TransformersEncoder if config.library == "transformers" else SentenceTransformersEncoder
-    return kind(str(folder.resolve()), config.batch, config.max_tokens, config.device)
+    return kind(str(folder.resolve()), ENCODER_BATCH, config.max_tokens, config.device)

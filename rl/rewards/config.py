@@ -1,4 +1,4 @@
-"""`[rl.rewards]`: which verifier judges what RL trains on, and which reward functions count how much."""
+"""Settings of rewards: the verifier of RL, and the weights of reward functions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ TURN_JUDGE = "turn_judge"
 
 
 class RewardConfig(Section):
-    """What a trajectory earns: the sum of its parts, each times its weight."""
+    """Reward of a trajectory: a weighted sum of reward functions."""
 
     preset: Literal["outcome", "retool", "search_r1", "search_r1_format"] = "outcome"
-    """`outcome` and `search_r1` are the verifier's value, `retool` is +1 or -1, `search_r1_format` the ladder over answer and format."""
+    """Verifier's value (`outcome`, `search_r1`), +1 or -1 (`retool`), or a scale over answer and format (`search_r1_format`)."""
     parts: dict[str, float] = Field(default_factory=dict)
-    """Weights of further reward functions by name, `module:attribute` or `file.py:attribute`; laid over the preset's, 0 takes one out."""
+    """Weights of reward functions by name, `module:attribute` or `file.py:attribute`, over the preset's; 0 removes one."""
     length_tokens: PositiveInt = 512
-    """The number of action tokens at which the part `length` comes to -1."""
+    """Action tokens at which the part `length` reaches -1."""
     verifier: str | None = None
-    """The verifier that RL trains on, where a task names none of its own: a kind, `judge`, or code of your own; None is
-    `evaluation.verifier`."""
+    """Default verifier of RL; None: `evaluation.verifier`."""
 
     @property
     def judges_turns(self) -> bool:

@@ -1,4 +1,4 @@
-"""The configuration of rollouts: what trajectories may use, and what they run on."""
+"""Settings of rollouts: limits of trajectories, and what they run on."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ from warehouse.settings import Section
 
 
 class Limits(Section):
-    """What one trajectory may use; a trajectory that a limit ends bears the limit's name as its stop reason.
-
-    Its number of turns is the horizon of its request. Training takes what was sampled and appended here, and cuts nothing again.
-    """
+    """Limits of one trajectory; the one that ends it is its stop reason. Training truncates nothing further."""
 
     max_action_tokens: PositiveInt = 48
-    """Tokens of one action, thought and tags included; what is longer is an action that cannot be read."""
+    """Maximum tokens per action; a longer action is unreadable."""
     max_total_action_tokens: PositiveInt | None = None
-    """Tokens of all actions together."""
+    """Maximum tokens of all actions."""
     max_observation_tokens: int = Field(default=160, ge=8)
-    """Tokens of one observation, tags and the mark of truncation included; what a chat template writes around it comes on top."""
+    """Maximum tokens per observation, without the chat template around it."""
     max_total_observation_tokens: PositiveInt | None = None
-    """Tokens of all observations together, with what stands around them."""
+    """Maximum tokens of all observations, template included."""
     max_context_tokens: PositiveInt = 1024
-    """Tokens of prompt, actions and observations together."""
+    """Maximum tokens of prompt, actions and observations."""
     max_seconds: PositiveFloat | None = None
-    """Wall time from the reset of the environment on; a trajectory that comes to it is stopped where it is, and is no fault."""
+    """Maximum wall time of a trajectory, which then ends as truncated."""
     truncate: Literal["right", "left", "middle"] = "right"
-    """Where an observation that is too long is cut off; a marker stands there."""
+    """Side on which long observations are truncated."""
     temperature: Temperature = 1.0
+    """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus sampling; must be 1 for RL."""
 
 
 class RolloutConfig(Section):
-    """Rollouts: what trajectories may use, and what they run on."""
+    """Rollouts: limits of trajectories, and what they run on."""
 
     limits: Limits = Limits()
     loop: str = "react"
-    """The agent loop of tasks that name none: a name, `module:attribute` or `file.py:attribute`."""
+    """Default agent loop: a name, `module:attribute` or `file.py:attribute`."""
     loops: dict[str, str] = Field(default_factory=dict)
-    """Agent loops of one's own by the names that tasks call them by, each `module:attribute` or `file.py:attribute`."""
+    """Custom agent loops by name, each `module:attribute` or `file.py:attribute`."""
     dialect: str = "tags"
-    """The dialect of tasks that name none: `tags`, `chat`, or one of `dialects`."""
+    """Default dialect: `tags`, `chat`, or one of `dialects`."""
     dialects: dict[str, DialectConfig] = Field(default_factory=dict)
-    """Further dialects by the names that tasks call them by."""
+    """Custom dialects by name."""
     concurrency: PositiveInt = 256
-    """Trajectories side by side."""
+    """Maximum concurrent trajectories."""
     engine: EngineConfig = EngineConfig()
     environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
     search: SearchConfig = SearchConfig()

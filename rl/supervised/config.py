@@ -1,4 +1,4 @@
-"""The configuration of the supervised stages: continual pre-training and SFT, and whose text they read."""
+"""Settings of the supervised stages, CPT and SFT, and of the examples they train on."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ from warehouse.settings import Section
 
 
 class SupervisedConfig(OptimizerConfig):
-    """Training on examples: how much of them at a time, and for how long."""
+    """Training on packed examples: batch sizes and duration."""
 
     row_tokens: PositiveInt = 256
-    """Tokens of a packed row; a longer example stands in a row of its own. Wider rows cost more, for attention is quadratic in them."""
+    """Tokens per packed row; a longer example gets its own row."""
     max_example_tokens: PositiveInt = 1024
-    """Longer examples are left out and counted: a cut one would teach to stop in the middle."""
+    """Longer examples are dropped and counted."""
     rows_per_step: PositiveInt = 6
+    """Batch size of an optimizer step, in rows."""
     rows_per_pass: PositiveInt = 6
-    """Rows that go through the model at once; divides `rows_per_step`."""
+    """Micro-batch size in rows; divides `rows_per_step`."""
     epochs: PositiveFloat = 1.0
+    """Passes over the examples."""
     max_tokens: PositiveInt | None = None
-    """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
+    """Maximum training tokens, padding included."""
     log_every: PositiveInt = 10
-    """Steps between figures."""
+    """Steps between metrics."""
     held_out_share: float = Field(default=0.0, ge=0, lt=0.5)
-    """Share of the examples that is not trained on; their loss is measured at each checkpoint. 0: none, and no early stop."""
+    """Share of examples held out to measure the loss at each checkpoint; 0 disables early stopping."""
     patience: PositiveInt = 3
-    """Checkpoints in a row without a lower held-out loss that end the training; the policy is then that of the lowest."""
+    """Checkpoints without a lower held-out loss before early stopping; the best checkpoint is kept."""
 
     def steps_of_epochs(self, steps: int) -> int:
-        """The optimiser's steps of all epochs, where one has `steps`; what binary fractions are off by is none."""
+        """Optimizer steps of all epochs, given the `steps` of one; rounded to absorb binary fractions."""
         return math.ceil(round(self.epochs * steps, 6))
 
 
 class GeneralTextConfig(Section):
-    """Ordinary text that is read among the agentic one, against forgetting."""
+    """General text mixed into CPT against forgetting."""
 
     path: Path
-    """A file of rows (.jsonl, .parquet, .csv, .tsv), a folder that `datasets` has saved, or one of Markdown and plain text."""
+    """A file of rows (.jsonl, .parquet, .csv, .tsv), a folder saved by `datasets`, or a folder of Markdown and text."""
     column: str = "text"
-    """Where rows have their text."""
+    """Column that holds the text."""
     share: float = Field(default=0.05, gt=0, lt=1)
-    """Share of the tokens of each stage that are general text, as far as there is so much."""
+    """Share of general text in the tokens of each stage."""
     held_out: PositiveInt = 50
-    """Texts that are never trained on: their loss is measured before and after."""
+    """Texts held out to measure forgetting."""
 
 
 PretrainingText = Literal["fas", "has", "documents", "again"]
 
 
 class CptConfig(SupervisedConfig):
-    """Continual pre-training; the rate is that of a small policy from scratch."""
+    """Continual pre-training. The default learning rate suits a small policy from scratch."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     sources: tuple[PretrainingText, ...] = Field(default=("fas", "has", "documents"), alias="from", min_length=1)
-    """What it reads: plans and reasoning (`synth.fas`), decision records of earlier turns' trajectories (`synth.has`), documents
-    (`synth.documents`), or what the first turn read, again. What is not named is not made."""
+    """Sources: plans and reasoning (`fas`), decision records of earlier runs (`has`), `documents`, the first iteration's text (`again`)."""
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
     contexts: tuple[PositiveInt, ...] = ()
-    """Tokens of the longest example, and of a row, of each stage in turn; a stage reads what the one before could not hold. Empty: one
-    stage, by `row_tokens` and `max_example_tokens`."""
+    """Context lengths of successive stages, each reading the examples too long for the last; empty: one stage."""
     general: GeneralTextConfig | None = None
+    """General text to mix in."""
 
     @model_validator(mode="after")
     def _check_contexts(self) -> CptConfig:
@@ -76,65 +77,68 @@ class CptConfig(SupervisedConfig):
 
 
 class ToolMapping(Section):
-    """What a tool of somebody else's runs is called here."""
+    """Mapping of a tool in stored runs to one of ours."""
 
     name: str
-    """One of the tools on offer; an empty name takes the runs that call it out."""
+    """Our tool; empty drops the runs that call it."""
     arguments: dict[str, str] = Field(default_factory=dict)
-    """Our name of each argument by theirs; what is not named keeps its name."""
+    """Our argument names by theirs; others keep their names."""
 
 
 class StoredRunsConfig(Section):
-    """Which stored trajectories become examples, of the imported ones or of all."""
+    """Stored trajectories that become examples."""
 
     where: str = "TRUE"
     """SQL condition on the table `trajectories`."""
     tools: dict[str, ToolMapping] = Field(default_factory=dict)
-    """Our tools by theirs. Without any, runs keep their own tools, and examples offer these."""
+    """Our tools by theirs; empty: examples offer the runs' own tools."""
     unjudged: Literal["drop", "keep"] = "drop"
-    """Runs without a verdict; failures and invalid ones are never taken."""
+    """Drop or keep runs without a verdict; failures and invalid runs are always dropped."""
     per_task: PositiveInt = 1
-    """Examples of one task at most, the shortest runs first."""
+    """Maximum examples per task, shortest runs first."""
     count: PositiveInt | None = None
-    """Examples at most, drawn at random; None: all."""
+    """Maximum examples, sampled at random; None: all."""
 
 
 class ImportedRunsConfig(StoredRunsConfig):
-    """Which imported runs become examples; one that came without a reward is a demonstration."""
+    """Imported runs that become examples; a run without a reward counts as a demonstration."""
 
     unjudged: Literal["drop", "keep"] = "keep"
 
 
 class TaughtRunsConfig(Section):
-    """How a teacher plays the environment, and what is taken of it."""
+    """Demonstrations by a teacher that acts in the environment."""
 
     attempts: PositiveInt = 5
-    """Runs of each of `synth.demonstration_questions`; the verifier chooses. WebShaper (arXiv 2507.15061) takes five."""
+    """Runs per question of `synth.demonstration_questions`; WebShaper (arXiv 2507.15061) uses five."""
     per_task: PositiveInt = 1
-    """Examples of one question at most, the shortest successes first."""
+    """Maximum examples per question, shortest successes first."""
     temperature: NonNegativeFloat = 0.7
+    """Sampling temperature."""
     horizon: PositiveInt = 8
-    """Turns of a run at most."""
+    """Maximum turns per run."""
     max_action_tokens: PositiveInt = 512
-    """Of one answer of the teacher, in its own tokens."""
+    """Maximum tokens per action, as the teacher counts them."""
     max_observation_characters: PositiveInt = 4_000
+    """Maximum characters per observation."""
     max_context_characters: PositiveInt = 60_000
+    """Maximum characters of prompt, actions and observations."""
 
 
 ColdStart = Literal["oracle", "own", "imported", "rollouts", "teacher", "again"]
 
 
 class SftConfig(SupervisedConfig):
-    """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
+    """Supervised fine-tuning, by default with a lower learning rate than CPT."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     sources: tuple[ColdStart, ...] = Field(default=("oracle", "own"), alias="from", min_length=1)
-    """Whose runs it learns from: the graph's oracle (`synth.demonstrations`), the wheel's own successes of earlier turns, imported runs,
-    stored rollouts, a teacher (`synth.teacher`) that plays the environment, or what the first turn learnt from, again."""
+    """Sources: the graph's `oracle`, `own` earlier successes, `imported` runs, stored `rollouts`, an acting `teacher`, the first
+    iteration's examples (`again`)."""
     imported: ImportedRunsConfig = ImportedRunsConfig()
     rollouts: StoredRunsConfig = StoredRunsConfig(where="stage = 'rollout'")
     teacher: TaughtRunsConfig = TaughtRunsConfig()
     learning_rate: float = Field(default=5e-4, gt=0, le=1)
     mask_observations: bool = True
-    """Leave prompts and observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
+    """Exclude prompts and observations from the loss; False only for ablations."""

@@ -1,4 +1,4 @@
-"""The configuration of work on open corpora; it stands apart from the code, which imports the agent loop."""
+"""Settings of questions and facts from open corpora; separate from the code, which imports the agent loop."""
 
 from __future__ import annotations
 
@@ -10,70 +10,63 @@ from rl.engines.config import Temperature
 from rl.rollouts.config import Limits
 from warehouse.settings import Section
 
+SEARCH_DOCUMENTS = 3
+"""Documents per search of the expander."""
+
 
 class ExpanderConfig(Section):
-    """How far questions are expanded, and what one expansion may take."""
+    """Expansion of questions by a searching teacher."""
 
     count: PositiveInt = 100
-    """Questions that are expanded, the first ones by key."""
+    """Questions to expand, the first by key."""
     layers: PositiveInt = 1
-    """Layers that each question grows by."""
+    """Layers added to each question."""
     structure: Literal["layerwise", "sequential"] = "layerwise"
-    """What a layer is: all constants of a question, which give way together or not at all; or, for comparison, one after the other, the
-    first that the question names, which leaves the others as shortcuts."""
+    """A layer replaces all constants of a question together, or one after the other, which leaves shortcuts."""
     attempts: PositiveInt = 2
-    """Expansions of one constant that are tried, each under a seed of its own, before its layer is given up."""
+    """Attempts per constant before its layer is given up."""
     horizon: PositiveInt = 12
-    """Turns of one expansion."""
+    """Maximum turns per expansion."""
     concurrency: PositiveInt = 8
-    """Expansions side by side."""
-    documents: PositiveInt = 3
-    """Documents that a search brings."""
+    """Concurrent expansions."""
     max_action_tokens: PositiveInt = 1024
-    """Tokens of one thought and call, as the teacher counts them."""
-    max_action_characters: PositiveInt = 8_000
-    max_observation_characters: PositiveInt = 6_000
-    max_context_characters: PositiveInt = 60_000
+    """Maximum tokens of one thought and call, as the teacher counts them."""
     temperature: float = Field(default=0.6, ge=0)
+    """Sampling temperature."""
 
     @property
     def limits(self) -> Limits:
-        """The limits of the loop, in which a token is a character."""
-        return Limits(
-            max_action_tokens=self.max_action_characters,
-            max_observation_tokens=self.max_observation_characters,
-            max_context_tokens=self.max_context_characters,
-            temperature=self.temperature,
-        )
+        """The limits of the agent loop, which counts characters as tokens here."""
+        return Limits(max_action_tokens=8_000, max_observation_tokens=6_000, max_context_tokens=60_000, temperature=self.temperature)
 
 
 class ExtractionConfig(Section):
-    """How facts are read out of text."""
+    """Extraction of facts from text (`flywheel extract`)."""
 
     passage_characters: PositiveInt = 2_000
-    """Characters of a passage at most, in whole sentences where they are not longer."""
+    """Maximum characters per passage; passages end at sentences."""
     max_tokens: PositiveInt = 2_048
-    """Tokens of the facts of one passage."""
+    """Maximum tokens for the facts of one passage."""
     relations: tuple[str, ...] = ()
-    """The relations that are wanted, in their names as facts bear them; none given means any."""
+    """Relations to extract; empty: any."""
     verify: bool = True
-    """Ask again, for each fact by itself, whether the passage states it."""
+    """Ask again for each fact whether the passage states it."""
 
 
 class SeedsConfig(Section):
-    """Questions that a teacher makes of documents alone, one for each walk over linked passages."""
+    """Questions that a teacher writes from documents alone, one per walk over linked passages."""
 
     count: PositiveInt = 100
-    """Walks, each of which is asked for one question; what its checks leave is fewer."""
+    """Walks; each is asked for one question, and checks drop some."""
     passages: int = Field(default=3, ge=1, le=8)
-    """Passages of a walk at most, all of different documents; 1 asks about single passages, and needs no links."""
+    """Maximum passages per walk, all of different documents; 1 needs no links."""
     passage_characters: PositiveInt = 1_200
-    """Characters of a passage at most, in whole sentences where they are not longer."""
+    """Maximum characters per passage; passages end at sentences."""
     sharing: int = Field(default=5, ge=2)
-    """Passages that may hold a name for it to link them; one that more of them hold links none."""
+    """Maximum passages that may share a name for the name to link them."""
     searched: int = Field(default=3, ge=1, le=20)
-    """Passages that each search for contradictions and for second answers brings."""
+    """Passages retrieved by each search for contradictions and second answers."""
     max_tokens: PositiveInt = 1_024
-    """Tokens of a proposal, and of the list of all answers that passages give."""
+    """Maximum tokens of a proposal, and of the list of answers that passages give."""
     temperature: Temperature = 0.7
-    """Of proposals; what checks them is asked at 0."""
+    """Sampling temperature of proposals; checks use 0."""

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
-from synth.corpora.config import ExpanderConfig
+from synth.corpora.config import SEARCH_DOCUMENTS, ExpanderConfig
 from synth.corpora.expansion_proofs import KnownFacts, proofs_of
 from synth.corpora.proposals import (
     Layer,
@@ -194,7 +194,7 @@ class _Work:
             goal += f"\nTaken: {'; '.join(taken)}"
         dialect = TextDialect(TOOLS)
         engine = TeacherEngine(self.teacher, dialect, SYSTEM, self.config.max_action_tokens, self.threads)
-        environment = ExpanderEnvironment(self.index, self.teacher, self.config.documents, self.threads)
+        environment = ExpanderEnvironment(self.index, self.teacher, SEARCH_DOCUMENTS, self.threads)
         request = RolloutRequest(
             trajectory_id=key,
             task=Task(key, STAGE, goal, (), provenance={"constant": name}),

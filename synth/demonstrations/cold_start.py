@@ -39,20 +39,18 @@ class Style(StrEnum):
 
 
 class DemonstrationConfig(Section):
-    """How many of the demonstrations are corrupted, and how; the rest are clean. And what they search."""
+    """Demonstrations of the oracle: their search, and the share with mistakes."""
 
     search: Literal["perfect", "imperfect"] = "perfect"
-    """What they search: an index that brings the right document at once, or the one of rollouts (`rollout.search.imperfect`)."""
+    """A perfect search, or that of rollouts (`rollout.search.imperfect`)."""
     second_try: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the demonstrations, of each depth, in which a document is searched for more than once, for so the imperfect search demands;
-    they are clean. In all others every search brings its document at once."""
+    """Share of demonstrations, per depth, that search more than once for a document."""
     early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""
+    """Probability that a multi-hop demonstration answers too early."""
     wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
+    """Probability that a demonstration follows a wrong relation to a wrong answer."""
     in_order: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that a clean one, where a document gives several values and the question does not say which of them leads on, searches
-    with each in the document's order until one does; else it knows at once."""
+    """Probability that a clean demonstration tries several possible values in the document's order."""
 
     @model_validator(mode="after")
     def _check(self) -> DemonstrationConfig:

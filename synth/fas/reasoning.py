@@ -35,61 +35,45 @@ from warehouse.errors import RequestError
 from warehouse.records import Document, Example, Failure, Task
 from warehouse.settings import Section
 
+QUESTIONS_PER_SLICE = 3
+"""Differently built questions over one slice of the graph's memory, one plan each; fewer where the slice is too short."""
+
 
 class FasConfig(Section):
-    """How much first-order text to write."""
+    """First-order action synthesis (AgentFounder, arXiv 2509.13310): plans and reasoning for CPT."""
 
     plan_slices: int = Field(default=500, ge=0)
-    """Slices of the memory for which plans are written."""
+    """Number of memory slices for which plans are written."""
     plans: Literal["oracle", "teacher"] = "oracle"
-    """Who writes questions and plans over a slice: the graph, along a path; or a teacher, over what is known of a few entities.
-
-    A teacher's plans are judged by it, and by the search where documents state what they are after.
-    """
+    """Who writes questions and plans over a slice: the graph, along a path, or a teacher, over statements about a few entities."""
     memory: tuple[Literal["facts", "passages", "results"], ...] = Field(default=("facts",), min_length=1)
-    """What a teacher's questions stand on: facts that documents state, passages of documents, what tools brought in stored runs."""
-    slice_entities: int = Field(default=3, ge=1, le=20)
-    """Entities of a teacher's slice; the later ones are named by what is known of the first."""
-    slice_statements: int = Field(default=24, ge=1, le=200)
-    """Statements of a teacher's slice at most."""
+    """Sources of the teacher's questions: facts in documents, passages of documents, tool results of stored runs."""
     max_question_tokens: int = Field(default=1_024, ge=1)
-    """Tokens of the questions that a teacher writes over one slice."""
+    """Maximum tokens of the questions that a teacher writes over one slice."""
     max_plan_tokens: int = Field(default=256, ge=1)
-    """Tokens of one plan of a teacher."""
-    plan_questions: int = Field(default=3, ge=1)
-    """Differently built questions over one slice, a plan each; fewer where the slice is too short for as many."""
+    """Maximum tokens of a teacher's plan."""
     plan_styles: tuple[QuestionStyle, ...] = ()
-    """Styles of the questions over one slice, in turn: factual, multi_hop, numerical, synthesis. Without any, they are stretches of
-    the slice's path."""
+    """Question styles per slice, in turn: factual, multi_hop, numerical, synthesis; empty: segments of the slice's path."""
     reasoning: dict[int, int] = Field(default_factory=lambda: {1: 1_000, 2: 1_000, 3: 1_000, 4: 1_000})
-    """Reasoning examples by hops."""
-    lookup_share: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share that one-hop examples must at least have among all reasoning examples; what `reasoning` lacks of it is added."""
+    """Reasoning examples by hops (1 to 6)."""
     intersections: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of intersection questions, as in `synth.webshaper`."""
     unions: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of union questions, as in `synth.webshaper`."""
     identify: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of one-hop intersections and unions that ask for the entity itself."""
     variety: int = Field(default=1, ge=1, le=3)
-    """How freely the questions are worded."""
+    """Variety of the wording, from 1 to 3."""
     imperfect: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the oracle's reasoning examples that meet the search of rollouts (`rollout.search.imperfect`) and search again where that
-    does not bring the right document; the others get it at once."""
-    order: Literal["mixed", "short_first"] = "mixed"
-    """Order of the reasoning examples: shuffled, or by rising hops."""
+    """Share of the oracle's reasoning that uses `rollout.search.imperfect` and searches again where needed."""
     reasoner: Literal["oracle", "teacher"] = "oracle"
-    """Who writes the reasoning: the graph, in full chains with searches; or a teacher, in two passes without any."""
+    """Who writes the reasoning: the graph, as full chains with searches, or a teacher, in two passes without searches."""
     judge: bool = False
-    """Let the teacher judge every plan beside the search; both verdicts are recorded."""
+    """Have the teacher judge every plan in addition to the search; both verdicts are stored."""
     slice_reasoning: bool = False
-    """Have the teacher reason on its questions over slices too, on the statements that they rest on."""
+    """Have the teacher also reason about its questions over slices."""
     max_reasoning_tokens: int = Field(default=1_024, ge=1)
-    """Bound of each pass of a teacher's reasoning."""
-    min_reasoning_words: int = Field(default=5, ge=1)
-    """Words of a teacher's reasoning at least; shorter ones are dropped."""
-    max_reasoning_words: int = Field(default=400, ge=1)
-    """Words of a teacher's reasoning at most; longer ones are dropped."""
-    answer_judge: bool = True
-    """Have the teacher judge whether an answer that is not the accepted one word for word says the same, if it passes its calibration."""
+    """Maximum tokens per pass of a teacher's reasoning."""
 
     @model_validator(mode="after")
     def _check(self) -> FasConfig:
@@ -97,8 +81,6 @@ class FasConfig(Section):
             raise ValueError("intersections and unions are shares of all questions: together at most 1")
         if any(hops not in range(1, 7) or count < 0 for hops, count in self.reasoning.items()):
             raise ValueError("reasoning has hops from 1 to 6 and no negative number")
-        if self.max_reasoning_words < self.min_reasoning_words:
-            raise ValueError("max_reasoning_words is less than min_reasoning_words: no reasoning would be kept")
         if self.imperfect and self.reasoner == "teacher":
             raise ValueError("imperfect is a share of the oracle's reasoning; a teacher's searches nothing")
         if self.slice_reasoning and self.plans != "teacher":
@@ -113,19 +95,13 @@ class FasConfig(Section):
     @property
     def bounds(self) -> ReasoningBounds:
         """The bounds of a teacher's reasoning."""
-        return ReasoningBounds(self.max_reasoning_tokens, self.min_reasoning_words, self.max_reasoning_words)
+        return ReasoningBounds(self.max_reasoning_tokens)
 
     @property
     def slices(self) -> SliceConfig:
         """How a teacher's slices are drawn and asked about."""
         styles = self.plan_styles or tuple(QuestionStyle)
-        return SliceConfig(self.slice_entities, self.slice_statements, styles, self.max_question_tokens)
-
-    def counts(self) -> dict[int, int]:
-        """Reasoning examples by hops with the lookups that `lookup_share` asks for."""
-        longer = sum(count for hops, count in self.reasoning.items() if hops > 1)
-        lookups = round(longer * self.lookup_share / (1 - self.lookup_share))
-        return {**self.reasoning, 1: max(self.reasoning.get(1, 0), lookups)}
+        return SliceConfig(styles=styles, max_tokens=self.max_question_tokens)
 
     def plan_spec(self) -> PlanSpec:
         """What the plans are to be like: as deep as the reasoning, and of the same shapes in turn."""
@@ -133,7 +109,7 @@ class FasConfig(Section):
         shapes += [Shape.INTERSECTION] if self.intersections else []
         shapes += [Shape.UNION] if self.unions else []
         max_hops = max((hops for hops, count in self.reasoning.items() if count), default=1)
-        return PlanSpec(self.plan_slices, self.plan_questions, max_hops, tuple(shapes), self.variety, self.plan_styles)
+        return PlanSpec(self.plan_slices, QUESTIONS_PER_SLICE, max_hops, tuple(shapes), self.variety, self.plan_styles)
 
 
 def build_fas(
@@ -167,11 +143,10 @@ def build_fas(
     phrasing = phrasing or Phrasing.of(graph)
     plans, rejected = build_plans(graph, config.plan_spec(), seed, retrieve, phrasing, wheel_turn, allowed, judge)
     wanted = QuestionConfig(
-        counts=config.counts(), intersections=config.intersections, unions=config.unions, identify=config.identify, variety=config.variety
+        counts=config.reasoning, intersections=config.intersections, unions=config.unions, identify=config.identify, variety=config.variety
     )
     tasks, dropped = build_questions(graph, wanted, seed_from("fas", seed), retrieve, allowed, phrasing)
-    if config.order == "mixed":
-        random.Random(seed_from("fas order", seed)).shuffle(tasks)
+    random.Random(seed_from("fas order", seed)).shuffle(tasks)
     if config.reasoner == "teacher":
         chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher, answers)
     else:

@@ -114,13 +114,13 @@ CUT = " ..."
 """What stands at the end of a response that was cut off."""
 
 
-def render_thought(record: DecisionRecord, max_response_characters: int | None = None) -> Parts:
+def render_thought(record: DecisionRecord) -> Parts:
     """The record in the form of a trajectory."""
     parts = asked(record.question)
     for step in record.steps:
         parts += _choice(step) if step.is_choice else of_turn(step.step.turn, learnt=False, responses=False)
         for response in step.responses:
-            parts += came(shortened(response, max_response_characters))
+            parts += came(response)
     return parts if record.correct is None else (*parts, Part(PartKind.TEXT, f" {_verdict(record)}", True))
 
 
@@ -129,7 +129,7 @@ def _choice(step: Decision) -> Parts:
     return considered(f"options: {listed} I will choose option {step.chosen + 1}") + calls_in(step.taken)
 
 
-def render_listing(record: DecisionRecord, max_response_characters: int | None = None) -> Parts:
+def render_listing(record: DecisionRecord) -> Parts:
     """The record in lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` for no choice."""
     lines = [f"Question: {record.question}"]
     for step in record.steps:
@@ -138,8 +138,7 @@ def render_listing(record: DecisionRecord, max_response_characters: int | None =
             lines.append(f"I will choose option {step.chosen + 1}")
         else:
             lines.append(f"Action: {step.taken.text}")
-        response = shortened(step.response, max_response_characters)
-        lines += [f"Response: {response}"] if response else []
+        lines += [f"Response: {step.response}"] if step.response else []
     lines += [] if record.correct is None else [_verdict(record)]
     return (Part(PartKind.TEXT, "\n".join(lines), True),)
 
@@ -149,9 +148,9 @@ def calls_in(taken: Option, learnt: bool = True) -> Parts:
     return tuple(part for tool, argument in taken.calls for part in acted(tool, argument, learnt=learnt))
 
 
-def shortened(response: str, max_characters: int | None) -> str:
+def shortened(response: str, max_characters: int) -> str:
     """`response` cut off to `max_characters`, with a mark."""
-    if max_characters is None or len(response) <= max_characters:
+    if len(response) <= max_characters:
         return response
     return response[: max(0, max_characters - len(CUT))] + CUT
 

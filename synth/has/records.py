@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from rl.engines.config import Temperature
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -27,30 +27,20 @@ from warehouse.settings import Section
 
 
 class HasConfig(Section):
-    """How wide the decisions are, who proposes, and how they are written."""
+    """Higher-order action synthesis: alternatives per step, who proposes them, and how records are written."""
 
     n_alternatives: int = Field(default=2, ge=1, le=20)
-    """Alternatives to the action taken at each step; fewer only where the proposers know no more."""
-    fewest_alternatives: int = Field(default=1, ge=1, le=20)
-    """A step with fewer is no choice: it stands in its record as what happened."""
+    """Alternatives to the action taken at each step; fewer where the proposers have no more."""
     mixture: dict[str, float] = Field(default_factory=lambda: {"oracle": 1.0})
-    """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`. What one lacks the
-    others give, in this order. The action that was taken is written by one of those who wrote its alternatives, in their shares."""
-    max_alternative_tokens: int = Field(default=128, ge=1)
-    """Tokens of one action that the teacher writes; each is a request of its own."""
-    spare_requests: int = Field(default=2, ge=0)
-    """Requests of a step to the teacher or the policy beyond one an option, in the place of those that brought no other action."""
-    teacher_temperature: float = Field(default=0.7, ge=0)
+    """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`."""
     policy_temperature: Temperature = Field(default=1.0, gt=0)
-    """That of the alternatives which the policy proposes."""
+    """Sampling temperature of the policy's alternatives."""
     rendering: Rendering = "thought"
-    """`thought`: the options in one thought, then the call; `listing`: a line an option, as in the paper."""
-    max_response_characters: int | None = Field(default=None, ge=1)
-    """What is longer of a response is cut off at its end; by default nothing is."""
+    """`thought`: all options in one thought, then the call; `listing`: one line per option, as in the paper."""
     unjudged: Literal["drop", "open"] = "drop"
-    """Trajectories that nobody has judged: left out with that reason, or rendered without a verdict."""
+    """Trajectories without a verdict: drop them, or render them without one."""
     contrasts: int = Field(default=0, ge=0)
-    """Contrastive records a trajectory, at most; they need a question whose path the graph knows."""
+    """Maximum contrastive records per trajectory; the graph must know the question's path."""
 
     @field_validator("mixture")
     @classmethod
@@ -58,12 +48,6 @@ class HasConfig(Section):
         if any(share < 0 for share in mixture.values()) or sum(mixture.values()) <= 0:
             raise ValueError("mixture has a share above 0 and none below")
         return mixture
-
-    @model_validator(mode="after")
-    def _check_fewest(self) -> HasConfig:
-        if self.fewest_alternatives > self.n_alternatives:
-            raise ValueError("fewest_alternatives is more than n_alternatives: no step would be a choice")
-        return self
 
 
 class HasExamples(NamedTuple):
@@ -155,7 +139,7 @@ class _Mixture:
             raise RequestError(f"synth.has.mixture names {', '.join(missing)}, but the proposers that are at hand are: {there}.")
         self._proposers = {name: proposers[name] for name in config.mixture}
         self._shares = list(config.mixture.values())
-        self._count, self._fewest = config.n_alternatives, config.fewest_alternatives
+        self._count = config.n_alternatives
 
     def prepare(self, steps: Sequence[Step]) -> list[Failure]:
         return [failure for proposer in self._proposers.values() for failure in proposer.prepare(steps, self._count)]
@@ -164,8 +148,8 @@ class _Mixture:
         """The step as a choice; or as what happened, with the reason why it is none."""
         found = self._alternatives(step, rng)
         item = {"trajectory": step.trajectory_id, "turn": step.turn.index, "alternatives": len(found), "wanted": self._count}
-        if len(found) < self._fewest:
-            reason = f"{len(found)} alternatives, and {self._fewest} are needed"
+        if not found:
+            reason = "0 alternatives, and 1 is needed"
             return _no_choice(step), Failure("synth", "has_step_too_few_alternatives", reason, item)
         writer = rng.choice([name for name, _ in found])
         taken = self._proposers[writer].taken(step)
@@ -209,6 +193,6 @@ def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: ran
 
 
 def _example(record: DecisionRecord, config: HasConfig, wheel_turn: int) -> Example:
-    parts = RENDERINGS[config.rendering](record, config.max_response_characters)
+    parts = RENDERINGS[config.rendering](record)
     identifier = f"has-{identity(record.trajectory_id, parts=parts)}"
     return Example(identifier, "has", parts, (record.trajectory_id,), wheel_turn)

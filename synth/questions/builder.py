@@ -56,6 +56,7 @@ def build_questions(
     phrasing: Phrasing | None = None,
     known: Iterable[str] = (),
     refuse: Callable[[Task], Failure | None] | None = None,
+    split: str = "train",
 ) -> tuple[list[Task], list[Failure]]:
     """Questions by rising hops (or layers); fewer than wanted, with a `Failure` that says so, where the graph has no more.
 
@@ -75,7 +76,7 @@ def build_questions(
     """
     if retrieve is None and (config.intersections or config.unions or config.structure != "paths"):
         raise ValueError("intersections, unions and grown questions need a search by what is known of a document: give retrieve")
-    common = (graph, config, seed, retrieve, phrasing or Phrasing.of(graph), refuse, set(known))
+    common = (graph, config, split, seed, retrieve, phrasing or Phrasing.of(graph), refuse, set(known))
     if config.structure == "paths":
         return _PathBuilder(*common, Walker(graph, allowed, pivots=retrieve is not None, sets=config.set_answers)).build()
     return _GrownBuilder(*common, Definer(graph, allowed)).build()
@@ -105,6 +106,7 @@ class _Builder(ABC, Generic[Candidate]):
 
     graph: KnowledgeGraph
     config: QuestionConfig
+    split: str
     seed: int
     retrieve: Retrieve | None
     phrasing: Phrasing
@@ -175,7 +177,7 @@ class _Builder(ABC, Generic[Candidate]):
             question=question,
             answers=proofs.answers,
             formula=formula,
-            split=self.config.split,
+            split=self.split,
             hops=hops,
             constraints=count_constants(formula),
             layers=depth(formula),
@@ -231,7 +233,7 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
 
     def _fill(self, kind: _Kind, count: int, *salt: str) -> int:
         hops, shape = kind
-        rng = random.Random(seed_from("questions", self.seed, self.config.split, shape, hops, *salt))
+        rng = random.Random(seed_from("questions", self.seed, self.split, shape, hops, *salt))
         drawn = ((path, shape) for path in self.walker.paths(shape, hops, self.config.identify, rng, wanted=count))
         return self.fill(drawn, count, f"{shape} questions of {hops} hops", {"hops": hops, "shape": str(shape)})
 
@@ -292,6 +294,6 @@ class _GrownBuilder(_Builder[GrownQuestion]):
     def _fill(self, layers: int, count: int, *salt: str) -> int:
         config = self.config
         growth = GrowthSpec(Structure(config.structure), layers, config.intersections, config.unions)
-        rng = random.Random(seed_from("grown", self.seed, config.split, config.structure, layers, *salt))
+        rng = random.Random(seed_from("grown", self.seed, self.split, config.structure, layers, *salt))
         kind = f"{config.structure} questions of {layers} layers"
         return self.fill(grow(self.definer, growth, rng, count), count, kind, {"layers": layers, "shape": config.structure})

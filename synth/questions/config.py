@@ -1,4 +1,4 @@
-"""The configuration of questions: how many of which kind, and which of those found are kept."""
+"""Settings of questions: how many of which kind, and which are kept."""
 
 from __future__ import annotations
 
@@ -12,36 +12,30 @@ QuestionStructure = Literal["paths", "layerwise", "random", "sequential"]
 
 
 class QuestionConfig(Section):
-    """How many questions of which kind."""
+    """Questions from the graph: how many of which kind."""
 
     counts: dict[int, int] = Field(default_factory=lambda: {1: 100, 2: 100, 3: 100, 4: 100})
-    """Questions wanted by hops (1 to 6): the number of documents that must be read; by layers where `structure` is not `paths`."""
+    """Questions by hops (1 to 6), the number of documents to read; by layers unless `structure` is `paths`."""
     count: int | None = Field(default=None, ge=0)
-    """Questions wanted in all, in the shares of `counts`; by default as many as `counts` says.
-
-    What the graph has too few of is then made up for by questions of other shapes and hops.
-    """
+    """Total number of questions, in the proportions of `counts`; other shapes and hops fill gaps."""
     structure: QuestionStructure = "paths"
-    """How a question comes to be: drawn as a path from document to document, or grown from a seed; see `synth.questions.expansion`.
-
-    In grown ones `intersections` is the share of unknowns with two constraints, and `unions` that of questions with an open constant.
-    """
+    """How questions are built: as paths between documents, or expanded from a seed (`synth/questions/expansion.py`)."""
     intersections: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the questions that begin with an entity of which two things are known instead of its name."""
+    """Share of questions that start from two properties of an entity instead of its name."""
     unions: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the questions that begin so and leave one of the two things open between two values."""
+    """Share of questions that do so with one property open between two values."""
     identify: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share that ask for an entity itself, among the questions whose last document is found by two things known of it."""
+    """Share of questions that ask for the entity itself, among those whose last document is found by two properties."""
     set_answers: bool = False
-    """Whether a question may have several answers, up to 20; they are then marked as sets in their provenance."""
+    """Allow questions with up to 20 answers, marked as sets."""
     allowed_shortcuts: int = Field(default=2, ge=0)
-    """Constants that may stand right beside the target: the plainest chain has one there, an intersection that asks for its entity two."""
+    """Maximum constants adjacent to the target in the formula."""
     easy: Literal["keep", "drop"] = "keep"
-    """What is done with a question whose own text, given to the search, already brings a document of the answer on top."""
+    """Whether to drop questions whose own text, used as a query, retrieves a document of the answer first."""
     variety: int = Field(default=1, ge=1, le=3)
-    """How freely the questions are worded; see `synth.questions.wording`."""
-    split: str = "train"
+    """Variety of the wording, from 1 to 3."""
     environment: str = "search"
+    """Environment of the tasks."""
 
     @model_validator(mode="after")
     def _check(self) -> QuestionConfig:
@@ -75,10 +69,6 @@ class QuestionConfig(Section):
 
 
 class TrainingQuestionConfig(QuestionConfig):
-    """Questions that are trained on.
-
-    They are grown layer by layer unless `structure` says otherwise; a suite's and a demonstration's are paths, which their figures and the
-    oracle go by.
-    """
+    """Questions that RL trains on; layerwise by default, where suites and demonstrations use paths."""
 
     structure: QuestionStructure = "layerwise"

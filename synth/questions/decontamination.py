@@ -23,6 +23,8 @@ from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Task
 from warehouse.settings import Section
 
+CONTAINED_WORDS = 8
+"""Evaluation questions of at least this many words may not occur inside training text."""
 STAGE = "decontamination"
 """The stage under which what was removed stands in `failures`."""
 
@@ -37,15 +39,14 @@ class Contamination(StrEnum):
 
 
 class DecontaminationConfig(Section):
-    """When a piece of training data is too near to an evaluation set."""
+    """Removal of training data that overlaps with an evaluation set."""
 
     enabled: bool = True
+    """Check training data against the suites."""
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Jaccard index of the three-word shingles of two questions from which on they are near-duplicates."""
-    contained_words: int = Field(default=8, ge=4)
-    """An evaluated question of at least so many words may stand inside no training text."""
+    """Jaccard similarity of three-word shingles above which questions are near-duplicates."""
     against: dict[str, Path] = Field(default_factory=dict)
-    """Evaluation sets beside the suites: a name and a file of JSON or JSON lines (also .gz) with a `question` or `prompt` a row."""
+    """Further evaluation sets by name: JSON or JSON Lines files (also .gz) with a `question` or `prompt` per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class EvaluationIndex:
         for name, (_, task) in tasks.items():
             wording.add(name, task.question)
             words = tuple(words_of(task.question))
-            if len(words) >= config.contained_words:
-                start = words[: config.contained_words]
+            if len(words) >= CONTAINED_WORDS:
+                start = words[:CONTAINED_WORDS]
                 beginnings[start] = (*beginnings.get(start, ()), name)
         constants = {name: _constants(task) for name, (_, task) in tasks.items()}
         all_constants = frozenset[tuple[str, ...]]().union(*constants.values())
@@ -118,7 +119,7 @@ class EvaluationIndex:
 
     def contained(self, text: str) -> Hit | None:
         """The evaluated question that stands word for word in `text`, if any."""
-        width = self.config.contained_words
+        width = CONTAINED_WORDS
         words = words_of(text) if self.beginnings else []
         for start in range(len(words) - width + 1):
             for name in self.beginnings.get(tuple(words[start : start + width]), ()):

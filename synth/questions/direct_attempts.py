@@ -38,17 +38,18 @@ _PROMPT = "{question}\nAnswer from what you know, in a few words and without an 
 
 
 class DirectAttemptsConfig(Section):
-    """Who attempts the questions that are trained on without tools, and how often."""
+    """Attempts without tools at training questions; questions answered that way are dropped."""
 
     by: Literal["teacher", "policy"] = "teacher"
-    """The teacher, or the policy that the wheel has promoted last (before the first, the model of `policy.path`)."""
+    """Who attempts: the teacher, or the current champion (at first, the model of `policy.path`)."""
     attempts: PositiveInt = 3
-    """Attempts at each question, each under a seed of its own."""
+    """Attempts per question."""
     answered: PositiveInt = 1
-    """Attempts that must answer a question for it to be dropped; no more are made then."""
+    """Correct attempts after which a question is dropped."""
     temperature: Temperature = 0.7
+    """Sampling temperature."""
     max_tokens: PositiveInt = 128
-    """Tokens of one attempt."""
+    """Maximum tokens per attempt."""
 
     @model_validator(mode="after")
     def _check(self) -> DirectAttemptsConfig:

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     import networkx
 
 STAGE = "rewording"
+MAX_QUESTION_TOKENS, MAX_FORMULA_TOKENS = 256, 1024
+LISTED_RELATIONS = 40
+"""Relations offered to the reader: those of the formula, and others drawn from the graph."""
 
 
 class RewordingConfig(Section):
-    """How questions are reworded and what proves that they still ask the same."""
+    """Rewording of questions by the teacher, and the proof that they still ask the same."""
 
     variants: PositiveInt = 1
-    """Rewordings of each question that are asked for."""
+    """Rewordings requested per question."""
     relations: Literal["reading", "words"] = "reading"
-    """How relations are accounted for: `reading` has a teacher write the formula of the rewording, `words` looks for known words."""
+    """How relations are checked: a teacher writes the rewording's formula (`reading`), or known words are matched (`words`)."""
     temperature: float = Field(default=0.8, ge=0)
-    max_question_tokens: PositiveInt = 256
-    max_formula_tokens: PositiveInt = 1024
-    listed_relations: PositiveInt = 40
-    """Relations that the reader may choose from: those of the formula and, drawn from the graph, others."""
+    """Sampling temperature of rewordings."""
 
 
 class RewordingDefect(StrEnum):
@@ -144,7 +144,7 @@ def reword(
         failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
         made += [] if findings else [_reworded(task, variant, question, teacher, config)]
     if config.relations == "reading":
-        made, misread = _read_back(made, teacher, config, seed, graph)
+        made, misread = _read_back(made, teacher, seed, graph)
         failures += misread
     return [_graded(task, graph, retrieve) for task in made], failures
 
@@ -200,7 +200,7 @@ def _asks(question: str) -> bool:
 
 
 def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
-    return user(task.question, SYSTEM, config.max_question_tokens, config.temperature, seed, examples=EXAMPLES)
+    return user(task.question, SYSTEM, MAX_QUESTION_TOKENS, config.temperature, seed, examples=EXAMPLES)
 
 
 def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
@@ -214,23 +214,21 @@ def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[
     return findings
 
 
-def _read_back(
-    tasks: Sequence[Task], teacher: Teacher, config: RewordingConfig, seed: int, graph: KnowledgeGraph
-) -> tuple[list[Task], list[Failure]]:
+def _read_back(tasks: Sequence[Task], teacher: Teacher, seed: int, graph: KnowledgeGraph) -> tuple[list[Task], list[Failure]]:
     """The tasks whose question is read as their formula, and the others as failures."""
-    replies = teacher.complete([_reading_request(task, config, seed, graph) for task in tasks])
+    replies = teacher.complete([_reading_request(task, seed, graph) for task in tasks])
     return parted(
         reply if isinstance(reply, Failure) else _compared(reply, task, teacher, graph) for task, reply in zip(tasks, replies, strict=True)
     )
 
 
-def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: KnowledgeGraph) -> Request:
+def _reading_request(task: Task, seed: int, graph: KnowledgeGraph) -> Request:
     own = {triple[1] for triple in task.formula}
     others = sorted(set(graph.relations) - own)
     rng = random.Random(seed_from("listed relations", seed, task.key))
-    listed = sorted(own | set(rng.sample(others, min(len(others), max(0, config.listed_relations - len(own))))))
+    listed = sorted(own | set(rng.sample(others, min(len(others), max(0, LISTED_RELATIONS - len(own))))))
     asked = f"Relations: {', '.join(listed)}\nQuestion: {task.question}"
-    return user(asked, READER, config.max_formula_tokens, form=form_of(_FORMULA), examples=READINGS)
+    return user(asked, READER, MAX_FORMULA_TOKENS, form=form_of(_FORMULA), examples=READINGS)
 
 
 def _compared(reply: Completion, task: Task, teacher: Teacher, graph: KnowledgeGraph) -> Task | Failure:

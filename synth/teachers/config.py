@@ -7,56 +7,52 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from rl.engines.config import EngineConfig
+from rl.engines.config import ServingEngineConfig
 from rl.ray_runtime import RayConfig
 from warehouse.settings import Section
 
 HOW_ASKED = (
     "base_url", "api_key_variable", "concurrency", "requests_per_minute", "timeout_seconds", "attempts", "first_pause_seconds",
-    "longest_pause_seconds", "max_requests", "max_tokens",
+    "max_requests", "max_tokens",
 )  # fmt: skip
 """The settings of a teacher that say how it is reached and what it may cost, and nothing of what it would say."""
 
 
 class TeacherConfig(Section):
-    """Who writes text for synthesis, and what that may cost."""
+    """A model that writes text for synthesis or judges trajectories, and what it may cost."""
 
     kind: Literal["oracle", "openai", "engine"] = "oracle"
-    """`oracle` answers from the graph and needs no model; `openai` is any OpenAI-compatible server; `engine` our own engines."""
+    """`openai`: an OpenAI-compatible server; `engine`: local vLLM engines; `oracle`: the knowledge graph, without a model."""
     base_url: str | None = None
-    """Address of the server up to and with `/v1`; None is OpenAI's own."""
+    """Server address including `/v1`; None is OpenAI."""
     model: str | None = None
-    """The name under which the server knows the model."""
+    """Model name on the server."""
     api_key_variable: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key: the key itself stands in no configuration and in no lake."""
+    """Environment variable that holds the API key; the key itself is never stored."""
     token_limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the server calls the limit of a completion; OpenAI's newer models refuse the older name."""
+    """Request parameter that limits completion tokens; OpenAI's newer models require `max_completion_tokens`."""
     extra: dict[str, Any] = Field(default_factory=dict)
-    """More parameters of every request, such as `{"chat_template_kwargs": {"enable_thinking": false}}`."""
+    """Additional request parameters, such as `{"chat_template_kwargs": {"enable_thinking": false}}`."""
     structured: bool | None = None
-    """Hold replies that are to be JSON to the schema of what is asked for, so that a small model writes nothing that cannot be read: an
-    engine by a grammar, a server by `response_format`, which vLLM, SGLang, llama.cpp and Ollama take and others may refuse. None: engines
-    do, servers do not. A model that thinks before it speaks has to be told not to."""
+    """Constrain JSON replies to their schema, by a grammar or the server's `response_format`; None: engines only."""
     path: Path | None = None
-    """Folder of the model that engines serve."""
-    engine: EngineConfig = EngineConfig()
+    """Model folder for `kind = "engine"`."""
+    engine: ServingEngineConfig = ServingEngineConfig()
     ray: RayConfig = RayConfig()
     concurrency: PositiveInt = 16
-    """Requests in flight."""
+    """Concurrent requests."""
     requests_per_minute: PositiveFloat | None = None
-    """Requests are started at even distances, at most so many a minute; retries count."""
+    """Rate limit, retries included."""
     timeout_seconds: PositiveFloat | None = None
-    """A single try that takes longer is given up. None: two minutes for a server, half an hour for our own engines, where nothing is lost
-    on the way and what is slow would be as slow once more."""
+    """Timeout of one attempt; None: 120 for a server, 1,800 for engines."""
     attempts: PositiveInt = 6
-    """Tries of one request before it counts as failed."""
+    """Attempts per request."""
     first_pause_seconds: NonNegativeFloat = 1.0
-    """Longest pause before the second try; it doubles from try to try, and is drawn at random below that. `Retry-After` wins."""
-    longest_pause_seconds: PositiveFloat = 60.0
+    """Maximum pause before the second attempt; doubles with each attempt, with jitter. `Retry-After` takes precedence."""
     max_requests: PositiveInt | None = None
-    """Requests that may be made for one home and teacher, retries included."""
+    """Request budget per home and teacher, retries included."""
     max_tokens: PositiveInt | None = None
-    """Tokens, of prompts and completions, that may be spent for one home and teacher."""
+    """Token budget per home and teacher, prompts included."""
 
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.engines.base import EngineFault, GenerationStop, Sampling
+from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
 from rl.placement import engines, total_cpus
 from rl.ray_runtime import RayRuntime
@@ -47,7 +48,7 @@ class EngineSource:
         folder = _folder(config)
         ray = RayRuntime(config.ray, total_cpus([engines("teacher", config.engine)]))
         try:
-            engine = config.engine.model_copy(update={"structured": config.holds_to_forms})
+            engine = EngineConfig(**config.engine.model_dump(), structured=config.holds_to_forms)
             return cls(config, loop.wait(EnginePool.start(engine, str(folder))), ray)
         except BaseException:
             ray.close()

@@ -32,6 +32,8 @@ from warehouse.lake import Lake
 from warehouse.records import Completion, Failure, Request, Task
 from warehouse.schema import Record
 
+LONGEST_PAUSE_SECONDS = 60.0
+"""Maximum pause between two attempts of a request."""
 RETRIED = "retried_"
 """How the kinds of failures begin that are tries which were made again."""
 
@@ -203,10 +205,9 @@ class ModelTeacher:
     def _pause(self, state: RetryCallState) -> float:
         """Seconds before the next try: what the server asks for, else exponential backoff with full jitter."""
         error = state.outcome.exception() if state.outcome else None
-        longest = self._config.longest_pause_seconds
         if isinstance(error, SourceError) and error.pause_seconds is not None:
-            return min(error.pause_seconds, longest)
-        return wait_random_exponential(multiplier=self._config.first_pause_seconds, max=longest)(state)
+            return min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
+        return wait_random_exponential(multiplier=self._config.first_pause_seconds, max=LONGEST_PAUSE_SECONDS)(state)
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -52,11 +52,12 @@ _Assignment = dict[tuple[str, str], NDArray[np.int64]]
 
 
 class WorldConfig(Section):
-    """How large a generated world is and how freely its documents are written."""
+    """A generated world."""
 
     entities: int = Field(default=3_000, ge=100, le=1_000_000)
+    """Number of entities, one document each."""
     prose_variety: int = Field(default=1, ge=1, le=3)
-    """1 states facts by keyword, 2 in sentences around the keyword, 3 in free sentences."""
+    """Documents state facts by keyword (1), in sentences around the keyword (2), or in free sentences (3)."""
 
 
 def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:

@@ -48,6 +48,10 @@ def provenance_of(world: WorldDefinition, goal: dict[str, Any]) -> dict[str, Any
     return {"world": named, "verifier": "state", REFERENCE: goal}
 
 
+MOST_CALLS = 8
+"""Maximum calls in a task's solution."""
+
+
 def goal_of(proposal: TaskProposal, world: WorldDefinition) -> dict[str, Any]:
     """The changes that a proposal asks for, field by field, sorted by path.
 
@@ -78,10 +82,10 @@ def goal_of(proposal: TaskProposal, world: WorldDefinition) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def flaw_in_calls(proposal: TaskProposal, world: WorldDefinition, most_calls: int) -> Flaw | None:
+def flaw_in_calls(proposal: TaskProposal, world: WorldDefinition) -> Flaw | None:
     """What is wrong with the calls, seen without making them."""
-    if len(proposal.calls) > most_calls:
-        return Flaw(WorldDefect.MALFORMED_TASK, f"it has {len(proposal.calls)} calls, and {most_calls} are the most")
+    if len(proposal.calls) > MOST_CALLS:
+        return Flaw(WorldDefect.MALFORMED_TASK, f"it has {len(proposal.calls)} calls, and {MOST_CALLS} are the most")
     for call in proposal.calls:
         if call.tool not in world.tools:
             return Flaw(WorldDefect.UNKNOWN_TOOL, f"there is no tool {call.tool!r:.100}")
@@ -98,7 +102,6 @@ class TaskProof:
 
     world: WorldDefinition
     limits: CodeLimits
-    most_calls: int
 
     async def flaw(self, proposal: TaskProposal) -> Flaw | None:
         """The first reason why a proposal is no task of the world; None where it is one."""
@@ -106,7 +109,7 @@ class TaskProof:
             goal = goal_of(proposal, self.world)
         except ValueError as error:
             return Flaw(WorldDefect.WRONG_GOAL, str(error))
-        if flaw := flaw_in_calls(proposal, self.world, self.most_calls) or _flaw_in_words(proposal):
+        if flaw := flaw_in_calls(proposal, self.world) or _flaw_in_words(proposal):
             return flaw
         played = await self.play(proposal, proposal.calls, goal)
         if flaw := self._flaw_in_run(proposal, played, goal):

@@ -169,7 +169,7 @@ class _Writer:
         return kept
 
     async def _proven(self, world: WorldDefinition, written: Sequence[Any]) -> list[TaskProposal]:
-        proof = TaskProof(world, self._config.limits, self._config.most_calls)
+        proof = TaskProof(world, self._config.limits)
         read = [_read_task(item) for item in written]
         flaws = await asyncio.gather(*(_none() if isinstance(each, Flaw) else proof.flaw(each) for each in read))
         kept, known = [], set[str]()

@@ -1,4 +1,4 @@
-"""The configuration of tool worlds that a teacher writes from descriptions; it stands apart from their code, which runs programs."""
+"""Settings of tool worlds that a teacher writes from descriptions; separate from the code, which runs programs."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ LONGEST_DESCRIPTION = 20_000
 
 
 class WrittenWorldsConfig(Section):
-    """Which worlds a teacher writes, how large they are, and what becomes of their tasks."""
+    """Tool worlds that a teacher writes: how many, how large, and what their tasks are used for."""
 
     descriptions: tuple[Path, ...] = Field(min_length=1)
-    """Files of text or Markdown, each of which describes a domain: what there is, and what people want of it."""
+    """Text or Markdown files, each describing a domain: what exists, and what people want."""
     worlds: int = Field(default=1, ge=1, le=1_000)
-    """Worlds of each description, each written anew."""
+    """Worlds per description."""
     tools: int = Field(default=8, ge=2, le=16)
-    """Tools that are asked for; what no task uses is dropped."""
+    """Tools requested per world; unused ones are dropped."""
     records: int = Field(default=8, ge=1, le=40)
-    """Records of each table that are asked for."""
+    """Records requested per table."""
     tasks: int = Field(default=20, ge=1, le=500)
-    """Tasks that are asked for of each world, in requests of `tasks_per_request`."""
+    """Tasks requested per world, in requests of `tasks_per_request`."""
     tasks_per_request: int = Field(default=5, ge=1, le=20)
-    most_calls: int = Field(default=8, ge=1, le=12)
-    """Calls of a task's solution."""
+    """Tasks per request to the teacher."""
     code: bool = True
-    """Whether a tool may be written as Python, where steps do not say what it does; it runs in the sandbox alone."""
+    """Allow tools written in Python, which run in the sandbox."""
     limits: CodeLimits = CodeLimits()
-    """What such code may use while tasks are proven; rollouts have theirs among the options of the environment."""
+    """Limits of that code while tasks are proven; rollouts have their own in the environment's options."""
     demonstrated: float = Field(default=0.0, ge=0, le=1)
-    """Share of the tasks whose solutions SFT learns from; RL does not draw these."""
+    """Share of the tasks whose solutions are SFT examples; RL does not use them."""
     conversations: float = Field(default=0.0, ge=0, le=1)
-    """Share of the other tasks, as far as they change anything, that a simulated user has as a hidden goal."""
+    """Share of the other state-changing tasks that become the hidden goal of a simulated user."""
     held_out: float = Field(default=0.0, ge=0, lt=1)
-    """Share of all tasks that is for the suite `suite`, and for no training."""
+    """Share of all tasks reserved for `suite`."""
     suite: str = "held_out"
+    """Suite that receives the held-out tasks."""
     max_tokens: PositiveInt = 4_000
-    """Of a reply."""
+    """Maximum tokens per reply."""
     temperature: float = Field(default=0.7, ge=0, le=2)
+    """Sampling temperature."""
 
     @model_validator(mode="after")
     def _check(self) -> WrittenWorldsConfig:

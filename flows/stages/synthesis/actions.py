@@ -45,14 +45,14 @@ DECISIONS_BATCH = 256
 def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
     """Plans, then reasoning of each number of hops; before them the calibration of whoever judges answers."""
     config, largest = synthesis.settings.fas, synthesis.settings.batch
-    if config.asks_for_reasoning and config.answer_judge:
+    if config.asks_for_reasoning:
         yield Batch("calibration", 0, partial(_calibrate, synthesis))
     for number, slices in enumerate(sizes(config.plan_slices, min(largest, ASKED_BATCH) if config.plans == "teacher" else largest)):
         part = config.model_copy(update={"plan_slices": slices})
         yield Batch("plans", number, partial(_plans, synthesis, part, number))
-    for hops, count in sorted(config.counts().items()):
+    for hops, count in sorted(config.reasoning.items()):
         for number, size in enumerate(sizes(count, min(largest, ASKED_BATCH) if config.reasoner == "teacher" else largest)):
-            part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}, "lookup_share": 0.0})
+            part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}})
             yield Batch(f"reasoning of {hops} hops", number, partial(_reasoning, synthesis, part, number))
 
 
@@ -199,12 +199,12 @@ def _models(synthesis: SynthesisContext, config: HasConfig, by_graph: bool) -> d
     """
     found: dict[str, Proposer] = {}
     if synthesis.teacher is not None and "teacher" in config.mixture:
-        writer = WriterConfig(config.max_alternative_tokens, config.teacher_temperature, config.spare_requests, seed=synthesis.seed("has"))
+        writer = WriterConfig(seed=synthesis.seed("has"))
         offered = (ANSWER, *(tool["function"]["name"] for tool in synthesis.tools)) if by_graph else ()
         found["teacher"] = TeacherProposer(synthesis.teacher, writer, offered)
     if "policy" in config.mixture:
         rollouts = synthesis.context.rollouts(synthesis.context.folder(synthesis.champion()))
         sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
         seed = synthesis.seed("has policy")
-        found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, seed, spare_requests=config.spare_requests)
+        found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, seed, spare_requests=2)
     return found

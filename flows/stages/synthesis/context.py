@@ -268,8 +268,8 @@ class SynthesisContext:
 
     @cached_property
     def answer_judge(self) -> Judge | None:
-        """The teacher as judge of answers, where the settings want one and it passes its calibration."""
-        if not self.settings.fas.answer_judge or self._teacher is None:
+        """The teacher as judge of answers, where there is one and it passes its calibration."""
+        if self._teacher is None:
             return None
         judge = Judge(self._teacher)  # the calibration is counted where it is made
         return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.asked("fas.answer_judge"))

@@ -70,7 +70,7 @@ def demonstrations(synthesis: SynthesisContext, shown: Shown | None = None) -> I
     """
     shown = shown or partial(_shown, synthesis)
     settings = synthesis.settings
-    config, own = settings.demonstration_questions.model_copy(update={"split": "demonstration"}), settings.demonstrations
+    config, own = settings.demonstration_questions, settings.demonstrations
     if own.search == "perfect":
         yield from _demonstrations(synthesis, "demonstrations", config, own, synthesis.evaluation.objection, shown)
         return
@@ -87,7 +87,8 @@ def _demonstrations(
 ) -> Iterator[Batch]:
     """Demonstrations of the questions that `refuse` has nothing against, all of them made by `config`."""
     seed, setting = synthesis.seed(part), f"synth.demonstration_questions.{questions.asked_by}"
-    for batch in question_batches(part, synthesis.train, questions, seed, synthesis.settings.batch, shown, setting, refuse):
+    size, split = synthesis.settings.batch, "demonstration"
+    for batch in question_batches(part, synthesis.train, questions, seed, size, shown, setting, refuse, split):
         yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, config, batch))
 
 
@@ -123,10 +124,10 @@ def stored_runs(synthesis: SynthesisContext, part: str, chosen: str, config: Sto
 
 def taught(synthesis: SynthesisContext) -> Iterator[Batch]:
     """Questions that a teacher plays in their environment, and then the successes among its runs; both in one commit a batch."""
-    config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
+    config = synthesis.settings.demonstration_questions
     seed, refuse = synthesis.seed("taught"), synthesis.evaluation.objection
     size, setting = min(synthesis.settings.batch, ASKED_BATCH), f"synth.demonstration_questions.{config.asked_by}"
-    for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, setting, refuse):
+    for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, setting, refuse, "demonstration"):
         yield Batch(batch.part, batch.number, partial(_teach, synthesis, batch))
 
 

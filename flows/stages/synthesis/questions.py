@@ -45,6 +45,7 @@ def question_batches(
     stored: Callable[[], set[str]],
     setting: str,
     refuse: Refuse | None = None,
+    split: str = "train",
 ) -> Iterator[Batch]:
     """The batches, of at most `largest` questions each, that make what `config` asks for; `stored` gives the keys that are there.
 
@@ -53,7 +54,7 @@ def question_batches(
     for number, counts in enumerate(_shared_out(config.wanted(), largest)):
         own = config.model_copy(update={"counts": counts, "count": None if config.count is None else sum(counts.values())})
         own_seed = seed_from(seed, number) if number else seed
-        yield Batch(part, number, partial(_make, source, own, own_seed, stored if number else set, setting, refuse))
+        yield Batch(part, number, partial(_make, source, own, own_seed, stored if number else set, setting, refuse, split))
 
 
 def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, int]]:
@@ -64,9 +65,16 @@ def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, i
 
 
 def _make(
-    source: QuestionSource, config: QuestionConfig, seed: int, stored: Callable[[], set[str]], setting: str, refuse: Refuse | None
+    source: QuestionSource,
+    config: QuestionConfig,
+    seed: int,
+    stored: Callable[[], set[str]],
+    setting: str,
+    refuse: Refuse | None,
+    split: str,
 ) -> Made:
-    made, failures = build_questions(source.graph, config, seed, source.retrieve, source.allowed, known=stored(), refuse=refuse)
+    known, graph = stored(), source.graph
+    made, failures = build_questions(graph, config, seed, source.retrieve, source.allowed, known=known, refuse=refuse, split=split)
     return made, explain_shortfall(made, failures, config, setting)
 
 
@@ -88,19 +96,19 @@ def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config:
 def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The held-out tasks of every suite; the gate's meet none of those that are reported."""
     evaluation = synthesis.context.config.evaluation
-    for name, wanted in evaluation.all_suites.items():
-        config, part = wanted.model_copy(update={"split": name}), f"suite {name}"
+    for name, config in evaluation.all_suites.items():
+        part = f"suite {name}"
         seed, size = synthesis.seed(part), synthesis.settings.batch
         refuse = synthesis.index_of(evaluation.suites).objection if name in evaluation.gate else None
         setting = f"{evaluation.setting_of(name)}.{config.asked_by}"
-        yield from question_batches(part, synthesis.held_out, config, seed, size, synthesis.keys, setting, refuse)
+        yield from question_batches(part, synthesis.held_out, config, seed, size, synthesis.keys, setting, refuse, name)
 
 
 def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The tasks that RL trains on; pages have no graph that could give one."""
     if synthesis.context.config.corpus.kind == "pages":
         return
-    config = synthesis.settings.webshaper.model_copy(update={"split": "train"})
+    config = synthesis.settings.webshaper
     seed, refuse = synthesis.seed("questions"), synthesis.evaluation.objection
     setting, size = f"synth.webshaper.{config.asked_by}", synthesis.settings.batch
     known = partial(_seen, synthesis)

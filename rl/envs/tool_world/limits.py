@@ -8,11 +8,13 @@ from warehouse.settings import Section
 
 
 class CodeLimits(Section):
-    """What the code of a written tool may use; it always runs isolated, in the sandbox."""
+    """Sandbox limits of generated tool code."""
 
     wall_seconds: PositiveFloat = Field(default=10.0, le=60)
-    """A call that takes longer is a fault of the tool, as is one that takes more of the processor's time."""
+    """Wall time per call."""
     cpu_seconds: PositiveInt = 2
+    """CPU time per call."""
     memory_mib: PositiveInt = 256
+    """Memory per call."""
     concurrency: PositiveInt = 4
-    """Programs at once in one process."""
+    """Concurrent programs per process."""

@@ -123,7 +123,6 @@ def test_a_graphs_questions_are_reasoned_on_over_the_documents_that_they_require
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"min_reasoning_words": 9, "max_reasoning_words": 8}, "no reasoning would be kept"),
         ({"slice_reasoning": True}, 'set plans = "teacher"'),
         ({"memory": []}, "memory"),
     ],

@@ -16,7 +16,7 @@ from rl.renderers.tags import tagged_text
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle
-from synth.has.decisions import CUT, describe, option, steps_of
+from synth.has.decisions import describe, option, steps_of
 from synth.has.proposers import OracleProposer, OthersProposer
 from synth.has.records import HasConfig, build_has
 from synth.parts import thought_of, untagged
@@ -103,19 +103,16 @@ def test_a_proposer_that_is_not_there_and_a_mixture_of_nobody_are_refused(
         build_has(graph, runs, tasks, HasConfig(mixture={"policy": 1.0}), 1)
     with pytest.raises(ValidationError, match="a share above 0"):
         HasConfig(mixture={"oracle": 0.0})
-    with pytest.raises(ValidationError, match="fewest_alternatives is more"):
-        HasConfig(fewest_alternatives=3)
 
 
-def test_the_listing_and_the_limit_of_a_response(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
-    config = HasConfig(rendering="listing", max_response_characters=20)
+def test_the_listing(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
+    config = HasConfig(rendering="listing")
     for run, example in zip(runs, build_has(graph, runs, tasks, config, 1)[0], strict=True):
         lines = example.text.split("\n")
         assert lines[0] == f"Question: {tasks[run.task_key].question}"
         assert lines[-1] == f"My decision is {'Correct' if run.outcome is Outcome.SUCCESS else 'Incorrect'}"
         assert len([line for line in lines if line.startswith("I will choose option ")]) == len(run.turns)
         responses = [line.removeprefix("Response: ") for line in lines if line.startswith("Response: ")]
-        assert all(len(response) == 20 and response.endswith(CUT) for response in responses)
         assert len(responses) == len(run.turns) - 1
 
 

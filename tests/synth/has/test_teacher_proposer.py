@@ -227,7 +227,7 @@ def test_a_step_with_too_few_alternatives_is_left_out_and_not_its_trajectory() -
     def says(asked: str) -> str:
         return writer(asked) if taken_in(asked) or "-> of Blue" in asked or "nothing yet" in asked else "Hm."
 
-    made = decided([RUN], says, fewest_alternatives=2)
+    made = decided([RUN], says)
     (left_out,) = [failure for failure in made.failures if failure.kind.startswith("has_")]
     assert left_out.kind == "has_step_too_few_alternatives"
     assert left_out.item == {"trajectory": "t0", "turn": 1, "alternatives": 0, "wanted": 2}
@@ -237,7 +237,7 @@ def test_a_step_with_too_few_alternatives_is_left_out_and_not_its_trajectory() -
     assert "<think> Blue River</think><search> Blue River</search><information> of Blue River</information>" in text
     kept = [part for part in example.parts if part.kind is PartKind.CALL and part.text == "Blue River"]
     assert [part.learnt for part in kept] == [False]
-    listed = decided([RUN], says, fewest_alternatives=2).records[0]
+    listed = decided([RUN], says).records[0]
     assert [step.is_choice for step in listed.steps] == [True, False, True]
 
 

@@ -163,8 +163,10 @@ def test_what_the_proofs_object_to_is_dropped_with_its_reason(graph: KnowledgeGr
 def test_splits_of_grown_questions_share_no_entity_on_the_way(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     named: dict[str, set[str]] = {}
     for split in ("train", "heldout"):
-        config = QuestionConfig(counts={1: 10, 2: 10}, structure="layerwise", split=split)
-        tasks, failures = build_questions(graph, config, 1, retrieve, allowed=lambda entity, split=split: split_of(entity, 0.4) == split)
+        config = QuestionConfig(counts={1: 10, 2: 10}, structure="layerwise")
+        tasks, failures = build_questions(
+            graph, config, 1, retrieve, split=split, allowed=lambda entity, split=split: split_of(entity, 0.4) == split
+        )
         assert len(tasks) + sum(failure.item.get("missing", 0) for failure in failures) == 20
         assert tasks
         named[split] = {name for task in tasks for name in task.provenance["path"]}

@@ -158,8 +158,8 @@ def test_facts_that_no_document_states_are_not_asked_for() -> None:
 def test_splits_of_one_graph_share_no_answer_and_no_entity_on_the_way(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     named: dict[str, set[str]] = {}
     for split in ("train", "heldout"):
-        config = QuestionConfig(counts={1: 50, 2: 50, 3: 20}, split=split)
-        tasks, _ = build_questions(graph, config, 1, retrieve, allowed=_only(split))
+        config = QuestionConfig(counts={1: 50, 2: 50, 3: 20})
+        tasks, _ = build_questions(graph, config, 1, retrieve, split=split, allowed=_only(split))
         assert len(tasks) > 60
         assert {task.split for task in tasks} == {split}
         named[split] = {name for task in tasks for name in (*task.provenance["path"], *task.answers)}
@@ -172,7 +172,7 @@ def test_a_graph_that_cannot_give_what_is_asked_does_not_go_over_to_the_other_sp
     small = KnowledgeGraph([Fact(town, "river", f"{town} water", (town,)) for town in towns], documents)
     starts = {}
     for split in ("train", "heldout"):
-        tasks, failures = build_questions(small, QuestionConfig(counts={1: 40}, split=split), 1, allowed=_only(split))
+        tasks, failures = build_questions(small, QuestionConfig(counts={1: 40}), 1, split=split, allowed=_only(split))
         assert RejectionReason.SHORTFALL in {failure.kind for failure in failures}
         starts[split] = {name for task in tasks for name in task.provenance["path"]}
         assert starts[split] and all(map(_only(split), starts[split]))
