@@ -17,7 +17,7 @@ from typing import cast
 
 from eval.graders.base import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
 from eval.graders.choice import JUDGE, Verifiers, grader_of
-from flows.config import EvaluationConfig
+from flows.evaluation_config import EvaluationConfig
 from flows.home import Home
 from flows.judges import HomeJudges
 from flows.lakes import open_lake

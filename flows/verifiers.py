@@ -14,7 +14,7 @@ from eval.graders.unsupervised import Agreement, Confidence
 from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
 from eval.judges import Judge
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
-from flows.config import EvaluationConfig
+from flows.evaluation_config import EvaluationConfig
 from flows.home import Home
 from flows.judges import HomeJudges
 from flows.lakes import open_lake

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.config import EvaluationConfig
 from flows.data.imports import config_of
+from flows.evaluation_config import EvaluationConfig
 from flows.training_data import tools_of
 from rl.renderers.registry import dialect_config
 from synth.exporters.tasks import PromptOptions, rl_dataset, tasks_to_write, webshaper_dataset

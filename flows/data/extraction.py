@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.config import SynthConfig
+from synth.config import SynthConfig
 from synth.corpora.extraction import extract_facts
 from synth.teachers.model_teacher import open_teacher
 from warehouse import Lake
@@ -36,7 +36,7 @@ def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
     Raises:
         RequestError: no such pages, no teacher, no request to it can succeed, or `to` holds something else.
     """
-    if config.teacher is None or config.teacher.kind == "oracle":
+    if config.model_teacher is None:
         raise RequestError("extraction needs a teacher that reads: set synth.teacher.kind to openai or engine.")
     if to.exists() and not (to.is_dir() and {entry.name for entry in to.iterdir()} <= OURS):
         raise RequestError(f"{to} holds something else; name an empty or new folder with --to.")

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from flows.config import AsyncEvaluationConfig
 from flows.context import RunContext
+from flows.evaluation_config import AsyncEvaluationConfig
 from flows.stage_run import StageRun
 from flows.task_choice import bringing_tasks
 from rl.learner.batches import token_versions

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from flows.config import EvaluationConfig
 from flows.context import RunContext
+from flows.evaluation_config import EvaluationConfig
 from flows.plan import policy_id
 from flows.results import Solved, paired, read_verdicts
 from warehouse import Failure, Policy

@@ -14,7 +14,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
-from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, FlywheelConfig, read_table
+from flows.config import PROFILES, FlywheelConfig, read_table
+from flows.evaluation_config import RESERVED, SUITE_NAME, EvaluationConfig
 from flows.overrides import describe
 from rl.engines.config import Temperature
 from rl.envs.config import EnvironmentKindConfig

@@ -148,6 +148,13 @@ class EngineConfig(ServingEngineConfig):
         """Number of engines of all kinds."""
         return self.count + self.older
 
+    def check_adapters(self, trained: bool) -> None:
+        """Raises ValueError where adapters are served and RL has none `trained`."""
+        if self.adapter_rank is not None and not trained:
+            raise ValueError(
+                f"rollout.engine.adapter_rank = {self.adapter_rank} serves adapters, and RL trains none: set rl.lora, or leave it out"
+            )
+
     @model_validator(mode="after")
     def _check_transfer(self) -> Self:
         if self.transfer in CUDA_TRANSFERS and self.gpus < (self.tensor_parallel if self.transfer == "nccl" else 0.01):

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rl.engines.config import EngineConfig, Temperature
+from rl.engines.config import CUDA_TRANSFERS, EngineConfig, Temperature
 from rl.envs.config import EnvironmentPoolConfig
+from rl.learner.config import ReinforceConfig
 from rl.ray_runtime import RayConfig
 from rl.renderers.config import DialectConfig
 from rl.retrieval.config import SearchConfig
@@ -60,3 +61,30 @@ class RolloutConfig(Section):
     def speaks_tags(self) -> bool:
         """Whether policies may have to write tags: the dialect of tasks that name none is of that kind, or one of `dialects`."""
         return self.dialect == "tags" or any(dialect.kind == "tags" for dialect in self.dialects.values())
+
+
+def check_rollouts(config: ReinforceConfig, rollout: RolloutConfig) -> None:
+    """Raises ValueError where RL cannot train on these rollouts or send weights to these engines."""
+    engine, learner = rollout.engine, config.learner
+    if rollout.limits.top_p < 1:
+        raise ValueError(
+            "rollout.limits.top_p must be 1: RL trains on these rollouts, and log-probabilities of a truncated distribution are not "
+            "the learner's; a suite may have its own under limits"
+        )
+    if config.older_share and not engine.older:
+        raise ValueError("rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1")
+    if engine.sleep_level and config.mode != "synchronous":
+        raise ValueError(
+            "rollout.engine.sleep_level is for engines and a learner that take turns: set rl.mode = synchronous, or leave it out"
+        )
+    if engine.adapter_rank is not None and config.lora is not None and config.lora.rank > engine.adapter_rank:
+        raise ValueError(f"rl.lora.rank = {config.lora.rank} is more than the engines serve: set rollout.engine.adapter_rank to as much")
+    if engine.transfer in CUDA_TRANSFERS and not learner.gpus:
+        raise ValueError(f"rollout.engine.transfer = {engine.transfer} needs rl.learner.gpus: take gloo or files without")
+    if engine.transfer == "ipc" and learner.workers > 1:
+        raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")
+    if engine.transfer == "ipc" and learner.gpus + engine.gpus > 1:
+        raise ValueError(
+            "rollout.engine.transfer = ipc is within one card: rollout.engine.gpus and rl.learner.gpus must be shares of it, "
+            "such as 0.5 each"
+        )

@@ -142,3 +142,10 @@ class SftConfig(SupervisedConfig):
     learning_rate: float = Field(default=5e-4, gt=0, le=1)
     mask_observations: bool = True
     """Exclude prompts and observations from the loss; False only for ablations."""
+
+
+def check_first(cpt: CptConfig, sft: SftConfig) -> None:
+    """Raises ValueError where the first iteration would repeat an earlier one."""
+    for stage, sources in (("cpt", cpt.sources), ("sft", sft.sources)):
+        if "again" in sources:
+            raise ValueError(f"{stage}.from names again, and there is nothing before the first turn: set it under later")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from flows.config import SynthConfig, load_config
+from flows.config import load_config
 from flows.data.extraction import extract
 from flows.stages.synthesis.context import read_files
+from synth.config import SynthConfig
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
 from warehouse.errors import RequestError

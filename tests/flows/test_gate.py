@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from flows.config import EvaluationConfig, load_config
+from flows.config import load_config
 from flows.context import RunContext
+from flows.evaluation_config import EvaluationConfig
 from flows.home import Home
 from flows.stages.gate import ALL, compare, objection, promote
 from warehouse import Lake, Outcome, Policy, RequestError, StopReason, Task, Trajectory

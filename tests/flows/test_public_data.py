@@ -14,7 +14,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.config import PROFILES, EvaluationConfig, load_config
+from flows.config import PROFILES, load_config
+from flows.evaluation_config import EvaluationConfig
 from flows.suites.config import GraphSource, QuestionSetSource, check_data, find_suite, place_of
 from tests.warehouse.public_data.host import Host, serving
 from warehouse.errors import RequestError

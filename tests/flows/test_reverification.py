@@ -12,7 +12,7 @@ import pytest
 from eval.graders.choice import verifiers_of
 from eval.graders.unsupervised import Agreement
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
-from flows.config import EvaluationConfig
+from flows.evaluation_config import EvaluationConfig
 from flows.reverification import reverify, reverify_home
 from flows.verifiers import open_verifier
 from rl.rewards.reward import reward_trajectories

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from flows.config import CorpusConfig
 from flows.stages.synthesis.context import SynthesisContext, read_sources
 from flows.stages.synthesis.examples import corpora
+from synth.config import CorpusConfig
 from warehouse.errors import RequestError
 
 

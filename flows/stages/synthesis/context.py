@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from eval.judges import Judge, calibrate, unfit_reason
-from flows.config import CorpusConfig, SynthConfig
 from flows.context import RunContext
 from flows.data.decontamination import by_suite
 from flows.plan import WHEEL_ROLLOUTS
@@ -24,6 +23,7 @@ from rl.envs.search import SearchOptions
 from rl.renderers.base import Schema
 from rl.retrieval.indexes import as_imperfect, build_index
 from rl.retrieval.search import Index, SearchIndex
+from synth.config import CorpusConfig, SynthConfig
 from synth.corpora.config import SeedsConfig
 from synth.corpora.expansion_proofs import KnownFacts
 from synth.corpora.linked_passages import LinkedPassages, Walk

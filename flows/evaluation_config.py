@@ -1,0 +1,117 @@
+"""Settings of evaluation: the suites, the gate, the verifiers and the judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import Field, PositiveInt, model_validator
+
+from eval.graders.base import Verifier
+from eval.graders.choice import Verifiers, is_verifier, unknown, verifiers_of
+from synth.questions.config import QuestionConfig
+from synth.teachers.config import TeacherConfig
+from synth.worlds.writing_config import WrittenWorldsConfig
+from warehouse import TRAINED_SPLITS
+from warehouse.settings import Section
+
+SUITE_NAME = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
+RESERVED = (*TRAINED_SPLITS, "import")
+"""Names of splits that no suite may have."""
+
+
+class AsyncEvaluationConfig(Section):
+    """Evaluation during RL, on the engines that sample for it."""
+
+    every: PositiveInt
+    """Steps between evaluations."""
+    suites: tuple[str, ...] = ()
+    """Suites to run; empty: those of the gate. Never select checkpoints or hyperparameters on a reported suite."""
+    tasks: PositiveInt | None = 100
+    """Tasks per suite, sampled once; None: all."""
+    at_once: PositiveInt = 8
+    """Concurrent evaluation trajectories, within `rollout.concurrency`."""
+
+
+class EvaluationConfig(Section):
+    """The suites of held-out tasks, and the conditions for promotion."""
+
+    suites: dict[str, QuestionConfig] = Field(default_factory=lambda: {"held_out": QuestionConfig()})
+    gate: dict[str, QuestionConfig] = Field(default_factory=dict)
+    horizon: PositiveInt = 7
+    """Maximum turns of an evaluated policy."""
+    largest_fall: float = Field(default=0.02, ge=0, le=1)
+    """Maximum drop of a candidate's success on any suite."""
+    largest_p_value: float = Field(default=0.05, gt=0, le=1)
+    """Maximum p-value of the paired test that the candidate is better."""
+    verifier: str = "qa_em"
+    """Default verifier: a kind of `flywheel verify`, `state`, `state_strict`, `environment`, `judge`, one of `verifiers`, or
+    `module:attribute`."""
+    verifiers: dict[str, str] = Field(default_factory=dict)
+    """Custom verifiers by name, each `module:attribute` or `file.py:attribute`."""
+    judge: TeacherConfig | None = None
+
+    def open_verifiers(
+        self, default: str | None = None, listed: Mapping[str, str] | None = None, judge: Verifier | None = None
+    ) -> Verifiers:
+        """The home's verifiers, with `default` as default, those `listed` added, and the opened `judge`."""
+        return verifiers_of(default or self.verifier, {**self.verifiers, **(listed or {})}, judge)
+
+    @property
+    def all_suites(self) -> dict[str, QuestionConfig]:
+        """Reported suites and those of the gate; training keeps clear of both."""
+        return {**self.suites, **self.gate}
+
+    def setting_of(self, suite: str) -> str:
+        """The key of a suite."""
+        return f"evaluation.{'gate' if suite in self.gate else 'suites'}.{suite}"
+
+    @model_validator(mode="after")
+    def _check_names(self) -> EvaluationConfig:
+        for name in self.all_suites:
+            if name in RESERVED or not re.fullmatch(SUITE_NAME, name):
+                taken = ", ".join(RESERVED)
+                raise ValueError(f"{name!r} cannot be a suite's name: up to 40 of a to z, 0 to 9 and _ . -, and none of {taken}")
+        if both := sorted(self.suites.keys() & self.gate.keys()):
+            raise ValueError(f"{both[0]} is one of suites and one of gate: what the gate decides on is not what is reported")
+        return self
+
+    @model_validator(mode="after")
+    def _check_verifier(self) -> EvaluationConfig:
+        if not is_verifier(self.verifier, self.verifiers):
+            raise ValueError(f"verifier: {unknown(self.verifier, self.verifiers)}")
+        if taken := sorted(name for name in self.verifiers if is_verifier(name)):
+            raise ValueError(f"verifiers: {taken[0]!r} is the name of another verifier; give yours one of its own")
+        if self.judge is not None and not self.judge.is_model:
+            raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
+        return self
+
+    def check_judge(self, asking: str | None) -> None:
+        """Raises ValueError where the key `asking` needs a judge during rollouts and there is no server for it."""
+        if asking is None:
+            return
+        if self.judge is None:
+            raise ValueError(f"evaluation.judge is needed, for {asking} asks for one: set evaluation.judge.kind = openai, and its model")
+        if self.judge.kind == "engine":
+            raise ValueError(
+                f"evaluation.judge.kind = engine judges what is stored alone, and {asking} asks for it while rollouts have the machine: "
+                "serve the model (vllm serve) and set evaluation.judge.kind = openai"
+            )
+
+    def check_tool_worlds(self, wanted: WrittenWorldsConfig | None) -> None:
+        """Raises ValueError where held-out tasks of written worlds are for an unknown suite."""
+        if wanted is not None and wanted.held_out and wanted.suite not in self.all_suites:
+            raise ValueError(f"synth.tool_worlds.suite = {wanted.suite} is no suite; the home's are {', '.join(self.all_suites)}")
+
+    def check_async(self, wanted: AsyncEvaluationConfig | None) -> None:
+        """Raises ValueError where evaluation during RL has no suite, an unknown one, or one twice."""
+        if wanted is None:
+            return
+        if not wanted.suites:
+            raise ValueError(
+                "rl.evaluate has no suite to try: name some under rl.evaluate.suites, or give the gate its own under evaluation.gate"
+            )
+        if missing := next((name for name in wanted.suites if name not in self.all_suites), None):
+            raise ValueError(f"rl.evaluate.suites names {missing!r}, and the home's suites are {', '.join(self.all_suites)}")
+        if len(set(wanted.suites)) < len(wanted.suites):
+            raise ValueError("rl.evaluate.suites names a suite twice")
