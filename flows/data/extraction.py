@@ -36,14 +36,15 @@ def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
     Raises:
         RequestError: no such pages, no teacher, no request to it can succeed, or `to` holds something else.
     """
-    if config.model_teacher is None:
+    teacher_config = config.model_teacher
+    if teacher_config is None:
         raise RequestError("extraction needs a teacher that reads: set synth.teacher.kind to openai or engine.")
     if to.exists() and not (to.is_dir() and {entry.name for entry in to.iterdir()} <= OURS):
         raise RequestError(f"{to} holds something else; name an empty or new folder with --to.")
     read = read_documents(pages) if pages.is_file() else read_pages(pages)
     log.info("%d documents, %d left out", len(read.documents), len(read.failures))
     with Lake(to) as lake:
-        with open_teacher(config.teacher, lake) as teacher:
+        with open_teacher(teacher_config, lake) as teacher:
             found = extract_facts(read.documents, teacher, config.extraction)
         dropped = [*read.failures, *found.failures]
         lake.add(dropped)

@@ -159,5 +159,5 @@ def _verdict(record: DecisionRecord) -> str:
     return f"My decision is {'Correct' if record.correct else 'Incorrect'}"
 
 
-RENDERINGS: dict[Rendering, Callable[[DecisionRecord, int | None], Parts]] = {"thought": render_thought, "listing": render_listing}
+RENDERINGS: dict[Rendering, Callable[[DecisionRecord], Parts]] = {"thought": render_thought, "listing": render_listing}
 """Every rendering by its name."""

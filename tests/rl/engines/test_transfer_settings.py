@@ -13,7 +13,7 @@ from warehouse.errors import RequestError
 def test_a_way_that_this_machine_cannot_go_is_refused_before_anything_starts() -> None:
     for changes, sentence in (
         ({"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
-        ({"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "engine.transfer = nccl needs engines on GPUs"),
+        ({"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
         ({"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),
         ({"transfer": "ipc", "gpus": 0.5, "count": 2}, "engine.transfer = ipc is for one engine of one worker"),
     ):
