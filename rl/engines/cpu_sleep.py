@@ -69,7 +69,7 @@ def _layers_with_matrices(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _refuse(*arguments: object) -> NoReturn:
-    raise RuntimeError("the weights of this engine were given back as it went to sleep, and no others have been loaded")
+    raise RuntimeError("this engine's weights were freed when it went to sleep, and no others have been loaded")
 
 
 def _silence_vllm() -> None:

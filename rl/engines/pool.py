@@ -101,7 +101,7 @@ class EnginePool:
             except EngineDead as error:
                 self._replace(replica)
                 if retakes == MOST_RETAKES:
-                    raise EngineFault(f"given up after {retakes + 1} engines died under it: {error}") from error
+                    raise EngineFault(f"gave up after {retakes + 1} engines died: {error}") from error
                 retakes += 1
                 self._retaken += 1
 
@@ -120,7 +120,7 @@ class EnginePool:
             RequestError: the engines sleep, and a further one would take the learner's memory.
         """
         if self._memory_is_lent:
-            raise RequestError("the engines sleep and have given their memory back: add another when they are awake.")
+            raise RequestError("the engines sleep and their memory is freed: add another when they are awake.")
         replica = self._launch()
         try:
             await replica.ready
@@ -242,7 +242,7 @@ class EnginePool:
     async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
         """Run one step of vLLM's weight transfer on the held engines; after the last they continue. Raises as `Receivers.step` does."""
         if self._receivers is None:
-            raise EngineFault("the engines are at no transfer")
+            raise EngineFault("the engines are not in a transfer")
         await self._receivers.step(step, info)
         if self._receivers.done:
             self._version = self._receivers.weights[1]
@@ -280,7 +280,7 @@ class EnginePool:
             shapes_in(folder)
             return True
         if self._config.adapter_rank is None:
-            raise RequestError(f"{folder} holds adapters alone: set rollout.engine.adapter_rank, or give a whole policy.")
+            raise RequestError(f"{folder} holds adapters only: set rollout.engine.adapter_rank, or give a whole policy.")
         base_of(folder)
         return False
 
@@ -289,7 +289,7 @@ class EnginePool:
             async with asyncio.timeout(self._config.transfer_timeout_seconds if broken else None):
                 await replica.load_weights(self._weights)
         except TimeoutError as error:
-            raise EngineDead(f"{replica.name} did not come back from a transfer of weights that broke off") from error
+            raise EngineDead(f"{replica.name} did not return from a failed weight transfer") from error
 
     def _is_due(self, replica: Replica, version: int) -> bool:
         held = replica.weights[1]
@@ -343,7 +343,7 @@ class EnginePool:
                         await replica.wake(self._weights)
         except TimeoutError as error:
             seconds = self._config.start_timeout_seconds
-            raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
+            raise EngineDead(f"an engine did not start within {seconds:g} seconds; does Ray have the CPUs and GPUs that it asks for?") from error
         except EngineFault as error:
             died = worker_died(f"the engine {replica.name}", error)
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)

@@ -117,7 +117,7 @@ class Replica:
         try:
             adapters = await asyncio.to_thread(read_adapters, Path(folder))
         except RequestError as error:
-            raise EngineDead(f"{self.name} was given no weights: {error}") from error
+            raise EngineDead(f"{self.name} received no weights: {error}") from error
         if adapters.base != self._whole:
             await self._send(adapters.base)
         await self.call("load_adapters", adapters, version)

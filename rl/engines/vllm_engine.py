@@ -123,7 +123,7 @@ class VllmEngine(BatchedActor):
     async def receive(self, name: str, piece: bytes) -> None:
         """Take the next piece of a missing file."""
         if self._received is None:
-            raise EngineFault(f"nobody announced {name}")
+            raise EngineFault(f"no file {name} was announced")
         await asyncio.to_thread(self._received.take, name, piece)
 
     async def start(self) -> None:
@@ -166,7 +166,7 @@ class VllmEngine(BatchedActor):
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
         if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):
-            raise EngineFault("the engine made other placeholders of the images than stand in the context; look at the policy's processor")
+            raise EngineFault("the engine made other image placeholders than the context holds; check the policy's processor")
         return _as_generation(outputs[-1].outputs[0])
 
     @_tells_its_death
@@ -449,5 +449,5 @@ def _as_generation(output: Any) -> Generation:
     logprobs = tuple(step[token].logprob for step, token in zip(output.logprobs or (), token_ids, strict=True))
     versions = tuple(int(span.version) for span in output.weight_versions or () for _ in range(span.start, span.end))
     if output.finish_reason == "abort" or len(versions) != len(token_ids):
-        raise EngineFault("the engine gave the request up before its end")
+        raise EngineFault("the engine aborted the request")
     return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), versions)

@@ -134,14 +134,14 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
     for index in folder.glob("*.safetensors.index.json"):
         missing = set(json.loads(index.read_text())["weight_map"].values()) - {file.name for file in files}
         if missing:
-            raise RequestError(f"{folder} holds no whole policy: {index.name} names {min(missing)}, and that is not there.")
+            raise RequestError(f"{folder} holds an incomplete policy: {index.name} names {min(missing)}, and that is not there.")
     shapes = {}
     for file in files:
         try:
             with safe_open(file, framework="numpy") as weights:
                 shapes.update({name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()})  # noqa: SIM118
         except SafetensorError as error:
-            raise RequestError(f"{file} is no whole file of weights: {error}.") from error
+            raise RequestError(f"{file} is not a complete weight file: {error}.") from error
     return shapes
 
 

@@ -151,7 +151,7 @@ def text_of(result: Result) -> str:
     for part in result.parts:
         if isinstance(part, ImagePart):
             raise ContentRefused(
-                f"a tool returned {part.media_type}, and this policy is given token ids of text alone; "
+                f"a tool returned {part.media_type}, and this policy takes text only; "
                 "use a tool that describes images, or a policy and a dialect that take them"
             )
     return result.text

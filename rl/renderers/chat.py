@@ -79,7 +79,7 @@ class ChatDialect:
         calls: list[tuple[str, Any]] = [(call.tool, _named(call, tools)) for call in turn.calls if call.tool != ANSWER]
         answers = [call.arguments.strip() for call in turn.calls if call.tool == ANSWER]
         if len(answers) + bool(calls) > 1:
-            raise NotExpressible("an answer stands in a message of its own under a chat template")
+            raise NotExpressible("under a chat template an answer is a message of its own")
         answer = answers[0] if answers else None
         ids = self._written(calls, answer, turn.think)
         read, wanted = self.parse(ids, tools), calls or [(ANSWER, answer)]

@@ -112,9 +112,9 @@ class _Writer:
 
     def _reply(self, parts: Sequence[Part]) -> None:
         if self.action is None:
-            raise NotExpressible("a result stands behind no action")
+            raise NotExpressible("a result follows no action")
         if len(parts) != max(1, self.calls):
-            raise NotExpressible(f"{len(parts)} results stand behind {self.calls} calls")
+            raise NotExpressible(f"{len(parts)} results for {self.calls} calls")
         results = [Result(part.text) for part in parts]
         self._add(self.dialect.reply_ids(self.action, results, self.cut), any(part.learnt for part in parts))
         self.action = None

@@ -139,7 +139,7 @@ def _call_format(template: ChatTemplate, stop: str) -> str:
         turn = parse(written, ())
         if isinstance(turn, ActionTurn) and turn.calls == expected:
             return name
-    raise TemplateRefused(f"it writes calls in a form that no reader knows: {written[-120:]!r}")
+    raise TemplateRefused(f"it writes calls in a format that no parser knows: {written[-120:]!r}")
 
 
 def _generation_prompt(template: ChatTemplate) -> str:

@@ -66,7 +66,7 @@ def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
         try:
             return get_training_chat_template(tokenizer)
         except ValueError as error:
-            raise RequestError(f"TRL has no template for training beside this policy's own: {error}") from error
+            raise RequestError(f"TRL ships no training variant of this policy's chat template: {error}") from error
     path = TEMPLATES.get(name) or Path(name)
     if not path.is_file():
         raise RequestError(f"there is no chat template {name}; give own, training, {', '.join(TEMPLATES)}, or a file.")

@@ -75,7 +75,7 @@ def read_documents(path: Path) -> list[Document]:
                 title, text = (row["title"], row["text"]) if "text" in row else row["contents"].split("\n", 1)
                 documents.append(Document(str(row["id"]), title.strip('"'), text, path.name))
             except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise RequestError(f"{path}:{number} is no document: give id with contents, or with title and text.") from error
+                raise RequestError(f"{path}:{number} is not a document: give id with contents, or with title and text.") from error
     return documents
 
 

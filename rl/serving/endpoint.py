@@ -149,14 +149,14 @@ class Endpoint:
     def _checked_ids(self, prompt_ids: list[int]) -> tuple[int, ...]:
         """The ids; an id outside the vocabulary would kill the engine."""
         if not all(0 <= token < self._vocabulary for token in prompt_ids):
-            raise Refused(f"prompt holds an id that is none of the policy's {self._vocabulary} tokens")
+            raise Refused(f"prompt holds an id outside the policy's vocabulary of {self._vocabulary} tokens")
         return tuple(prompt_ids)
 
     def _reply_limit(self, prompt_tokens: int, wanted: int | None) -> int:
         room = self._context_tokens - prompt_tokens
         if room < (wanted or 1):
             asked = f" and {wanted} of reply" if wanted else ""
-            raise ContextFull(f"{prompt_tokens} tokens of prompt{asked} are more than the {self._context_tokens} that the policy can take")
+            raise ContextFull(f"{prompt_tokens} tokens of prompt{asked} exceed the policy's context of {self._context_tokens}")
         return wanted or room
 
     def _tokens(self, generation: Generation) -> list[str]:

@@ -120,7 +120,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """The first validation error as a sentence."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-    problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
+    problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honored: {first['msg']}"
     return error_response(f"{key} {problem}", 400, key)
 
 
@@ -145,7 +145,7 @@ class PolicyServer:
         server._task = asyncio.ensure_future(server._serve())
         while not server._server.started:
             if server._task.done():
-                raise RequestError(f"nothing can listen on {config.host}:{config.port}; is something there already?")
+                raise RequestError(f"cannot listen on {config.host}:{config.port}; is the port in use?")
             await asyncio.sleep(0.01)
         return server
 

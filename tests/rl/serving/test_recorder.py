@@ -183,14 +183,14 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
     ("setting", "said"),
     [
         ({"stop": ["Observation:"]}, "stop is not supported"),
-        ({"n": 4}, "n cannot be honoured"),
-        ({"tool_choice": "required"}, "tool_choice cannot be honoured"),
-        ({"messages": []}, "messages cannot be honoured"),
-        ({"max_tokens": 5000}, "more than the 2000 that the policy can take"),
-        ({"seed": 2**64}, "seed cannot be honoured"),
-        ({"temperature": -1}, "temperature cannot be honoured"),
+        ({"n": 4}, "n cannot be honored"),
+        ({"tool_choice": "required"}, "tool_choice cannot be honored"),
+        ({"messages": []}, "messages cannot be honored"),
+        ({"max_tokens": 5000}, "context of 2000"),
+        ({"seed": 2**64}, "seed cannot be honored"),
+        ({"temperature": -1}, "temperature cannot be honored"),
         ({"user": "../../x y"}, "user is a letter or digit and up to 199"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honoured"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honored"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_its_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:
