@@ -126,5 +126,5 @@ def test_documents_are_read_in_both_forms(tmp_path: Path) -> None:
         ("2", "B", "C."),
     ]
     file.write_text('{"id": 1, "contents": "no title"}')
-    with pytest.raises(RequestError, match=r"documents\.jsonl:1 is no document"):
+    with pytest.raises(RequestError, match=r"documents\.jsonl:1 is not a document"):
         read_documents(file)

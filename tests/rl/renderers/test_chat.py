@@ -59,7 +59,7 @@ REFUSED = {
         "qwen2_5_vl",
         "smolvlm",
     ),
-    "writes calls in a form that no reader knows": ("gptoss", "gemma4", "lfm2_2_5", "muse_glimmer"),
+    "writes calls in a format that no parser knows": ("gptoss", "gemma4", "lfm2_2_5", "muse_glimmer"),
     "does not show calls": ("lfm2",),
 }
 FORMS = ("qwen2_5", "qwen3", "llama3_1", "glm4moe", "qwen3_5_think")
@@ -298,7 +298,7 @@ def test_results_are_cut_each_for_itself(side: Any) -> None:
 
 
 def test_an_image_is_refused() -> None:
-    with pytest.raises(ContentRefused, match=r"image/png.*token ids of text alone"):
+    with pytest.raises(ContentRefused, match=r"image/png.*text only"):
         proven("qwen3_vl").reply_ids(calling(proven("qwen3_vl"), "a"), [Result("a", (ImagePart(b"x", "image/png"),))], WIDE)
 
 
