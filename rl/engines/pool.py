@@ -343,7 +343,7 @@ class EnginePool:
                         await replica.wake(self._weights)
         except TimeoutError as error:
             seconds = self._config.start_timeout_seconds
-            raise EngineDead(f"an engine did not start within {seconds:g} seconds; does Ray have the CPUs and GPUs that it asks for?") from error
+            raise EngineDead(f"an engine did not start within {seconds:g} seconds; does Ray have the CPUs and GPUs it asks for?") from error
         except EngineFault as error:
             died = worker_died(f"the engine {replica.name}", error)
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)
