@@ -168,26 +168,25 @@ def train(context: RunContext, variant: Variant, stage: str, parent: str, run: S
 
 def ask(context: RunContext, run: StageRun) -> dict[str, Any]:
     """The questions that a variant's own settings ask for."""
-    from flows.stages.synthesis.batches import work_off
-    from flows.stages.synthesis.context import SynthesisContext
-    from flows.stages.synthesis.questions import questions
+    from flows.stages.synthesis.batches import begin, work_off
+    from flows.stages.synthesis.questions import DirectAttempts, questions
 
-    work_off(run, questions(SynthesisContext(context, 1)))
+    work, material, guard = begin(context, 1)
+    work_off(run, questions(work, material, guard, DirectAttempts(work)))
     return {}
 
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
     from flows.stages.synthesis.actions import own_decisions
-    from flows.stages.synthesis.batches import work_off
-    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.batches import begin, work_off
     from flows.stages.synthesis.examples import documents
     from flows.stages.training import encode, finish
     from rl.supervised.cpt import train_cpt
     from synth.parts import CPT_KINDS
 
     read = {"has": own_decisions, "documents": documents}[str(variant.made)]
-    work_off(run, read(SynthesisContext(context, 2)))
+    work_off(run, read(*begin(context, 2)))
     kinds = [kind for kind in CPT_KINDS if (kind == "document") is (read is documents)]  # other variants' text is in the home too
     examples = context.lake.examples(kinds)
     folder = context.home.policies / policy_id(1, "cpt", variant.suffix)

@@ -180,15 +180,15 @@ def tune_clean(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 def clean_demonstrations(context: RunContext) -> list[Example]:
     """What synthesis would have shown, had the configuration asked for no corrupted demonstrations."""
-    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.batches import begin
     from flows.stages.synthesis.examples import demonstrations
 
-    synthesis = SynthesisContext(context, ITERATION)
-    own = synthesis.settings.demonstrations
-    synthesis.settings = synthesis.settings.model_copy(update={"demonstrations": own.clean})
+    work, material, guard = begin(context, ITERATION)
+    own = work.settings.demonstrations
+    work.settings = work.settings.model_copy(update={"demonstrations": own.clean})
     made: list[Example] = []
     shown: set[str] = set()
-    for batch in demonstrations(synthesis, lambda: shown):
+    for batch in demonstrations(work, material, guard, lambda: shown):
         made += [record for record in batch.make()[0] if isinstance(record, Example)]
         shown.update(example.sources[0] for example in made)
     return made

@@ -34,7 +34,7 @@ from benchmarks.trl_search import environment_of, trainer_of
 from eval.graders.choice import verifiers_of
 from flows.config import FlywheelConfig
 from flows.home import Home
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.sources import read_sources
 from rl.curriculum import CurriculumConfig, sample_tasks
 from rl.engines.base import WeightProbe
 from rl.learner.metrics import Alert

@@ -30,7 +30,7 @@ from benchmarks.deeper import deepen
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.sources import read_sources
 from rl.engines.base import Sampling
 from rl.policies.policy import load_policy
 from rl.retrieval.search import SearchIndex

@@ -29,19 +29,17 @@ from typing import TYPE_CHECKING, Any
 from eval.graders.verifiers import VERIFIERS
 from eval.statistics import wilson
 from flows.home import Home
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.sources import read_sources
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import expand
-from synth.corpora.expansion_proofs import KnownFacts
+from synth.corpora.proposals import KnownFacts
 from synth.formulas.projections import first_answers
 from synth.formulas.proofs import Proofs, is_shortcut, prove
 from synth.formulas.triples import formula_digest
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
-from synth.questions.definitions import Definer
-from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow
+from synth.questions.builder import QuestionConfig, build_questions
+from synth.questions.expansion import Definer, GrownQuestion, GrowthSpec, Structure, essence, grow
 from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from synth.teachers.config import TeacherConfig

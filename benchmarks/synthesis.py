@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from warehouse.corpora.films import read_films
 from warehouse.public_data.places import data_root

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import evidence
 from benchmarks.homes import overrides
 from flows.report.yields import read_yields
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.sources import read_sources
 from synth.config import CorpusConfig
 from warehouse import Lake
 from warehouse.public_data.places import data_root

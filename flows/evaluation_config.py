@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from eval.graders.base import Verifier
 from eval.graders.choice import Verifiers, is_verifier, unknown, verifiers_of
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.writing_config import WrittenWorldsConfig
 from warehouse import TRAINED_SPLITS

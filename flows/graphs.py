@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.context import on_side, read_sources
-from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.graph.topology import MOST_FACTS, Topology, describe
-from synth.questions.reach import Reach, reach
-from synth.questions.splits import HELD_OUT, TRAIN, entities_of
+from flows.stages.synthesis.sources import on_side, read_sources
+from synth.graph.knowledge_graph import MOST_FACTS, KnowledgeGraph, Topology, describe
+from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of
+from synth.questions.paths import Reach, reach
 from warehouse import Lake
 from warehouse.errors import RequestError
 

@@ -15,7 +15,7 @@ from rl.envs.base import offered_tools
 from rl.renderers.base import Schema
 from rl.retrieval.search import SearchIndex
 from rl.supervised.config import StoredRunsConfig
-from synth.demonstrations.runs import choose_runs
+from synth.demonstrations.cold_start import choose_runs
 from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake
 from warehouse.errors import RequestError, first_line

@@ -12,9 +12,9 @@ from synth.corpora.config import ExpanderConfig, ExtractionConfig, SeedsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
-from synth.questions.config import QuestionConfig, TrainingQuestionConfig
+from synth.questions.builder import QuestionConfig, TrainingQuestionConfig
 from synth.questions.decontamination import DecontaminationConfig
-from synth.questions.direct_attempts import DirectAttemptsConfig
+from synth.questions.difficulty import DirectAttemptsConfig
 from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig

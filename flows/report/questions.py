@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.graph.topology import Topology, describe
+from synth.graph.knowledge_graph import KnowledgeGraph, Topology, describe
 from warehouse import Lake
 from warehouse.bounds import read_json
 from warehouse.records import Triple

@@ -12,7 +12,7 @@ from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
 from flows.report.yields import COMMON, PartYield, counted_words
 from flows.variants import HORIZONS, Variant
-from synth.graph.topology import Topology
+from synth.graph.knowledge_graph import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from rl.engines.config import Temperature
 from rl.envs.config import EnvironmentKindConfig
 from rl.rollouts.agent_loop import RolloutChoice
 from rl.rollouts.config import Limits, RolloutConfig
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate

@@ -10,18 +10,17 @@ from pathlib import Path
 
 from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.context import on_side
 from flows.stages.synthesis.questions import explain_shortfall
+from flows.stages.synthesis.sources import on_side
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
 from flows.task_choice import bringing_tasks
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import RejectionReason, build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
+from synth.questions.decontamination import HELD_OUT
 from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
-from synth.questions.splits import HELD_OUT
 from synth.worlds.world import generate_world
 from warehouse import Document, Failure, Lake, Task
 from warehouse.benchmark_sets.files import read_tasks

@@ -1,11 +1,12 @@
 """The Expander: a teacher in the agent loop that makes questions over an open corpus deeper (WebShaper, arXiv 2507.15061).
 
-Layer by layer every constant of a question gives way to a description that the teacher finds by searching: the answer never changes. All
-constants of a layer give way together, for one that stayed would be a shortcut past the others; a layer that cannot be completed leaves
-the question as it was. They are described one after the other, so that nothing is met twice and no more is asked of a layer that is lost.
+Layer by layer, every constant of a question is replaced by a description that the teacher finds by searching; the answer never changes.
+All constants of a layer are replaced together, since a remaining one would be a shortcut; a layer that cannot be completed leaves the
+question unchanged. Constants are described one after the other, so that no entity is used twice.
 
-The loop, its limits and its outcomes are those of `rl`; a fault of the teacher or a tool makes an expansion invalid, and it is no proposal
-that was refused. What it did is kept as trajectories, what it made as tasks, what was refused as failures.
+Loop, limits and outcomes are those of `rl`: a fault of the teacher or a tool makes an expansion invalid, which is not a rejected proposal.
+Validation asks whether the constant is of the described kind and whether the teacher can name it without tools (section 3). A second
+reader, shown only passage and claim, checks each fact. A missing reply leaves a verdict open (None).
 """
 
 from __future__ import annotations
@@ -17,36 +18,139 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from rl.retrieval.search import SearchIndex
+from eval.graders.answers import sub_match
+from rl.envs.base import EnvironmentFault, Observation
+from rl.envs.search import find
+from rl.envs.tool_use import ToolEnvironment
+from rl.retrieval.search import SearchIndex, passage
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.tools import ToolError, tool
 from synth.corpora.config import SEARCH_DOCUMENTS, ExpanderConfig
-from synth.corpora.expansion_proofs import KnownFacts, proofs_of
+from synth.corpora.passages import short_passages_of
 from synth.corpora.proposals import (
+    DescriptionVerdict,
+    KnownFacts,
     Layer,
     LeafExpansion,
     Objection,
     Proposal,
     ProposalDefect,
+    StatedFact,
     expanded_task,
     leaves_of,
     not_replaceable,
     objection_to,
     objection_to_merged,
+    proofs_of,
+    whether_stated,
 )
-from synth.corpora.tools import TOOLS, ExpanderEnvironment, facts_stated, validate_description
+from synth.questions.text_comparison import mentions
 from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
-from synth.teachers.teacher import Ending, Teacher, read_json
+from synth.teachers.teacher import Ending, Fault, Teacher, read_json, read_yes
 from warehouse.digests import digest, seed_from
-from warehouse.records import Completion, Document, Failure, Outcome, Task, Trajectory
+from warehouse.records import Completion, Document, Failure, Outcome, Task, Trajectory, user
+
+TOOLS = ("search", "summarize", "validate", "answer")
+PASSAGE_CHARACTERS = 2_000
+"""Length of the passage shown to the second reader."""
+MOST_SUMMARISED = 5
+"""Most documents per `summarize` call."""
+SUMMARISED_CHARACTERS = 24_000
+"""Characters read per `summarize` call, shared equally among its documents."""
+
+_TYPE = "Is {constant!r} the kind of thing that is asked for by: {description}? Do not judge whether it is right. Answer yes or no."
+_GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
+_SUMMARY = "{passages}\n\nGoal: {goal}\nFrom these documents alone, list what serves the goal, each with the id of its document."
+
+
+def validate_description(teacher: Teacher, constant: str, description: str) -> DescriptionVerdict:
+    """Ask the teacher whether `description` fits the kind of `constant`, and whether it can guess it without tools."""
+    asked = (_TYPE.format(constant=constant, description=description), _GUESS.format(description=description))
+    typed, guess = teacher.complete([user(text, max_tokens=64) for text in asked])
+    consistent = None if isinstance(typed, Failure) else read_yes(typed)
+    if isinstance(guess, Failure):
+        return DescriptionVerdict(consistent, None)
+    return DescriptionVerdict(consistent, sub_match(guess.text, [constant]), guess.text)
+
+
+def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
+    """Whether the passage around each fact's quotation states it; None where no reply could be read."""
+    asked = [whether_stated(fact, _around(fact.quote, document)) for fact, document in facts]
+    return [None if isinstance(reply, Failure) else read_yes(reply) for reply in teacher.complete(asked)]
+
+
+def _around(quote: str, document: Document) -> str:
+    passages = short_passages_of(document.text, PASSAGE_CHARACTERS)
+    return f"{document.title}\n{next((text for text in passages if mentions(text, quote)), quote)}"
+
+
+class ExpanderEnvironment(ToolEnvironment):
+    """The tools of one expansion; the task's provenance names the `constant` to replace."""
+
+    def __init__(self, index: SearchIndex, teacher: Teacher, documents: int, threads: Executor) -> None:
+        super().__init__({"search": tool(self.search), "summarize": tool(self.summarize), "validate": tool(self.validate)})
+        self._index, self._teacher, self._documents, self._threads = index, teacher, documents, threads
+        self._by_id = {document.id: document for document in index.documents}
+        self._constant = ""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._constant = str(task.provenance["constant"])
+        return Observation()
+
+    async def search(self, query: str) -> str:
+        """Search the corpus; each document comes with its id.
+
+        Args:
+            query: the title of a document, or words to look for.
+        """
+        return "\n\n".join(map(_shown, find(self._index, query, self._documents)))
+
+    async def summarize(self, documents: list[str], goal: str) -> str:
+        """Have documents read for a goal.
+
+        Args:
+            documents: their ids.
+            goal: what to look for in them.
+        """
+        unknown = [name for name in documents if name not in self._by_id]
+        if unknown or not documents:
+            raise ToolError(f"no document has the id {unknown[0]!r}" if unknown else "name at least one document")
+        if len(documents) > MOST_SUMMARISED:
+            raise ToolError(f"name at most {MOST_SUMMARISED} documents, not {len(documents)}")
+        passages = "\n\n".join(_shown(self._by_id[name])[: SUMMARISED_CHARACTERS // len(documents)] for name in documents)
+        asked, loop = [user(_SUMMARY.format(passages=passages, goal=goal))], asyncio.get_running_loop()
+        (reply,) = await loop.run_in_executor(self._threads, self._teacher.complete, asked)
+        if isinstance(reply, Failure) and reply.kind == Fault.REFUSED:
+            raise ToolError(f"these documents cannot be read together: {reply.reason}")
+        if isinstance(reply, Failure):
+            raise EnvironmentFault(f"summarize: {reply.kind}: {reply.reason}")
+        return reply.text
+
+    async def validate(self, description: str) -> str:
+        """Check a description of the constant: is the constant of that kind, and is it too easy to guess?
+
+        Args:
+            description: the words that are to stand in the place of the constant.
+        """
+        loop = asyncio.get_running_loop()
+        verdict = await loop.run_in_executor(self._threads, validate_description, self._teacher, self._constant, description)
+        kind = {True: "consistent", False: "not consistent", None: "unknown"}[verdict.type_consistent]
+        ease = {True: "too simple: it is named without tools", False: "not too simple", None: "unknown"}[verdict.too_simple]
+        return f"Type: {kind}. Difficulty: {ease}."
+
+
+def _shown(document: Document) -> str:
+    return f"[{document.id}] {document.title}\n{passage(document)}"
+
 
 STAGE = "expander"
 INVALID = "invalid"
-"""The kind of a failure that is a fault of the teacher or a tool."""
+"""Failure kind for a fault of the teacher or a tool."""
 
 
 @dataclass(slots=True)
 class Expansion:
-    """What an expansion of several questions came to; `tasks` are the deepest versions, of those that could be expanded at all."""
+    """Result for several questions; `tasks` holds the deepest version of each question that could be expanded."""
 
     tasks: list[Task] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -66,7 +170,7 @@ word for word in its document and names the fact's subject (unless that is the d
 
 _PROPOSAL = TypeAdapter(Proposal)
 _MOST_TAKEN = 20
-"""Names that the teacher is told are taken, at most; the checks know them all."""
+"""Most names listed to the teacher as taken; the checks use all of them."""
 
 
 def expand(
@@ -78,40 +182,29 @@ def expand(
     wheel_turn: int = 1,
     known: KnownFacts | None = None,
 ) -> Expansion:
-    """Expand each of `tasks`, which have formulas with constants that their questions name.
+    """Expand each of `tasks`, whose formulas must have constants that the question names.
 
-    A task that a later layer fails to expand stays as the earlier layers made it. What is `known` proves what it can of what is made.
+    A task whose later layer fails keeps its earlier layers. `known` is the graph that proves what it can.
 
     Raises:
-        RequestError: where no request to the teacher can succeed.
+        RequestError: no request to the teacher can succeed.
     """
     result, current, made = Expansion(), list(tasks), dict[int, Task]()
     for layer in range(1, config.layers + 1):
         outcomes = asyncio.run(_expand_layer(current, teacher, index, config, seed_from(seed, layer), wheel_turn, known))
         for place, (before, outcome) in enumerate(zip(current, outcomes, strict=True)):
             result.trajectories += outcome.trajectories
-            result.failures += [_about(tasks[place], failure) for failure in outcome.failures]
+            result.failures += [replace(failure, item={**failure.item, "task": tasks[place].key}) for failure in outcome.failures]
             if outcome.task is not None:
                 made[place] = outcome.task
             current[place] = outcome.task or before
-    result.tasks = [_made_from(tasks[place], made[place]) for place in sorted(made)]
+    for place, task in sorted(made.items()):  # the versions in between are not stored
+        result.tasks.append(replace(task, provenance={**task.provenance, "expanded_from": tasks[place].key}))
     return result
-
-
-def _made_from(task: Task, expanded: Task) -> Task:
-    """The deepest version, made from `task`: the versions between are stored nowhere."""
-    return replace(expanded, provenance={**expanded.provenance, "expanded_from": task.key})
-
-
-def _about(task: Task, failure: Failure) -> Failure:
-    """What failed, though at a deeper version, as a failure of `task`."""
-    return replace(failure, item={**failure.item, "task": task.key})
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What one layer of one task came to."""
-
     task: Task | None
     trajectories: tuple[Trajectory, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -145,7 +238,6 @@ class _Work:
     known: KnownFacts | None
 
     async def expand(self, task: Task) -> _Outcome:
-        """One layer of one task."""
         names = leaves_of(task)
         if self.config.structure == "sequential":
             names = [name for name in names if not not_replaceable(task, [name])][:1]
@@ -156,7 +248,7 @@ class _Work:
             return await self._expand(task, tuple(names))
 
     async def _expand(self, task: Task, names: tuple[str, ...]) -> _Outcome:
-        """The task with all `names` described, or with none."""
+        """All `names` are described, or the task is not expanded."""
         found, trajectories, failures = list[LeafExpansion](), list[Trajectory](), list[Failure]()
         for name in names:
             described = await self._describe(Layer(task, names, tuple(found)), name, trajectories, failures)
@@ -171,7 +263,6 @@ class _Work:
         return _Outcome(made, tuple(trajectories), tuple(failures))
 
     async def _describe(self, layer: Layer, name: str, trajectories: list[Trajectory], failures: list[Failure]) -> LeafExpansion | None:
-        """A description of one constant, in as many runs as it may take; what they were and what was refused is added to the lists."""
         for attempt in range(self.config.attempts):
             trajectory = await self._search(layer, name, attempt)
             if trajectory.outcome is Outcome.INVALID:
@@ -186,7 +277,6 @@ class _Work:
         return None
 
     async def _search(self, layer: Layer, name: str, attempt: int) -> Trajectory:
-        """The teacher's run."""
         task = layer.task
         key = digest([STAGE, self.teacher.name, task.key, name, self.seed, attempt])
         goal = f"Question: {task.question}\nAnswer of the question: {'; '.join(task.answers)}\nName to replace: {name}"
@@ -207,7 +297,6 @@ class _Work:
         return text_alone(await AgentLoop(engine, dialect, self.config.limits).run(request, GuardedEnvironment(environment)))
 
     def _judge(self, layer: Layer, name: str, trajectory: Trajectory) -> LeafExpansion | Failure:
-        """The description that a run found, or why it is none."""
         if trajectory.answer is None:
             return _refused(
                 Objection(ProposalDefect.NO_PROPOSAL, f"it ended without one: {trajectory.stop_reason}"), layer.task, name, trajectory
@@ -221,7 +310,6 @@ class _Work:
         return _refused(judged, layer.task, name, trajectory) if isinstance(judged, Objection) else judged
 
     def _validate(self, proposal: Proposal, name: str) -> LeafExpansion | Objection:
-        """What the teacher says of a description and its facts, where nothing can be shown to be wrong with them."""
         verdict = validate_description(self.teacher, name, proposal.description)
         if verdict.type_consistent is False:
             return Objection(ProposalDefect.TYPE_INCONSISTENT, f"{name!r} is not the kind of thing that is described")
@@ -235,7 +323,6 @@ class _Work:
         return LeafExpansion(name, proposal, verdict, None if None in stated else True)
 
     def _merge(self, task: Task, leaves: Sequence[LeafExpansion]) -> Task | Objection:
-        """The task with all its leaves expanded, or what speaks against it."""
         objection = objection_to_merged(task, leaves)
         if objection is not None:
             return objection
@@ -251,7 +338,6 @@ def _refused(objection: Objection, task: Task, name: str, trajectory: Trajectory
 
 
 def _incomplete(task: Task, name: str, names: Sequence[str], found: Sequence[LeafExpansion], last: Trajectory) -> Failure:
-    """That a task stays as it was, for one of its constants has no description."""
     reason = f"{name!r} has no description, and of the {len(names)} constants of a layer all give way or none"
     item = {"task": task.key, "constant": name, "described": [leaf.name for leaf in found], "last_run": last.id}
     return Failure(STAGE, ProposalDefect.LAYER_INCOMPLETE, reason, item)

@@ -1,33 +1,43 @@
-"""Facts from plain text by a teacher: open information extraction, checked against the passage, its names linked to entities.
+"""Open information extraction by a teacher, checked against the passage, with names linked to entities.
 
-A document is read in passages. The teacher states facts, each with the words that say so; what cannot be found in the passage is dropped.
-A second request, which sees the passage and the claim alone, says whether the passage states it: that is a judgement and no proof, and it
-can be switched off. Names are linked to the entities that are known and to each other, so that one name means one entity, as a
-`Corpus` wants it. Everything dropped is a `Failure` with its reason and the statement.
+The teacher states facts with quotations; a fact whose quotation is not in the passage is dropped. Optionally a second request that sees
+only
+passage and claim confirms it (a judgement, not a proof). `Linker` maps names to known entities and to each other; the first rule that
+applies:
+
+    the document's title, with or without its qualifier in brackets          -> the title's entity
+    a known name, ignoring case, accents and punctuation (not figures, C++)  -> that entity
+    an alias                                                                 -> the entity of the alias
+    part of exactly one longer name in the document                          -> that entity ("Stone" -> "Amber Stone")
+    part of several                                                          -> ambiguous; dropped
+    part only of names that a statement pairs it with                        -> a new entity ("University of Oxford", "Oxford")
+    otherwise                                                                -> a new entity, spelled as first written
+
+A qualifier in brackets is part of a name: "Blue River (film)" and "Blue River" are two entities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect, whether_stated
 from synth.corpora.passages import short_passages_of
-from synth.questions.text_comparison import plain
+from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect, whether_stated
+from synth.questions.text_comparison import NameKey, name_key, plain, unqualified
 from synth.teachers.teacher import Teacher, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
 from warehouse.forms import form_of
-from warehouse.records import Completion, Document, Fact, Failure, Request, user
+from warehouse.records import Document, Fact, Failure, Request, user
 
 STAGE = "extraction"
 
 
 class ExtractionDefect(StrEnum):
-    """Why a grounded statement is no fact; what an ungrounded one lacks is a `grounding.Lack`."""
+    """Why a grounded statement was dropped; ungrounded ones have a `GroundingDefect`."""
 
     RELATION_NOT_WANTED = "relation_not_wanted"
     AMBIGUOUS = "ambiguous"
@@ -36,7 +46,7 @@ class ExtractionDefect(StrEnum):
 
 
 class TypedFact(StatedFact):
-    """A statement that also says what kind of thing its two ends are."""
+    """A stated fact with the types of its subject and object."""
 
     subject_type: str = ""
     object_type: str = ""
@@ -68,14 +78,11 @@ class _Claim:
 
 @dataclass(slots=True)
 class _Harvest:
-    """What has been found so far."""
-
     facts: list[Fact] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
     def drop(self, kind: str, reason: str, claim: _Claim) -> None:
-        """Keep what was dropped, and why."""
         item = {"document": claim.document.id, "statement": claim.statement.model_dump()}
         self.failures.append(Failure(STAGE, kind, reason, item))
 
@@ -87,13 +94,11 @@ def extract_facts(
     entities: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> Corpus:
-    """The facts that `documents` state, as a corpus with the documents.
+    """The facts that `documents` state, as a corpus with the documents; its failures hold what was dropped.
 
     Args:
-        entities: names that are known already; mentions of them are linked to them.
-        aliases: other names, by which the entity is known.
-
-    A fact names every document that states it. The corpus's failures hold what was dropped and the requests that failed.
+        entities: known names to link mentions to.
+        aliases: other names, with the entity of each.
     """
     harvest = _Harvest()
     claims = list(_claims(documents, teacher, config, harvest))
@@ -106,7 +111,7 @@ def extract_facts(
 
 
 def relation_name(text: str) -> str:
-    """A relation as facts name it: `was directed by` becomes `was_directed_by`."""
+    """A relation name as stored: `was directed by` becomes `was_directed_by`."""
     return plain(text.replace("_", " ")).replace(" ", "_")
 
 
@@ -114,15 +119,11 @@ def _claims(documents: Sequence[Document], teacher: Teacher, config: ExtractionC
     places = [(document, passage) for document in documents for passage in short_passages_of(document.text, config.passage_characters)]
     replies = teacher.complete([_request(document, passage, config) for document, passage in places])
     for (document, passage), reply in zip(places, replies, strict=True):
-        read: list[TypedFact] | Failure = reply if isinstance(reply, Failure) else _read(reply)
+        read = reply if isinstance(reply, Failure) else read_json(reply, _STATEMENTS)
         if isinstance(read, Failure):
             harvest.failures.append(read)
             continue
         yield from (_Claim(statement, document, passage) for statement in read)
-
-
-def _read(reply: Completion) -> list[TypedFact] | Failure:
-    return read_json(reply, _STATEMENTS)
 
 
 def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
@@ -143,9 +144,8 @@ def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> boo
 
 
 def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> list[_Claim]:
-    """The claims that a second reading confirms. Without a verdict a claim is dropped, and the failure says that it was that."""
     kept = []
-    replies = teacher.complete([_second_reading(claim) for claim in claims])
+    replies = teacher.complete([whether_stated(claim.statement, f"{claim.document.title}\n{claim.passage}") for claim in claims])
     for claim, reply in zip(claims, replies, strict=True):
         verdict = None if isinstance(reply, Failure) else read_yes(reply)
         if verdict:
@@ -158,12 +158,7 @@ def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> 
     return kept
 
 
-def _second_reading(claim: _Claim) -> Request:
-    return whether_stated(claim.statement, f"{claim.document.title}\n{claim.passage}")
-
-
 def _link(claims: Sequence[_Claim], linker: Linker, harvest: _Harvest) -> None:
-    """Facts from claims, every name an entity."""
     for claim in claims:
         linker.note_statement(claim.document.id, claim.document.title, claim.statement.subject, claim.statement.object)
     for claim in claims:
@@ -184,9 +179,68 @@ def _link(claims: Sequence[_Claim], linker: Linker, harvest: _Harvest) -> None:
 
 
 def _merged(facts: Sequence[Fact]) -> Iterator[Fact]:
-    """Each triple once, with all its documents."""
     documents: dict[tuple[str, str, str, str], list[str]] = {}
     for fact in facts:
         documents.setdefault((fact.subject, fact.relation, fact.object, fact.source), []).extend(fact.documents)
     for (subject, relation, value, source), stated in documents.items():
         yield Fact(subject, relation, value, tuple(dict.fromkeys(stated)), source)
+
+
+class AmbiguousMention(Exception):
+    """A mention that may refer to several entities."""
+
+
+class Linker:
+    """Links mentions to known entities, and to full names mentioned in the same document."""
+
+    def __init__(self, entities: Iterable[str], aliases: Mapping[str, str]) -> None:
+        self._known: dict[NameKey, str] = {}
+        for entity in entities:
+            self._known.setdefault(name_key(entity), entity)
+        self._aliases = {name_key(alias): entity for alias, entity in aliases.items()}
+        self._new: dict[NameKey, str] = {}
+        self._titles: dict[str, str] = {}
+        self._mentioned: dict[str, dict[NameKey, str]] = {}
+        self._beside: dict[str, set[tuple[NameKey, NameKey]]] = {}
+
+    def note(self, document: str, title: str, names: Iterable[str]) -> None:
+        """Record a document's title and the names it mentions; a shorter name may refer to a longer one."""
+        self._titles[document] = title
+        mentioned = self._mentioned.setdefault(document, {})
+        for name in (title, *names):
+            mentioned.setdefault(name_key(name), name)
+
+    def note_statement(self, document: str, title: str, subject: str, value: str) -> None:
+        """Record the two names of one statement; they refer to different entities."""
+        self.note(document, title, (subject, value))
+        one, other = name_key(subject), name_key(value)
+        self._beside.setdefault(document, set()).update(((one, other), (other, one)))
+
+    def link(self, name: str, document: str) -> str:
+        """The entity that `name` refers to in a document. Raises AmbiguousMention."""
+        title = self._titles.get(document, "")
+        if name_key(name) == name_key(unqualified(title)) and title:
+            return self._entity(title)
+        return self._stored(name) or self._longer(name, document) or self._entity(name)
+
+    def _stored(self, name: str) -> str | None:
+        return self._known.get(name_key(name)) or self._aliases.get(name_key(name))
+
+    def _entity(self, name: str) -> str:
+        return self._stored(name) or self._new.setdefault(name_key(name), name)
+
+    def _longer(self, name: str, document: str) -> str | None:
+        """The entity of the only longest name in the document that contains `name`, if any."""
+        own, beside = name_key(name), self._beside.get(document, set())
+        longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(own, key)}
+        others = {key: text for key, text in longer.items() if (own, key) not in beside}
+        longest = [text for key, text in others.items() if not any(_is_part(key, other) for other in others)]
+        entities = sorted({self._entity(text) for text in longest} | ({name} if longest and others != longer else set()))
+        if len(entities) > 1:
+            raise AmbiguousMention(f"{name!r} may mean {' or '.join(map(repr, entities))}")
+        return entities[0] if entities else None
+
+
+def _is_part(name: NameKey, other: NameKey) -> bool:
+    (words, signs), (more_words, more_signs) = name, other
+    return words != more_words and f" {words} " in f" {more_words} " and set(signs) <= set(more_signs)

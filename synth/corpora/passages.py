@@ -1,21 +1,38 @@
-"""Texts in pieces of whole sentences, and the names that stand in them."""
+"""Passages of documents, the names they contain, and random walks over linked passages, which seed questions are asked about.
+
+WebShaper draws its seeds by random walks over the hyperlinks of an encyclopaedia (arXiv 2507.15061). A folder of notes has few, so passages
+of two documents are linked by the first of these that applies:
+
+    link   one links the other's document, in Markdown (`[text](page.md)`, `[text][page]`) or wiki syntax (`[[Page|text]]`)
+    title  one names the other's title, which no other document has
+    name   both contain a name of two or more words that only few passages contain
+
+Links work in both directions. A link or a title leads to the beginning of the document.
+"""
 
 from __future__ import annotations
 
+import posixpath
+import random
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote
 
-from synth.questions.text_comparison import unqualified
+from synth.questions.text_comparison import plain, unqualified
+from warehouse.records import Document
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
 SHORTEST_NAME = 4
-"""Letters of a name of one word; shorter ones stand in texts for anything."""
+"""Minimum length of a one-word name; shorter words are too ambiguous."""
 
 
 def passages_of(text: str, characters: int) -> list[str]:
-    """`text` in pieces of whole sentences of at most so many characters; a longer sentence is a piece of its own."""
+    """Split `text` into whole sentences of at most `characters` together; a longer sentence is a passage of its own."""
     pieces = [""]
     for sentence in filter(None, _SENTENCE_END.split(text.strip())):
         joined = f"{pieces[-1]} {sentence}".strip()
@@ -27,12 +44,11 @@ def passages_of(text: str, characters: int) -> list[str]:
 
 
 def short_passages_of(text: str, characters: int) -> list[str]:
-    """The same, with a longer sentence, such as a table, cut into several of at most so many."""
+    """The same, with longer sentences (tables, say) split between words."""
     return [piece for sentences in passages_of(text, characters) for piece in _cut(sentences, characters)]
 
 
 def _cut(text: str, characters: int) -> Iterator[str]:
-    """A sentence that is longer than a passage may be, between its words where it has any."""
     place = 0
     while place < len(text):
         end = place + characters
@@ -44,14 +60,14 @@ def _cut(text: str, characters: int) -> Iterator[str]:
 
 
 def capitalised_names(text: str) -> list[str]:
-    """Runs of two capitalised words or more, which look like names whether anybody knows them or not."""
+    """Runs of two or more capitalised words, which look like names."""
     return list(dict.fromkeys(" ".join(found.split()) for found in _NAME.findall(text)))
 
 
 class NameFinder:
-    """Finds which of the known names stand in a text, whole words in their own letters, the longest first where they overlap.
+    """Finds known names in a text: whole words, case-sensitive, the longest first where they overlap.
 
-    A name with a qualifier in brackets is found without it too, unless two names would be found by the same words.
+    A name with a qualifier in brackets is also found without it, unless that is ambiguous.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -67,7 +83,7 @@ class NameFinder:
                 self._names.setdefault(words[0], []).append((words, next(iter(meant))))
 
     def find(self, text: str) -> list[str]:
-        """The names in `text`, each once, in the order in which they come."""
+        """The distinct names in `text`, in order of occurrence."""
         words = _WORD.findall(text)
         found: dict[str, None] = {}
         place = 0
@@ -78,3 +94,193 @@ class NameFinder:
                 found[match[1]] = None
             place += 1 if match is None else len(match[0])
         return list(found)
+
+
+LinkKind = Literal["link", "title", "name"]
+
+MOST_LINKS = 500
+"""Most links followed per document."""
+_INLINE = re.compile(r"!?\[([^\[\]\n]{1,200})\]\(<?([^()<>\s]{1,500})>?(?:\s+[\"'][^\"'\n]{0,200}[\"'])?\)")
+_REFERENCE = re.compile(r"\[([^\[\]\n]{1,200})\]\[([^\[\]\n]{0,200})\]")
+_DEFINITION = re.compile(r"^ {0,3}\[([^\[\]\n]{1,200})\]:[ \t]+<?([^<>\s]{1,500})>?.*$", re.MULTILINE)
+_WIKI = re.compile(r"!?\[\[([^\[\]|#\n]{1,200})(?:#[^\[\]|\n]{0,200})?(?:\|([^\[\]\n]{1,200}))?\]\]")
+_EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]{1,500})(?<=\S)\1(?!\w)")
+_HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
+_TRIES = 20
+"""Walks started per walk wanted; small folders have fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of a document without Markdown; `id` is the document's id and a number."""
+
+    id: str
+    document: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to the passage at position `to`: its kind and the words that link."""
+
+    to: int
+    kind: LinkKind
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Passages of different documents, each linked to the previous one by `links` (one fewer)."""
+
+    passages: tuple[Passage, ...]
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedPassages:
+    """Passages and the links of each."""
+
+    passages: tuple[Passage, ...]
+    links: tuple[tuple[Link, ...], ...]
+
+    @classmethod
+    def of(cls, documents: Sequence[Document], characters: int, sharing: int) -> LinkedPassages:
+        """Passages of at most `characters`; a name links passages if at most `sharing` of them contain it."""
+        pages = [_read(document, characters) for document in documents]
+        passages = tuple(passage for page in pages for passage in page.passages)
+        found: list[dict[int, Link]] = [{} for _ in passages]
+        for one, other, kind, words in (*_linked(pages), *_named(pages, passages), *_shared(passages, sharing)):
+            if passages[one].document != passages[other].document:
+                found[one].setdefault(other, Link(other, kind, words))
+                found[other].setdefault(one, Link(one, kind, words))
+        return cls(passages, tuple(tuple(links[place] for place in sorted(links)) for links in found))
+
+    def walks(self, count: int, longest: int, seed: int) -> list[Walk]:
+        """Up to `count` walks over different sets of at most `longest` passages; single passages only if `longest` is 1."""
+        rng = random.Random(seed)
+        starts = [place for place, links in enumerate(self.links) if links or longest == 1]
+        found: dict[frozenset[str], Walk] = {}
+        for _ in range(_TRIES * count if starts else 0):
+            walk = self._walk(rng.choice(starts), rng.randint(min(2, longest), longest), rng)
+            found.setdefault(frozenset(passage.id for passage in walk.passages), walk)
+            if len(found) == count:
+                break
+        return list(found.values())
+
+    def _walk(self, start: int, steps: int, rng: random.Random) -> Walk:
+        places, links = [start], list[Link]()
+        while len(places) < steps:
+            met = {self.passages[place].document for place in places}
+            onward = [link for link in self.links[places[-1]] if self.passages[link.to].document not in met]
+            if not onward:
+                break
+            links.append(rng.choice(onward))
+            places.append(links[-1].to)
+        return Walk(tuple(self.passages[place] for place in places), tuple(links))
+
+
+def readable(text: str) -> tuple[str, dict[str, str]]:
+    """Markdown as plain text, and the target of each link text (the first where several share a text)."""
+    targets: dict[str, str] = {}
+    defined = {plain(name): target for name, target in _DEFINITION.findall(text)}
+
+    def inline(found: re.Match[str]) -> str:
+        return _note(targets, found[1], found[2])
+
+    def reference(found: re.Match[str]) -> str:
+        target = defined.get(plain(found[2] or found[1]))
+        return found[0] if target is None else _note(targets, found[1], target)
+
+    def wiki(found: re.Match[str]) -> str:
+        return _note(targets, found[2] or found[1], found[1])
+
+    text = _DEFINITION.sub("", text)
+    for pattern, replacement in ((_WIKI, wiki), (_INLINE, inline), (_REFERENCE, reference)):
+        text = pattern.sub(replacement, text)
+    return _HEADING.sub("", _EMPHASIS.sub(r"\2", text)), targets
+
+
+def _note(targets: dict[str, str], words: str, target: str) -> str:
+    if len(targets) < MOST_LINKS:
+        targets.setdefault(words.strip(), target.strip())
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    document: Document
+    passages: tuple[Passage, ...]
+    targets: Mapping[str, str]
+
+
+def _read(document: Document, characters: int) -> _Page:
+    text, targets = readable(document.text)
+    pieces = enumerate(short_passages_of(text, characters), 1)
+    own = (Passage(f"{document.id}#{number}", document.id, document.title, piece) for number, piece in pieces)
+    return _Page(document, tuple(own), targets)
+
+
+_Found = tuple[int, int, LinkKind, str]
+
+
+def _starts(pages: Iterable[_Page]) -> Iterator[tuple[_Page, int]]:
+    place = 0
+    for page in pages:
+        if page.passages:
+            yield page, place
+        place += len(page.passages)
+
+
+def _linked(pages: Sequence[_Page]) -> Iterator[_Found]:
+    first = {page.document.id: place for page, place in _starts(pages)}
+    by_name = _only_by_name(pages)
+    for page, place in _starts(pages):
+        for words, target in page.targets.items():
+            to = _place_of(target, page.document.id, first, by_name)
+            holding = () if to is None else (n for n, passage in enumerate(page.passages) if words in passage.text)
+            yield from ((place + number, to, "link", words) for number in holding if to is not None)
+
+
+def _place_of(target: str, page: str, first: Mapping[str, int], by_name: Mapping[str, int]) -> int | None:
+    """Where the linked document begins: found by its path relative to the page, with or without suffix, or by title or file name."""
+    path = unquote(target.partition("#")[0])
+    if not path or "://" in path:
+        return None
+    full = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+    for place in (first.get(full), *(first.get(f"{full}{suffix}") for suffix in (".md", ".markdown", ".txt"))):
+        if place is not None:
+            return place
+    return by_name.get(plain(path))
+
+
+def _only_by_name(pages: Sequence[_Page]) -> dict[str, int]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for page, place in _starts(pages):
+        stem = posixpath.splitext(posixpath.basename(page.document.id))[0]
+        for name in (page.document.title, stem):
+            found[plain(name)].add(place)
+    return {name: next(iter(places)) for name, places in found.items() if name and len(places) == 1}
+
+
+def _named(pages: Sequence[_Page], passages: Sequence[Passage]) -> Iterator[_Found]:
+    titled: dict[str, list[int]] = defaultdict(list)
+    for page, place in _starts(pages):
+        titled[page.document.title].append(place)
+    only = {title: places[0] for title, places in titled.items() if len(places) == 1}
+    finder = NameFinder(only)
+    for number, passage in enumerate(passages):
+        yield from ((number, only[title], "title", title) for title in finder.find(passage.text))
+
+
+def _shared(passages: Sequence[Passage], sharing: int) -> Iterator[_Found]:
+    holding: dict[str, list[int]] = defaultdict(list)
+    words: dict[str, str] = {}
+    for number, passage in enumerate(passages):
+        for name in capitalised_names(passage.text):
+            words.setdefault(plain(name), name)
+            holding[plain(name)].append(number)
+    for name, places in holding.items():
+        alone = sorted(set(places))
+        if 2 <= len(alone) <= sharing:
+            yield from ((one, other, "name", words[name]) for n, one in enumerate(alone) for other in alone[n + 1 :])

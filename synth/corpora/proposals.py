@@ -1,25 +1,35 @@
-"""What the Expander proposes in the place of a constant, the checks of it that need no model, and the tasks that come of it.
+"""What the Expander proposes for a constant: the checks that need no model, the proofs, and the resulting tasks.
 
-A proposal describes a constant without naming it and gives the facts that the description rests on. It becomes part of a question when
-every fact is grounded in its document, the description names what it must and nothing that it must not, and the formula stays a
-question's: connected, without constants beside constants, and meeting nothing twice. The proposals of one layer become part of it together,
-or none does. That the description has no second answer would take a graph to prove; what can be had of that is in `expansion_proofs`.
+A proposal describes a constant without naming it and lists the facts behind the description. It is accepted if every fact is grounded in
+its
+document, the description names what it must and nothing that it must not, and the formula stays well formed: connected, no constant next to
+a constant, no entity used twice. The proposals of one layer are accepted together or not at all.
+
+A fact is grounded if its quotation stands word for word in the passage and names both ends (the passage's title may stand for the subject).
+Whether the relation is right no quotation can show; a teacher is asked, and its verdict is recorded as such.
+
+With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#).
+A description that fits another entity is rejected; so is a question with other answers or a redundant constraint. What the graph cannot
+show is listed under `unproven`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from synth.corpora.grounding import StatedFact, grounding_defect
-from synth.corpora.tools import DescriptionVerdict
+from rl.retrieval.search import SearchIndex
+from synth.formulas.projections import first_answers
+from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import (
     CONSTANT,
+    TARGET,
     UNION,
     VARIABLE,
     constant,
@@ -31,24 +41,78 @@ from synth.formulas.triples import (
     nodes_of,
     validate,
 )
-from synth.questions.text_comparison import NameKey, mentions, name_key, numbers
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.paths import first_hit
+from synth.questions.text_comparison import NameKey, mentions, name_key, numbers, plain, unqualified
+from synth.questions.wording import spoken
 from warehouse.digests import digest
-from warehouse.records import Document, Task, Triple
+from warehouse.records import Document, Request, Task, Triple, user
+
+
+class StatedFact(BaseModel):
+    """A fact as a teacher states it, with its quotation."""
+
+    subject: str
+    relation: str
+    object: str
+    quote: str
+
+    @property
+    def claim(self) -> str:
+        """The fact as text, without its quotation."""
+        return f"{self.subject} — {self.relation} — {self.object}"
+
+
+_WHETHER_STATED = "Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim? Answer yes or no."
+_PLAY = "Sootlantern\nSootlantern is a play by Orla Vennick. Tamsin Rookhope played in it."
+_READINGS = (
+    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Orla Vennick"), "Yes"),
+    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Tamsin Rookhope"), "No"),
+)
+
+
+class GroundingDefect(StrEnum):
+    """Why a statement is not grounded in its passage."""
+
+    EMPTY = "empty"
+    SELF = "self"
+    QUOTE_NOT_FOUND = "quote_not_found"
+    SUBJECT_NOT_NAMED = "subject_not_named"
+    OBJECT_NOT_NAMED = "object_not_named"
+
+
+def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingDefect | None:
+    """What is wrong with a statement given the passage `text` under `title`; None if it is grounded."""
+    if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
+        return GroundingDefect.EMPTY
+    if name_key(statement.subject) == name_key(statement.object):
+        return GroundingDefect.SELF
+    if not mentions(text, statement.quote):
+        return GroundingDefect.QUOTE_NOT_FOUND
+    named = (name_key(title), name_key(unqualified(title)))
+    if not mentions(statement.quote, statement.subject) and name_key(statement.subject) not in named:
+        return GroundingDefect.SUBJECT_NOT_NAMED
+    return None if mentions(statement.quote, statement.object) else GroundingDefect.OBJECT_NOT_NAMED
+
+
+def whether_stated(statement: StatedFact, text: str) -> Request:
+    """The request to a second reader; its answer is yes or no."""
+    return user(_WHETHER_STATED.format(text=text, claim=statement.claim), max_tokens=64, examples=_READINGS)
+
 
 MOST_FACTS = 8
-"""Facts, and unknowns, of one proposal."""
+"""Most facts, and most unknowns, per proposal."""
 LONGEST_DESCRIPTION = 400
-"""Characters of a description."""
 
 
 class ProposedFact(StatedFact):
-    """A fact, the words that state it, and the id of the document that they stand in."""
+    """A fact, its quotation and the id of the quoted document."""
 
     document: str
 
 
 class Proposal(BaseModel):
-    """A description of a constant and what it rests on. `unknowns` are the entities on the way, which the description does not name."""
+    """A description of a constant and the facts behind it; `unknowns` are intermediate entities that it does not name."""
 
     description: str = Field(min_length=1, max_length=LONGEST_DESCRIPTION)
     facts: list[ProposedFact] = Field(min_length=1, max_length=MOST_FACTS)
@@ -56,7 +120,7 @@ class Proposal(BaseModel):
 
 
 class ProposalDefect(StrEnum):
-    """Why a proposal, or a whole layer, is not taken; what a fact lacks is a `grounding.GroundingDefect`."""
+    """Why a proposal or a whole layer is rejected; ungrounded facts have a `GroundingDefect`."""
 
     NO_PROPOSAL = "no_proposal"
     NO_CONSTANT = "no_constant"
@@ -78,15 +142,24 @@ class ProposalDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What speaks against a proposal, as the kind and the reason of a failure."""
+    """Kind and reason of a failure."""
 
     kind: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
+class DescriptionVerdict:
+    """Result of a validation; None where no reply could be read. `guess` is what the teacher named without tools."""
+
+    type_consistent: bool | None
+    too_simple: bool | None
+    guess: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LeafExpansion:
-    """A constant of a question, what describes it, and what the teacher says of the description and of its facts (None: nothing clear)."""
+    """A constant, its description, and the teacher's verdicts on the description and on its facts (None: unclear)."""
 
     name: str
     proposal: Proposal
@@ -96,35 +169,34 @@ class LeafExpansion:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The constants of a task that give way together, and what was found for those before."""
+    """The constants of a task that are replaced together, and the descriptions found so far."""
 
     task: Task
     names: tuple[str, ...]
     found: tuple[LeafExpansion, ...] = ()
 
     def hidden(self, name: str) -> list[str]:
-        """What the description of `name` may not name, beside `name` itself.
-
-        The answers, the entities on the way to them, what earlier layers replaced and met as unknowns; and the same of this layer.
+        """What the description of `name` must not name, besides `name`: answers, intermediate entities, everything replaced or unknown so
+        far.
         """
         own = [other for other in self.names if other != name]
         return list(dict.fromkeys([*_hidden_by(self.task), *own, *(text for leaf in self.found for text in leaf.proposal.unknowns)]))
 
     def met(self, name: str) -> list[str]:
-        """What the question meets already: whatever is hidden, its constants, and what the descriptions of this layer name."""
+        """What the question already uses: everything hidden, its constants, and names in this layer's descriptions."""
         constants = [member for leaf in leaves_of(self.task) if leaf != name for member in leaf.split(UNION)]
         named = [text for leaf in self.found for text in _named(leaf.proposal, leaf.name)]
         return list(dict.fromkeys([*self.hidden(name), *constants, *named]))
 
 
 def leaves_of(task: Task) -> list[str]:
-    """The constants of a formula as their texts, those nearest the target first; of several members as they stand."""
+    """The texts of a formula's constants, nearest to the target first."""
     constants = [node for layer in layers(task.formula) for node in nodes_of(layer) if is_constant(node)]
     return [node.removeprefix(CONSTANT) for node in dict.fromkeys(constants)]
 
 
 def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
-    """Those of `names` that no description can stand for: they have several members, or the question does not spell them."""
+    """Those of `names` that no description can replace: merged constants, or ones the question does not spell."""
     longest_first = sorted(names, key=len, reverse=True)
     found = _spelled(longest_first).finditer(task.question) if names else ()
     spelled = {longest_first[(match.lastindex or 1) - 1] for match in found}
@@ -132,7 +204,7 @@ def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
 
 
 def objection_to(proposal: Proposal, layer: Layer, name: str, documents: Mapping[str, Document]) -> Objection | None:
-    """The first thing that can be shown to be wrong with `proposal` for the constant `name` of a layer."""
+    """The first provable problem with `proposal` for the constant `name` of a layer."""
     for fact in proposal.facts:
         document = documents.get(fact.document)
         if document is None:
@@ -170,7 +242,7 @@ def _objection_to_formula(proposal: Proposal, layer: Layer, name: str) -> Object
 
 
 def objection_to_merged(task: Task, leaves: Sequence[LeafExpansion]) -> Objection | None:
-    """What speaks against the question with all `leaves` expanded, though each can stand by itself."""
+    """What is wrong with the question once all `leaves` are expanded."""
     question = merged_question(task, leaves)
     told = [text for leaf in leaves for text in (leaf.name, *leaf.proposal.unknowns) if mentions(question, text)]
     if told:
@@ -180,7 +252,7 @@ def objection_to_merged(task: Task, leaves: Sequence[LeafExpansion]) -> Objectio
 
 
 def expanded_formula(proposal: Proposal, formula: Sequence[Triple], name: str) -> tuple[Triple, ...]:
-    """The formula with the constant `name` made a variable, which the facts of the proposal define."""
+    """The formula with the constant `name` as a variable that the proposal's facts define."""
     taken = set(nodes_of(formula))
     fresh = (f"{VARIABLE}x{number}" for number in range(len(taken) + len(proposal.unknowns) + 1))
     free = [node for node in fresh if node not in taken]
@@ -191,13 +263,13 @@ def expanded_formula(proposal: Proposal, formula: Sequence[Triple], name: str) -
 
 
 def definition_of(leaf: LeafExpansion, target: str) -> tuple[Triple, ...]:
-    """The sub-question that a description asks: its facts, with `target` in the place of the constant."""
+    """The sub-question that a description asks: its facts, with `target` for the constant."""
     unknowns = {name_key(text): f"{VARIABLE}u{number}" for number, text in enumerate(leaf.proposal.unknowns)}
     return tuple(_stated(leaf.proposal, {**unknowns, name_key(leaf.name): target}))
 
 
 def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple, ...]:
-    """The formula with the constants of all `leaves` made variables; the triples that were there before come first."""
+    """The formula with all `leaves` expanded; original triples come first."""
     formula = task.formula
     for leaf in leaves:
         formula = expanded_formula(leaf.proposal, formula, leaf.name)
@@ -205,7 +277,7 @@ def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple,
 
 
 def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
-    """The question with each name's description in its place; what a description says is not looked at again."""
+    """The question with each name replaced by its description (not recursively)."""
     longest_first = sorted(leaves, key=lambda leaf: len(leaf.name), reverse=True)
     spelled = _spelled([leaf.name for leaf in longest_first])
     return spelled.sub(lambda found: longest_first[(found.lastindex or 1) - 1].proposal.description, task.question)
@@ -214,7 +286,7 @@ def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
 def expanded_task(
     task: Task, leaves: Sequence[LeafExpansion], proofs: Mapping[str, Any], teacher: str, structure: str = "layerwise"
 ) -> Task:
-    """The task with a description in the place of each constant; the answers stay, and what is proven of it is written down."""
+    """The task with all `leaves` expanded; the answers stay, and its proofs are recorded."""
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
     documents = sorted({fact.document for leaf in leaves for fact in leaf.proposal.facts})
     steps = [*task.provenance.get("expansions", []), *map(_step, leaves)]
@@ -233,7 +305,6 @@ def expanded_task(
 
 
 def _step(leaf: LeafExpansion) -> dict[str, Any]:
-    """What is kept of one description in a task's provenance."""
     return {
         "constant": leaf.name,
         "description": leaf.proposal.description,
@@ -243,7 +314,6 @@ def _step(leaf: LeafExpansion) -> dict[str, Any]:
 
 
 def _hidden_by(task: Task) -> list[str]:
-    """What a question keeps to itself; what its formula has as a constant is not hidden."""
     replaced = [text for step in task.provenance.get("expansions", ()) for text in (step["constant"], *step.get("unknowns", ()))]
     shown = {name_key(member) for leaf in leaves_of(task) for member in members(leaf)}
     known = (*task.answers, *map(str, task.provenance.get("path", ())), *replaced)
@@ -251,13 +321,12 @@ def _hidden_by(task: Task) -> list[str]:
 
 
 def _named(proposal: Proposal, name: str) -> list[str]:
-    """The names that the facts are about, beside the constant and the unknowns."""
     secret = {name_key(text) for text in (name, *proposal.unknowns)}
     return [text for fact in proposal.facts for text in (fact.subject, fact.object) if name_key(text) not in secret]
 
 
 def _stated(proposal: Proposal, nodes: Mapping[NameKey, str]) -> list[Triple]:
-    """The facts as triples: what `nodes` knows by its name as that node, everything else as a constant."""
+    """The facts as triples: names in `nodes` as those nodes, all others as constants."""
     return [
         (
             nodes.get(name_key(fact.subject)) or f"{CONSTANT}{fact.subject}",
@@ -269,5 +338,137 @@ def _stated(proposal: Proposal, nodes: Mapping[NameKey, str]) -> list[Triple]:
 
 
 def _spelled(names: Sequence[str]) -> re.Pattern[str]:
-    """Any of these names as whole words, each a group of its own; of several in one place the first matches."""
+    """Matches any of `names` as whole words, each in a group of its own."""
     return re.compile(rf"(?<!\w)(?:{'|'.join(f'({re.escape(name)})' for name in names)})(?!\w)", re.IGNORECASE)
+
+
+Proofs = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
+
+
+class KnownFacts:
+    """A graph queried with names and relations in other spellings."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        self.graph = graph
+
+    def in_its_words(self, formula: Sequence[Triple]) -> tuple[Triple, ...] | None:
+        """The formula in the graph's own names and relations; None if it does not know one of them."""
+        triples = [(self._node(subject), self._relation(relation), self._node(value)) for subject, relation, value in formula]
+        known = [(subject, relation, value) for subject, relation, value in triples if subject and relation and value]
+        return tuple(known) if len(known) == len(formula) else None
+
+    def answers(self, formula: Sequence[Triple], enough: int) -> list[str]:
+        """The graph's answers, sorted; any `enough` of them if there are more."""
+        return sorted(first_answers(self.graph, formula, enough))
+
+    def _node(self, node: str) -> str | None:
+        if not is_constant(node):
+            return node
+        known = [name for member in members(node) if (name := self._name(member)) is not None]
+        return constant(*known) if len(known) == len(members(node)) else None
+
+    def _name(self, text: str) -> str | None:
+        return text if self.graph.entities.number(text) is not None else self._names.get(name_key(text))
+
+    def _relation(self, text: str) -> str | None:
+        return text if text in self.graph.relation_names else self._relations.get(plain(spoken(text)))
+
+    @cached_property
+    def _names(self) -> dict[NameKey, str]:
+        return _by_words(filter(plain, self.graph.entities), name_key)
+
+    @cached_property
+    def _relations(self) -> dict[str, str]:
+        return _by_words(self.graph.relation_names, lambda relation: plain(spoken(relation)))
+
+
+def _by_words(texts: Iterable[str], words_of: Callable[[str], K]) -> dict[K, str]:
+    """Texts by their words, without those that have none or share them with another."""
+    found: dict[K, str] = {}
+    shared = set[K]()
+    for text in texts:
+        words = words_of(text)
+        if found.setdefault(words, text) != text:
+            shared.add(words)
+    return {words: text for words, text in found.items() if words and words not in shared}
+
+
+def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
+    """The proofs of `task` with all its `leaves` expanded, or the objection.
+
+    `easy`: the question's first hit names an answer (with a graph: is a document of the answer). `defined`: each description fits only its
+    name.
+    `type_consistent`, `too_simple` and `stated` are the teacher's judgement. `unproven` lists those that are None.
+    """
+    formula, question = merged_formula(task, leaves), merged_question(task, leaves)
+    defined = None if known is None else _defined(leaves, known)
+    if isinstance(defined, Objection):
+        return defined
+    by_graph = None if known is None else _by_graph(task, formula, question, known, index)
+    if isinstance(by_graph, Objection):
+        return by_graph
+    judged = {
+        "type_consistent": _all([leaf.verdict.type_consistent for leaf in leaves]),
+        "too_simple": _any([leaf.verdict.too_simple for leaf in leaves]),
+        "stated": _all([leaf.stated for leaf in leaves]),
+    }
+    shown = {**(by_graph or _by_documents(task, formula, question, index)), "defined": defined, **judged}
+    return {**shown, "unproven": [name for name, value in shown.items() if value is None]}
+
+
+def proofs_of_seed(task: Task, index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
+    """The proofs of a question written from documents, all of whose triples are quoted, or the objection."""
+    bare = replace(task, formula=(), proofs={"unsupported": []})
+    by_graph = None if known is None else _by_graph(bare, task.formula, task.question, known, index)
+    return by_graph if isinstance(by_graph, Objection) else by_graph or _by_documents(bare, task.formula, task.question, index)
+
+
+def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objection | None:
+    unknown = False
+    for leaf in leaves:
+        own = known.in_its_words(definition_of(leaf, TARGET))
+        answers = [] if own is None else known.answers(own, 2)
+        if others := [answer for answer in answers if name_key(answer) != name_key(leaf.name)]:
+            return Objection(ProposalDefect.NOT_UNIQUE, f"{leaf.proposal.description!r} is {others[0]!r} as well, by the graph")
+        unknown |= not answers
+    return None if unknown else True
+
+
+def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: KnownFacts, index: SearchIndex) -> Proofs | Objection | None:
+    """All proofs by the graph; None where it does not know enough to give the answers."""
+    own = known.in_its_words(formula)
+    if own is None:
+        return None
+    accepted = {name_key(answer) for answer in task.answers}
+    answers = known.answers(own, len(accepted) + 1)
+    if others := [answer for answer in answers if name_key(answer) not in accepted] or answers[len(accepted) :]:
+        return Objection(ProposalDefect.NOT_UNIQUE, f"the graph knows another answer: {others[0]!r}")
+    if len(answers) < len(accepted):
+        return None
+    proofs = prove(known.graph, own, question, first_hit(index))
+    if proofs.redundant:
+        return Objection(ProposalDefect.REDUNDANT, f"the answers are the same without {own[proofs.redundant[0]]}")
+    before = [number for number in proofs.unsupported if number < len(task.formula)]  # each later one is quoted from its document
+    return {**proofs.record(), "unsupported": before}
+
+
+def _by_documents(task: Task, formula: Sequence[Triple], question: str, index: SearchIndex) -> Proofs:
+    """What documents show; `unsupported` is inherited, since new triples are grounded."""
+    first = next(iter(index.search(question, 1)), None)
+    return {
+        "answers": None,
+        "redundant": None,
+        "shortcuts": [number for number, triple in enumerate(formula) if is_shortcut(triple)],
+        "constant_edges": [],
+        "unsupported": task.proofs.get("unsupported"),
+        "easy": first is not None and any(mentions(f"{first.title} {first.text}", answer) for answer in task.answers),
+    }
+
+
+def _all(verdicts: Sequence[bool | None]) -> bool | None:
+    return None if None in verdicts else all(verdicts)
+
+
+def _any(verdicts: Sequence[bool | None]) -> bool | None:
+    return None if None in verdicts else any(verdicts)

@@ -1,9 +1,8 @@
-"""What a teacher proposes as a question about a walk over passages, and the checks of it that need no model.
+"""A teacher's proposal of a question about a walk, and the checks that need no model.
 
-A proposal states its question twice: in words, and as knowledge projections (WebShaper, arXiv 2507.15061, section 3), each a fact with the
-words of the passage that state it. Facts name entities; the formula follows from them: the answer becomes the target, what the question
-hides becomes variables, all else constants. Several facts about one unknown are an intersection, and `alternatives` beside a constant
-object make a union, which the question leaves open. So whatever the formula asks has its quotations by construction.
+A proposal states its question twice: in words, and as knowledge projections (WebShaper, arXiv 2507.15061, section 3), each a fact with its
+quotation. The formula follows: the answer becomes the target, hidden entities become variables, everything else a constant. Several facts
+about one unknown are an intersection; `alternatives` to a constant object are a union. So every triple has a quotation by construction.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from synth.corpora.grounding import GroundingDefect, StatedFact, grounding_defect
-from synth.corpora.linked_passages import Passage, Walk
-from synth.corpora.proposals import Objection, ProposalDefect
+from synth.corpora.passages import Passage, Walk
+from synth.corpora.proposals import GroundingDefect, Objection, ProposalDefect, StatedFact, grounding_defect
 from synth.formulas.triples import TARGET, UNION, VARIABLE, constant, count_constants, depth, formula_digest, is_constant, validate
 from synth.questions.text_comparison import mentions, name_key, numbers, plain
 from warehouse.digests import digest
 from warehouse.records import Task, Triple
 
 MOST_PROJECTIONS = 8
-"""Projections, and unknowns, of one proposal."""
+"""Most projections, and most unknowns, per proposal."""
 MOST_ALTERNATIVES = 3
 
 Name = Annotated[str, Field(max_length=200)]
@@ -32,7 +30,7 @@ Name = Annotated[str, Field(max_length=200)]
 
 
 class SeedDefect(StrEnum):
-    """Why a proposal is no question, beside what a `GroundingDefect` and a `ProposalDefect` say."""
+    """Why a proposal is rejected, in addition to `GroundingDefect` and `ProposalDefect`."""
 
     PASSAGE_UNKNOWN = "passage_unknown"
     ANSWER_NOT_STATED = "answer_not_stated"
@@ -43,7 +41,7 @@ class SeedDefect(StrEnum):
 
 
 class ProposedProjection(StatedFact):
-    """A fact with the words that state it, and the number of the passage that they stand in, from 1."""
+    """A fact with its quotation and the number of the quoted passage, from 1."""
 
     subject: Name
     relation: Name
@@ -54,7 +52,7 @@ class ProposedProjection(StatedFact):
 
 
 class SeedProposal(BaseModel):
-    """A question, its answer, and what it asks. `unknowns` are the entities on the way, which the question does not name."""
+    """A question, its answer and its projections; `unknowns` are intermediate entities that the question does not name."""
 
     question: str = Field(min_length=1, max_length=600)
     answer: Name = Field(min_length=1)
@@ -63,7 +61,6 @@ class SeedProposal(BaseModel):
 
     @property
     def formula(self) -> tuple[Triple, ...]:
-        """The projections as triples."""
         secret = {name_key(text): f"{VARIABLE}x{number}" for number, text in enumerate(self.unknowns)} | {name_key(self.answer): TARGET}
         triples = (
             (
@@ -77,7 +74,7 @@ class SeedProposal(BaseModel):
 
     @property
     def named(self) -> list[str]:
-        """What the question must name: all that is neither the answer nor an unknown."""
+        """What the question must name: everything but the answer and the unknowns."""
         secret = {name_key(text) for text in (self.answer, *self.unknowns)}
         texts = (text for fact in self.projections for text in (fact.subject, fact.object, *fact.alternatives))
         return [text for text in dict.fromkeys(texts) if name_key(text) not in secret]
@@ -91,22 +88,22 @@ class Seed:
     proposal: SeedProposal
 
     def passage_of(self, fact: ProposedProjection) -> Passage:
-        """The passage that the fact is quoted from."""
+        """The passage that the fact quotes."""
         return self.walk.passages[fact.passage - 1]
 
     @property
     def documents(self) -> list[str]:
-        """The ids of the documents that are quoted."""
+        """Sorted ids of the quoted documents."""
         return sorted({self.passage_of(fact).document for fact in self.proposal.projections})
 
     @property
     def key(self) -> str:
-        """The key of its task: that of all questions which ask the same and have the same answer."""
+        """Key of its task: equal for questions that ask the same and have the same answer."""
         return digest(["seed", formula_digest(self.proposal.formula), plain(self.proposal.answer)])
 
 
 def objection_to_quotes(seed: Seed) -> Objection | None:
-    """The first projection whose words do not stand in the passage that it names."""
+    """The first projection whose quotation is not in the passage it names."""
     for fact in seed.proposal.projections:
         if not 1 <= fact.passage <= len(seed.walk.passages):
             return Objection(SeedDefect.PASSAGE_UNKNOWN, f"there is no passage {fact.passage}")
@@ -116,7 +113,7 @@ def objection_to_quotes(seed: Seed) -> Objection | None:
 
 
 def objection_to_entities(seed: Seed) -> Objection | None:
-    """The first projection whose quotation does not name its two ends, an answer that none is about, or a formula that is none."""
+    """The first quotation that does not name both ends, a missing answer, or a malformed formula."""
     for fact in seed.proposal.projections:
         passage = seed.passage_of(fact)
         if lack := grounding_defect(fact, passage.title, passage.text):
@@ -143,7 +140,7 @@ def _objection_to_formula(proposal: SeedProposal) -> Objection | None:
 
 
 def objection_to_words(seed: Seed) -> Objection | None:
-    """What the question says that it must hide, does not say that it must, or says and no passage does."""
+    """What the question gives away, fails to name, or adds."""
     proposal = seed.proposal
     for secret in (proposal.answer, *proposal.unknowns):
         if mentions(proposal.question, secret):
@@ -157,7 +154,7 @@ def objection_to_words(seed: Seed) -> Objection | None:
 
 
 def task_of(seed: Seed, teacher: str, environment: str) -> Task:
-    """The seed as a task, without its proofs."""
+    """The seed as a task, without proofs."""
     proposal, formula = seed.proposal, seed.proposal.formula
     provenance = {
         "seeded_by": teacher,
@@ -181,7 +178,7 @@ def task_of(seed: Seed, teacher: str, environment: str) -> Task:
 
 
 def numbered(passages: Sequence[Passage]) -> str:
-    """Passages as a teacher is shown them, by their numbers."""
+    """Passages as shown to a teacher, numbered from 1."""
     return "\n\n".join(f"[{number}] {passage.title}\n{passage.text}" for number, passage in enumerate(passages, 1))
 
 

@@ -1,1 +1,1 @@
-"""Trajectories that synthesis makes or chooses: the oracle's, clean or corrupted on purpose, and the policy's own successes."""
+"""Trajectories to imitate: the oracle's, clean or corrupted on purpose, the policy's own successes, and stored runs."""

@@ -1,36 +1,51 @@
-"""Demonstrations for the cold start: the oracle's trajectories, some of them corrupted on purpose, and the policy's own successes.
+"""Examples of the cold start: the oracle's demonstrations, some corrupted on purpose, the policy's own successes, and stored runs.
 
-Half-good demonstrations leave a policy's decisions open, when to go on and which relation to follow, so that reinforcement
-learning has something to choose from. A clean set gives a policy that is sure of everything and gains nothing. Played against the search of
-rollouts, a share of them shows that one can search again. Later iterations start from rejection sampling: the policy's successes, one for a
-task, in the token ids that were sampled.
+Half-good demonstrations leave decisions open (when to go on, which relation to follow), so that RL has something to choose from; a clean
+set
+gives a policy that is certain of everything and gains nothing. Played against the rollouts' search, some show how to search again. Later
+iterations use rejection sampling: the policy's successes, one per task, in the sampled token ids. Runs of other policies are rewritten from
+the record, with tools mapped to ours.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl.retrieval.search import passage
-from synth.demonstrations.oracle import OracleStep, Show, Solution, paths_of, solution_of, thought, transcript, walk
-from synth.demonstrations.tries import Search, all_tries, is_shown_at_once, transcript_with
+from rl.renderers.base import Schema
+from rl.supervised.config import StoredRunsConfig, ToolMapping
+from synth.demonstrations.oracle import (
+    OracleStep,
+    Search,
+    Solution,
+    all_tries,
+    is_shown_at_once,
+    paths_of,
+    solution_of,
+    thought,
+    transcript,
+    transcript_with,
+    walk,
+)
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import Parts, identity
+from synth.parts import Parts, asked, identity, of_turn, offer
 from synth.questions.paths import Hop, Retrieve, Route
 from warehouse.digests import digest, seed_from
-from warehouse.records import Document, Example, Failure, Part, PartKind, Task, Trajectory
+from warehouse.records import Document, Example, Failure, Outcome, Part, PartKind, Task, Trajectory
 from warehouse.settings import Section
 
 
 class Style(StrEnum):
-    """How a demonstration goes: to the answer, there with more than one search for a document, to an answer too early, or astray."""
+    """To the answer; there with repeated searches; to an answer too early; or astray."""
 
     CLEAN = "clean"
     SECOND_TRY = "second_try"
@@ -64,7 +79,6 @@ class DemonstrationConfig(Section):
 
     @property
     def clean(self) -> DemonstrationConfig:
-        """The same without any that is corrupted."""
         return self.model_copy(update={"early_stop": 0.0, "wrong_turn": 0.0})
 
 
@@ -74,21 +88,19 @@ def build_demonstrations(
     config: DemonstrationConfig,
     seed: int,
     retrieve: Retrieve | None = None,
-    show: Show = passage,
     wheel_turn: int = 1,
     search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """One demonstration a task, in the order of the tasks; the style of each stands in its id.
+    """One demonstration per task, in order; the id contains its style.
 
     Args:
         retrieve: first hit of the perfect search; anchored hops need it.
-        show: how an observation shows a document; give what the environment does.
-        search: the search of rollouts, where the demonstrations are to be played against that.
+        search: the rollouts' search, to play the demonstrations against it.
     """
     examples: list[Example] = []
     failures: list[Failure] = []
     for task in tasks:
-        demonstration = _demonstrate(graph, task, config, seed, retrieve, show, search)
+        demonstration = _demonstrate(graph, task, config, seed, retrieve, search)
         if demonstration is not None:
             style, parts = demonstration
             identifier = f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}"
@@ -104,7 +116,6 @@ def _demonstrate(
     config: DemonstrationConfig,
     seed: int,
     retrieve: Retrieve | None,
-    show: Show,
     search: Search | None,
 ) -> tuple[Style, Parts] | None:
     paths = paths_of(graph, task)
@@ -123,22 +134,21 @@ def _demonstrate(
         return style, transcript_with(task.question, solution, tried)
     if style is Style.CLEAN and retrieve is not None and len(paths) == 1 and config.in_order and rng.random() < config.in_order:
         solution = _tried_in_order(graph, paths[0], solution, retrieve)
-    return style, transcript(task.question, solution, show)
+    return style, transcript(task.question, solution)
 
 
 def needs_second_try(graph: KnowledgeGraph, task: Task, seed: int, retrieve: Retrieve, search: Search) -> bool | None:
-    """Whether a clean demonstration of `task` has to search for a document more than once; None where it does not find one at all."""
+    """Whether a clean demonstration has to repeat a search; None if it does not find a document at all."""
     solution = solution_of(graph, task, retrieve)
     if solution is None:
         return None
     if is_shown_at_once(solution, search):
         return False
-    found = _demonstrate(graph, task, DemonstrationConfig(), seed, retrieve, passage, search)
+    found = _demonstrate(graph, task, DemonstrationConfig(), seed, retrieve, search)
     return None if found is None else True
 
 
 def _is_shown(graph: KnowledgeGraph, retrieve: Retrieve | None, search: Search | None, route: Route) -> bool:
-    """Whether a demonstration may go along `route`: corrupted ones search once for each document."""
     if search is None:
         return True
     solution = walk(graph, [route], retrieve)
@@ -152,7 +162,7 @@ def corrupt(
     rng: random.Random,
     may_go: Callable[[Route], bool] = lambda route: True,
 ) -> tuple[Style, Route]:
-    """The path that a demonstration takes instead of `path`, by one draw; `path` itself where it cannot be corrupted so."""
+    """The path that a demonstration takes, by one random draw; `path` itself if it cannot be corrupted."""
     draw = rng.random()
     if draw < config.early_stop and len(path) > 1:
         early = path[: rng.randrange(1, len(path))]
@@ -165,7 +175,7 @@ def corrupt(
 
 
 def _tried_in_order(graph: KnowledgeGraph, path: Route, solution: Solution, retrieve: Retrieve) -> Solution:
-    """The solution of `path` with the searches that its documents suggest before the one that leads on; they lead nowhere."""
+    """`solution` with the fruitless searches that its documents suggest before the one that leads on."""
     if len(solution.steps) != len(path):
         return solution
     steps = list(solution.steps[:1])
@@ -180,7 +190,6 @@ def _tried_in_order(graph: KnowledgeGraph, path: Route, solution: Solution, retr
 
 
 def _before(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
-    """The values of a hop's relation that its document names before the one that leads on."""
     assert hop.relation is not None, "another hop follows"
     stated = [value for value in graph.objects(hop.entity, hop.relation) if document.id in graph.stating(hop.entity, hop.relation, value)]
     places = {value: document.text.find(value) for value in stated}
@@ -188,7 +197,7 @@ def _before(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
 
 
 def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random, may_go: Callable[[Route], bool]) -> Route | None:
-    """`path` with a wrong turn at one of its hops, as many hops long where the graph goes on; None where it cannot go wrong."""
+    """`path` with a wrong turn at one hop, equally long where the graph goes on."""
     for position in rng.sample(range(len(path)), len(path)):
         hop = path[position]
         turns = [fact for fact in graph.about(hop.entity) if fact.documents and fact.object not in (hop.value, path[-1].value)]
@@ -202,7 +211,6 @@ def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random, may_go: 
 
 
 def _go_on(graph: KnowledgeGraph, path: Route, wanted: Route, rng: random.Random) -> Route:
-    """`path` led on by the relations of `wanted` where its entities have them, by others where not, as far as documents go."""
     for hop in wanted:
         entity = path[-1].value
         facts = [fact for fact in graph.about(entity) if fact.documents]
@@ -214,11 +222,7 @@ def _go_on(graph: KnowledgeGraph, path: Route, wanted: Route, rng: random.Random
 
 
 def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int], count: int, seed: int, wheel_turn: int) -> list[Example]:
-    """At most `count` examples, for each task its shortest success (the latest of several), deeper tasks first.
-
-    Args:
-        hops: depth of each task, by key.
-    """
+    """At most `count` examples: the shortest success of each task (the latest if several), deepest tasks first."""
     best: dict[str, Trajectory] = {}
     for trajectory in sorted(trajectories, key=lambda t: (len(t.turns), -(t.step or 0), t.id)):
         best.setdefault(trajectory.task_key, trajectory)
@@ -229,7 +233,7 @@ def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int]
 
 
 def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], list[Failure]]:
-    """Those of `trajectories` that show no images, and the others as failures: an example holds token ids alone."""
+    """Split off trajectories with images: an example holds token ids only."""
     kept, left_out = list[Trajectory](), list[Failure]()
     for trajectory in trajectories:
         if trajectory.images:
@@ -242,10 +246,167 @@ def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory]
 
 
 def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:
-    """A trajectory as an example: prompt and observations are not learnt, every id is as it was sampled or appended."""
+    """A trajectory as an example in its token ids; prompt and observations are masked."""
     parts = [Part(PartKind.TOKENS, "", ids=trajectory.prompt_ids)]
     for turn in trajectory.turns:
         parts.append(Part(PartKind.TOKENS, turn.action, True, ids=turn.action_ids))
         if turn.observation_ids:
             parts.append(Part(PartKind.TOKENS, turn.observation, ids=turn.observation_ids))
     return Example(digest(["trajectory", trajectory.id, wheel_turn]), "trajectory", tuple(parts), (trajectory.id,), wheel_turn)
+
+
+IMPORT = "import"
+"""Stage of imported runs."""
+
+
+class Rejection(StrEnum):
+    """Why a run makes no example."""
+
+    INVALID = "invalid"
+    FAILURE = "not_a_success"
+    NOT_JUDGED = "not_judged"
+    IMAGES = "shows_images"
+    UNKNOWN_TASK = "unknown_task"
+    HELD_OUT = "held_out"
+    NO_ANSWER = "no_answer"
+    UNREADABLE = "unreadable_action"
+    UNKNOWN_TOOL = "unknown_tool"
+    ENOUGH = "enough_of_its_task"
+
+
+def choose_runs(
+    trajectories: Iterable[Trajectory],
+    tasks: Mapping[str, Task],
+    config: StoredRunsConfig,
+    tools: Sequence[Schema],
+    own: frozenset[str],
+    seed: int,
+    wheel_turn: int,
+    held_out: Collection[str] = (),
+) -> tuple[list[Example], list[Failure]]:
+    """Examples of stored runs, and why the other runs make none.
+
+    Args:
+        tools: tools that the policy will be offered; an imported run keeps its own if the configuration maps none.
+        own: ids of policies that share the trained policy's token ids.
+        held_out: keys of tasks that evaluation asks, or that overlap with one.
+    """
+    examples: list[tuple[Trajectory, Example]] = []
+    failures: list[Failure] = []
+    for trajectory in sorted(trajectories, key=lambda each: (len(each.turns), each.id)):
+        made = _held_out(trajectory, held_out) or _example(trajectory, tasks, config, tools, own, wheel_turn)
+        if isinstance(made, Example):
+            examples.append((trajectory, made))
+        else:
+            failures.append(_failure(trajectory, *made))
+    kept, more = _at_most(examples, config.per_task)
+    if config.count is not None:
+        random.Random(seed).shuffle(kept)
+        more += [_failure(trajectory, Rejection.ENOUGH, "more than were wanted") for trajectory, _ in kept[config.count :]]
+        kept = kept[: config.count]
+    return [example for _, example in kept], failures + more
+
+
+def tools_of(trajectory: Trajectory) -> tuple[Schema, ...]:
+    """The tools that a run was offered if its record says so, else those that it called."""
+    row = trajectory.provenance.get("row")
+    recorded = trajectory.provenance.get("tools") or (row.get("tools") if isinstance(row, dict) else None)
+    if isinstance(recorded, list) and recorded and all(_is_schema(each) for each in recorded):
+        return tuple(recorded)
+    called: dict[str, dict[str, Any]] = {}
+    for turn in trajectory.turns:
+        for call in turn.tool_calls:
+            called.setdefault(call.tool, {}).update({name: {} for name in _object(call.arguments or "")})
+    return tuple(
+        {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object", "properties": properties}}}
+        for name, properties in called.items()
+    )
+
+
+Refused = tuple[Rejection, str]
+
+
+def _example(
+    trajectory: Trajectory,
+    tasks: Mapping[str, Task],
+    config: StoredRunsConfig,
+    tools: Sequence[Schema],
+    own: frozenset[str],
+    wheel_turn: int,
+) -> Example | Refused:
+    refused = _unusable(trajectory, tasks, config)
+    if refused is not None:
+        return refused
+    if trajectory.prompt_ids and trajectory.policy in own:
+        return example_of(trajectory, wheel_turn)
+    offered = tools if config.tools or trajectory.stage != IMPORT else tools_of(trajectory)
+    names = {tool["function"]["name"] for tool in offered}
+    parts = asked(tasks[trajectory.task_key].question)
+    for turn in trajectory.turns:
+        if not turn.calls:
+            return Rejection.UNREADABLE, f"turn {turn.index} holds no call and no answer"
+        learnt = turn.index not in trajectory.provenance.get("unlearnt_turns", ())
+        parts += tuple(_mapped(part, config.tools) for part in of_turn(turn, learnt))
+    unknown = sorted({part.tool for part in parts if part.kind is PartKind.CALL} - names)
+    if unknown:
+        called = ", ".join(name or "what the mapping takes out" for name in unknown)
+        return Rejection.UNKNOWN_TOOL, f"it calls {called[:200]}, and on offer are {', '.join(sorted(names)) or 'none'}"
+    identifier = f"run-{digest([trajectory.id, wheel_turn, *map(astuple, parts)])}"
+    return offer(Example(identifier, "trajectory", parts, (trajectory.id, trajectory.task_key), wheel_turn), offered)
+
+
+def _held_out(trajectory: Trajectory, held_out: Collection[str]) -> Refused | None:
+    if trajectory.suite is None and trajectory.task_key not in held_out:
+        return None
+    return Rejection.HELD_OUT, "its question is one that evaluation asks, or meets one"
+
+
+def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: StoredRunsConfig) -> Refused | None:
+    if trajectory.outcome is Outcome.INVALID:
+        return Rejection.INVALID, trajectory.error or "a fault ended it"
+    if trajectory.outcome is Outcome.FAILURE:
+        return Rejection.FAILURE, "the verifier says that it failed"
+    if trajectory.outcome is None and config.unjudged == "drop":
+        return Rejection.NOT_JUDGED, "it has no verdict; `flywheel reverify` gives one, or set unjudged = keep"
+    if trajectory.images:
+        return Rejection.IMAGES, "its images would be lost: an example holds none"
+    if trajectory.task_key not in tasks:
+        return Rejection.UNKNOWN_TASK, f"the lake has no task {trajectory.task_key}"
+    return None if trajectory.answer is not None else (Rejection.NO_ANSWER, "it ends without an answer")
+
+
+def _mapped(part: Part, tools: Mapping[str, ToolMapping]) -> Part:
+    mapping = tools.get(part.tool)
+    if part.kind is not PartKind.CALL or mapping is None:
+        return part
+    values = _object(part.text)
+    renamed = {mapping.arguments.get(name, name): value for name, value in values.items()}
+    return replace(part, tool=mapping.name, text=json.dumps(renamed, ensure_ascii=False) if values else part.text)
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("function"), dict) and isinstance(value["function"].get("name"), str)
+
+
+def _at_most(examples: list[tuple[Trajectory, Example]], most: int) -> tuple[list[tuple[Trajectory, Example]], list[Failure]]:
+    seen: Counter[str] = Counter()
+    kept, failures = [], []
+    for trajectory, example in examples:
+        seen[trajectory.task_key] += 1
+        if seen[trajectory.task_key] <= most:
+            kept.append((trajectory, example))
+        else:
+            failures.append(_failure(trajectory, Rejection.ENOUGH, f"{most} of its task are taken"))
+    return kept, failures
+
+
+def _failure(trajectory: Trajectory, rejection: Rejection, reason: str) -> Failure:
+    return Failure("synth", f"cold_start_{rejection}", reason, {"trajectory": trajectory.id, "task": trajectory.task_key})

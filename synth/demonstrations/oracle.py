@@ -1,32 +1,32 @@
-"""The graph's own agent: it needs no model, because the formula of a task and the graph give every step of a trajectory.
+"""The oracle: an agent that needs no model, because a task's formula and the graph give every step of its trajectory.
 
-For a task it says what to search for, which document answers, which relation to follow there and what the final answer is. It
-thinks after reading a document: the relation that mattered and what it gave ("employer Blue River").
+It knows what to search for, which document answers, which relation to follow and the final answer. After reading a document it thinks of
+the
+relation and its value ("employer Blue River"). With an imperfect search it reads further pages or rephrases until the right document is
+shown (not a namesake, not a stub without the fact); after a search in vain it thinks of what was missing ("no employer").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eval.graders.answers import join_items
 from eval.graders.verifiers import asks_for_set
-from rl.retrieval.search import passage
+from rl.retrieval.search import Hits, passage, shown
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import Parts, acted, asked, came
 from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
 from synth.questions.wording import spoken
 from warehouse.records import ANSWER, Document, Task
 
-Show = Callable[[Document], str]
-"""How an observation shows a document."""
-
 
 @dataclass(frozen=True, slots=True)
 class OracleStep:
-    """One search: the thought before it (empty before the first), the query, and the document that comes back.
+    """One search: the thought before it (empty at first), the query, and the document returned.
 
-    `wanted` is what the document is read for: a relation in words, or the kind of thing that it is about.
+    `wanted` is what the document is read for: a relation, or a type of entity.
     """
 
     think: str
@@ -37,7 +37,7 @@ class OracleStep:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The steps to an answer, the thought after the last document, and the answer."""
+    """The steps, the thought after the last document, and the answer."""
 
     steps: tuple[OracleStep, ...]
     think: str
@@ -45,27 +45,27 @@ class Solution:
 
 
 def path_of(graph: KnowledgeGraph, task: Task) -> Route | None:
-    """The path through the graph that a task asks for; None where its formula is of another kind, or its answer not proven."""
+    """The path that a task asks for; None if its formula is no path or its answer is not proven."""
     return trace(graph, task.formula, task.answers[0]) if task.formula and task.answers else None
 
 
 def paths_of(graph: KnowledgeGraph, task: Task) -> tuple[Route, ...]:
-    """The paths to all that a task asks for: one, or one to each answer of a set. None at all where `path_of` would miss one of them."""
+    """The paths to all answers: one, or one per answer of a set; empty if any is missing."""
     wanted = [replace(task, answers=(answer,)) for answer in task.answers] if asks_for_set(task) else [task]
     found = [path for path in (path_of(graph, each) for each in wanted) if path is not None]
     return tuple(found) if len(found) == len(wanted) else ()
 
 
 def solution_of(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None = None) -> Solution | None:
-    """How the oracle solves `task`; None where the graph and its documents do not carry it."""
+    """The oracle's solution of `task`; None if graph and documents do not support it."""
     paths = paths_of(graph, task)
     return walk(graph, paths, retrieve) if paths else None
 
 
 def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | None = None) -> Solution | None:
-    """The steps along `paths`, which are those of one formula, and the ends of all of them; None where a document is missing.
+    """The steps along `paths` (of one formula) to all of their ends; None if a document is missing.
 
-    What several paths read at the same place is read once, and all that it gives is thought of together.
+    What several paths read at the same position is read once.
     """
     places: dict[tuple[int, Hop], list[Hop]] = {}
     for path in paths:
@@ -85,7 +85,7 @@ def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | Non
 
 
 def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
-    """The document that a hop reads: what the search finds or, without a search, the first that states what is needed."""
+    """The document that a hop reads: the search's hit or, without a search, the first that states what is needed."""
     if retrieve is not None or not hop.anchors:
         return find_document(graph, hop, retrieve)
     stating = sorted(stating_documents(graph, hop))
@@ -93,21 +93,83 @@ def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document
 
 
 def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
-    """What the oracle thinks after the document of `hop`: the relation and what it gave, or the kind of thing it found.
-
-    `more` are hops that follow the same relation in the same document, to other values.
-    """
+    """The thought after the document of `hop`: the relation and its value; `more` are hops to other values of the same relation."""
     return f"{wanted(graph, hop)} {join_items([each.value for each in (hop, *more)])}"
 
 
 def wanted(graph: KnowledgeGraph, hop: Hop) -> str:
-    """What a hop reads its document for: the relation that it follows, or the kind of thing that it looks for."""
+    """What a hop reads its document for: a relation, or the type of the entity."""
     return spoken(hop.relation or graph.types.get(hop.entity, "found"))
 
 
-def transcript(question: str, solution: Solution, show: Show = passage) -> Parts:
-    """The whole trajectory; what is learnt of it is what the policy says and does."""
+def transcript(question: str, solution: Solution) -> Parts:
+    """The whole trajectory; only thoughts and actions are learned."""
     parts = asked(question)
     for step in solution.steps:
-        parts += acted("search", step.query, step.think) + came(show(step.document))
+        parts += acted("search", step.query, step.think) + came(passage(step.document))
     return parts + acted(ANSWER, solution.answer, solution.think)
+
+
+Search = Callable[[str], Hits]
+"""The rollouts' search: the documents of a query in the order shown."""
+MOST_TRIES = 5
+"""Searches per document before the oracle gives up."""
+_PAGES = (2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One search for a document: query and hits."""
+
+    query: str
+    hits: Hits
+
+    def shows(self, document: Document) -> bool:
+        """Whether a hit has the document's id (with or without noise around it)."""
+        return any(hit.id == document.id for hit in self.hits.documents)
+
+
+Tries = tuple[Try, ...]
+"""Searches for one document; the last one shows it."""
+
+
+def is_shown_at_once(solution: Solution, search: Search) -> bool:
+    """Whether the first search of every step shows its document."""
+    return all(Try(step.query, search(step.query)).shows(step.document) for step in solution.steps)
+
+
+def all_tries(solution: Solution, search: Search, rng: random.Random) -> tuple[Tries, ...] | None:
+    """The searches for each document; None if one is not found in `MOST_TRIES`."""
+    tried = tuple(_tries(step, search, rng) for step in solution.steps)
+    return tried if all(tried) else None
+
+
+def transcript_with(question: str, solution: Solution, tried: Sequence[Tries]) -> Parts:
+    """The whole trajectory with every search made; only thoughts and actions are learned."""
+    parts = asked(question)
+    for step, tries in zip(solution.steps, tried, strict=True):
+        think = step.think
+        for each in tries:
+            parts += acted("search", each.query, think) + came(shown(each.hits))
+            think = f"no {step.wanted}"
+    return parts + acted(ANSWER, solution.answer, solution.think)
+
+
+def _tries(step: OracleStep, search: Search, rng: random.Random) -> Tries:
+    first = Try(step.query, search(step.query))
+    tried = [first]
+    for query in _others(step, first.hits, rng):
+        if tried[-1].shows(step.document):
+            return tuple(tried)
+        if len(tried) == MOST_TRIES:
+            break
+        tried.append(Try(query, search(query)))
+    return tuple(tried) if tried[-1].shows(step.document) else ()
+
+
+def _others(step: OracleStep, first: Hits, rng: random.Random) -> Iterator[str]:
+    """Follow-up queries in order; further pages only if the first search found anything."""
+    on = [f"{step.query} page {number}" for number in _PAGES] if first.documents else []
+    words = [f"{step.query} {step.wanted}", f"{step.wanted} {step.query}", f"{step.wanted} of {step.query}"]
+    rng.shuffle(words)
+    yield from (*on, *words) if rng.random() < 0.5 else (*words[:1], *on, *words[1:])

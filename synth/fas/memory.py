@@ -1,48 +1,55 @@
-"""The entity-anchored open-world memory of AgentFounder: what is known of each entity, statement by statement.
+"""The entity-anchored open-world memory of AgentFounder (arXiv 2509.13310, section 2.2), and questions of several styles over its slices.
 
-The memory (arXiv 2509.13310, section 2.2) is no graph: no statement points to another entity's entry. Each keeps where it was read, of what
-time it speaks and what kind of text it is from, and what is read later is appended. It is filled from three sources: the facts that a
-graph's documents state, passages of the documents themselves, and what tools brought in stored runs. A passage stands under every entity
-that it names.
+The memory holds statements per entity and is no graph: no statement points to another entry. Each statement records its source, its time
+and
+its kind. Sources are facts that documents state, passages (filed under every entity they name), and tool results of stored runs.
+
+A slice is what the documents say about the entities along a path. Diversity comes from the questions over it: *factual* (one statement),
+*multi-hop* (the whole path), *numerical* (a count, a difference, or how many share a value) and *synthesis* (several statements about one
+or two
+entities). Each has its answer and the statements it rests on; a slice that does not support a style yields no question of it.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from synth.corpora.passages import NameFinder, capitalised_names, passages_of
+from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import responses_of
-from synth.questions.wording import spoken
-from warehouse.records import NOT_RUN, Document, Fact, Trajectory
+from synth.questions.paths import MAX_SHARING, Hop, Route, formula_of
+from synth.questions.wording import Phrasing, spoken, word_question
+from warehouse.records import NOT_RUN, Document, Fact, Trajectory, Triple
 
 PASSAGE_CHARACTERS = 300
-"""Length of a statement that is a passage, in whole sentences."""
+"""Length of a passage statement, in whole sentences."""
 LONGEST_PASSAGE = 1_000
-"""A longer piece without the end of a sentence is no statement, but a table or worse."""
+"""A longer piece without a sentence end is a table or worse, and skipped."""
 _TIME = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 _YEAR = re.compile(r"\b(?:1\d|20)\d{2}\b")
 
 
 class Origin(StrEnum):
-    """What kind of text a statement is from."""
+    """Kind of source of a statement."""
 
     FACT = "fact"
     PASSAGE = "passage"
     RESULT = "result"
-    """What a tool brought."""
+    """A tool result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One statement about an entity.
 
-    `relation` is what it is about, empty for a passage; `source` is the id of the document that states it, or the trajectory and the turn
-    in which a tool brought it. `time` is the year or day (ISO 8601) that the source gives the entity, None where it gives none or several.
+    `relation` is empty for a passage. `source` is a document's id, or `trajectory/turn` for tool results. `time` is the year or day (ISO
+    8601) that
+    the source gives the entity, if exactly one.
     """
 
     entity: str
@@ -54,31 +61,23 @@ class Statement:
 
 
 class Memory:
-    """Entries by entity, in the order in which statements came; one that is there already is not taken twice."""
+    """Statements by entity, in order, without duplicates."""
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._entries: dict[str, dict[Statement, None]] = {}
         self.append(statements)
 
-    @classmethod
-    def of(cls, graph: KnowledgeGraph, entities: Iterable[str]) -> Memory:
-        """The memory of what a graph's documents say about `entities`."""
-        return cls(statement for entity in entities for statement in remember(graph, entity))
-
     def append(self, statements: Iterable[Statement]) -> None:
-        """Take in what was read."""
         for statement in statements:
             self._entries.setdefault(statement.entity, {})[statement] = None
 
     def about(self, entity: str) -> tuple[Statement, ...]:
-        """The entry of one entity."""
         return tuple(self._entries.get(entity, ()))
 
     def slices(self, count: int, entities: int, most: int, rng: random.Random) -> Iterator[tuple[Statement, ...]]:
-        """Slices of the memory: what is known of a few entities, of each at most its share of `most` statements, drawn at random.
+        """`count` random slices: statements about a few entities, each with its share of `most` statements.
 
-        The first entity is drawn from all; the others from those that its statements name, then from all, so that a question can lead from
-        one to the next.
+        The first entity is drawn from all, the others preferably from those that its statements name, so that a question can lead on.
         """
         known = list(self._entries)
         finder = NameFinder(known)
@@ -99,23 +98,22 @@ class Memory:
 
 
 def _some(statements: Sequence[Statement], most: int, rng: random.Random) -> list[Statement]:
-    """At most so many of them, in their order."""
     places = sorted(rng.sample(range(len(statements)), min(most, len(statements))))
     return [statements[place] for place in places]
 
 
 def remember(graph: KnowledgeGraph, entity: str) -> tuple[Statement, ...]:
-    """The entry of one entity: a statement for each fact and document that states it."""
+    """One statement per fact of `entity` and document that states it."""
     return statements_of(graph, graph.about(entity))
 
 
 def statements_of(graph: KnowledgeGraph, facts: Iterable[Fact]) -> tuple[Statement, ...]:
-    """The statements of some facts, one for each document that states it."""
+    """One statement per fact and document that states it."""
     return tuple(_statement(graph, fact, source) for fact in facts for source in fact.documents)
 
 
 def statements_in(documents: Iterable[Document], finder: NameFinder) -> Iterator[Statement]:
-    """The passages of documents, each under its document's title and under every name that it holds."""
+    """The passages of documents, filed under the title and every name they contain."""
     for document in documents:
         for passage in _passages(document.text):
             for entity in dict.fromkeys((document.title, *finder.find(passage))):
@@ -123,7 +121,7 @@ def statements_in(documents: Iterable[Document], finder: NameFinder) -> Iterator
 
 
 def statements_brought(trajectories: Iterable[Trajectory], finder: NameFinder) -> Iterator[Statement]:
-    """The passages that tools brought in stored runs, each under every name that it holds: those that are known, or look like names."""
+    """The passages in tool results of stored runs, filed under every known or capitalised name they contain."""
     for trajectory in trajectories:
         for turn in trajectory.turns:
             if turn.tool_outcome not in (None, "ok") or turn.tool_outcome == NOT_RUN:
@@ -149,6 +147,196 @@ def _time(graph: KnowledgeGraph, entity: str, source: str) -> str | None:
 
 
 def _year(passage: str) -> str | None:
-    """The only year that a passage names."""
     years = set(_YEAR.findall(passage))
     return years.pop() if len(years) == 1 else None
+
+
+def required_knowledge(graph: KnowledgeGraph, path: Route) -> tuple[Statement, ...]:
+    """The statements that a question along `path` rests on, hop by hop; of a union those that hold."""
+    return tuple(statement for hop in path for statement in statements_of(graph, _needed(graph, hop)))
+
+
+def _needed(graph: KnowledgeGraph, hop: Hop) -> list[Fact]:
+    wanted = {(hop.relation, hop.value), *((anchor.relation, value) for anchor in hop.anchors for value in anchor.values)}
+    return [fact for fact in graph.about(hop.entity) if (fact.relation, fact.object) in wanted]
+
+
+class QuestionStyle(StrEnum):
+    """What a question asks of a slice."""
+
+    FACTUAL = "factual"
+    MULTI_HOP = "multi_hop"
+    NUMERICAL = "numerical"
+    SYNTHESIS = "synthesis"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceConfig:
+    """Size of a teacher's slices, the styles to ask for, tokens of the reply, and attempts."""
+
+    entities: int = 3
+    statements: int = 24
+    styles: tuple[QuestionStyle, ...] = tuple(QuestionStyle)
+    max_tokens: int = 1_024
+    tries: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to find out, in order, and the first action: a call of `tool` with `query`."""
+
+    relations: tuple[str, ...]
+    query: str
+    tool: str = "search"
+
+    @property
+    def thought(self) -> str:
+        return f"plan: {', '.join(self.relations)}"
+
+
+def propose(path: Route) -> Plan:
+    """The oracle's plan for a question along `path`."""
+    found_by = [" and ".join(spoken(anchor.relation) for anchor in hop.anchors) for hop in path]
+    relations = [r for hop, found in zip(path, found_by, strict=True) for r in (found, spoken(hop.relation or "")) if r]
+    return Plan(tuple(relations), path[0].query)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceQuestion:
+    """A question over a slice, what it rests on, and a plan.
+
+    `secret` must not appear in the first search: the answer, or None if that is a number. `unique`: the graph gives no other answer.
+    """
+
+    style: QuestionStyle | None
+    question: str
+    answer: str
+    required: tuple[Statement, ...]
+    plan: Plan
+    secret: str | None
+    unique: bool
+    formula: tuple[Triple, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The entities along a path and what is needed to ask about them."""
+
+    graph: KnowledgeGraph
+    path: Route
+    phrasing: Phrasing
+    variety: int
+    rng: random.Random
+
+    def stated(self, entity: str) -> list[Fact]:
+        return [fact for fact in self.graph.about(entity) if fact.documents]
+
+    def single(self, entity: str) -> list[Fact]:
+        """Stated facts that are the only ones of their relation."""
+        return [fact for fact in self.stated(entity) if len(self.graph.objects(entity, fact.relation)) == 1]
+
+    @property
+    def entities(self) -> list[str]:
+        """The entities whose documents the path reads."""
+        return list(dict.fromkeys(hop.entity for hop in self.path))
+
+    def word(self, relation: str) -> str:
+        return self.phrasing.word(relation) if self.variety == 1 else spoken(relation)
+
+
+def ask_along(slice_: Slice, path: Route, style: QuestionStyle | None = None) -> SliceQuestion:
+    """The question that a path of the slice asks."""
+    formula = formula_of(path)
+    question = word_question(formula, slice_.phrasing, slice_.variety, slice_.rng)
+    answer = path[-1].value
+    unique = len(solve(slice_.graph, formula)) == 1
+    required = required_knowledge(slice_.graph, path)
+    return SliceQuestion(style, question, answer, required, propose(path), answer, unique, formula)
+
+
+def ask(slice_: Slice, style: QuestionStyle) -> SliceQuestion | None:
+    """A question of that style over the slice, if it supports one."""
+    return _ASK[style](slice_)
+
+
+def _factual(slice_: Slice) -> SliceQuestion | None:
+    facts = [fact for entity in slice_.entities for fact in slice_.single(entity)]
+    if not facts:
+        return None
+    fact = slice_.rng.choice(facts)
+    return ask_along(slice_, (Hop(fact.subject, fact.relation, fact.object),), QuestionStyle.FACTUAL)
+
+
+def _multi_hop(slice_: Slice) -> SliceQuestion | None:
+    return ask_along(slice_, slice_.path, QuestionStyle.MULTI_HOP) if len(slice_.path) > 1 else None
+
+
+def _numerical(slice_: Slice) -> SliceQuestion | None:
+    for kind in slice_.rng.sample((_counts, _differences, _sharings), 3):
+        found = list(kind(slice_))
+        if found:
+            return slice_.rng.choice(found)
+    return None
+
+
+def _counts(slice_: Slice) -> Iterator[SliceQuestion]:
+    for entity in slice_.entities:
+        stated = slice_.stated(entity)
+        for relation in dict.fromkeys(fact.relation for fact in stated):
+            facts = [fact for fact in stated if fact.relation == relation]
+            if len(facts) > 1 and len(facts) == len(slice_.graph.objects(entity, relation)):
+                word = slice_.word(relation)
+                question = (
+                    f"number of {word} of {entity}?" if slice_.variety == 1 else f"How many different values has the {word} of {entity}?"
+                )
+                yield _number(slice_, question, len(facts), facts, Plan((spoken(relation), "count"), entity))
+
+
+def _differences(slice_: Slice) -> Iterator[SliceQuestion]:
+    numbers = [fact for entity in slice_.entities for fact in slice_.single(entity) if fact.object.isdecimal()]
+    for place, one in enumerate(numbers):
+        for other in numbers[place + 1 :]:
+            if one.relation == other.relation and one.subject != other.subject:
+                question = f"How far apart are the {slice_.word(one.relation)} of {one.subject} and of {other.subject}?"
+                value = abs(int(one.object) - int(other.object))
+                yield _number(slice_, question, value, [one, other], Plan((spoken(one.relation), "difference"), one.subject))
+
+
+def _sharings(slice_: Slice) -> Iterator[SliceQuestion]:
+    for entity in slice_.entities:
+        for fact in slice_.stated(entity):
+            sharing = slice_.graph.subjects_of(fact.relation, fact.object)
+            if not 1 < len(sharing) <= MAX_SHARING:
+                continue
+            facts = [f for other in sharing for f in slice_.stated(other) if (f.relation, f.object) == (fact.relation, fact.object)]
+            if len(facts) == len(sharing):
+                question = f"How many have {fact.object} as {slice_.word(fact.relation)}?"
+                query = f"{spoken(fact.relation)} {fact.object}"
+                yield _number(slice_, question, len(facts), facts, Plan((spoken(fact.relation), "count"), query))
+
+
+def _number(slice_: Slice, question: str, value: int, facts: Sequence[Fact], plan: Plan) -> SliceQuestion:
+    return SliceQuestion(QuestionStyle.NUMERICAL, question, str(value), statements_of(slice_.graph, facts), plan, None, True)
+
+
+def _synthesis(slice_: Slice) -> SliceQuestion | None:
+    rich = [(entity, facts) for entity in slice_.entities if len(facts := slice_.single(entity)) > 1]
+    if not rich:
+        return None
+    chosen = slice_.rng.sample(rich, min(2, len(rich)))
+    picked = [(entity, slice_.rng.sample(facts, 2)) for entity, facts in chosen]
+    wanted = [f"{' and '.join(slice_.word(fact.relation) for fact in facts)} of {entity}" for entity, facts in picked]
+    head = f"Compare {picked[0][0]} with {picked[1][0]}" if len(picked) > 1 else f"Sum up {picked[0][0]}"
+    facts = [fact for _, found in picked for fact in found]
+    answer = "; ".join(fact.object for fact in facts)
+    plan = Plan(tuple(dict.fromkeys(spoken(fact.relation) for fact in facts)), picked[0][0])
+    question = f"{head}: {', '.join(wanted)}?"
+    return SliceQuestion(QuestionStyle.SYNTHESIS, question, answer, statements_of(slice_.graph, facts), plan, answer, True)
+
+
+_ASK: dict[QuestionStyle, Callable[[Slice], SliceQuestion | None]] = {
+    QuestionStyle.FACTUAL: _factual,
+    QuestionStyle.MULTI_HOP: _multi_hop,
+    QuestionStyle.NUMERICAL: _numerical,
+    QuestionStyle.SYNTHESIS: _synthesis,
+}

@@ -1,42 +1,222 @@
-"""First-order action synthesis (AgentFounder, arXiv 2509.13310): plans with a first action, and reasoning chains; no tool is run.
+"""First-order action synthesis (AgentFounder, arXiv 2509.13310): reasoning chains without running a tool, and the stage that builds them.
 
-Reasoning takes two passes (section 2.3). The first decomposes the question and answers it from what the oracle knows; the second refines
-that on the required documents and is kept if its answer is a gold one; a teacher's passes are in `taught_reasoning`. Everything has the
-form of trajectories, and short lookups stand among the long chains: a second form, or long texts alone, delay copying in a small policy.
+Reasoning takes two passes (section 2.3): decompose and answer from memory; then refine on the required documents and keep the chain if its
+answer is accepted. The oracle's chains have the form of trajectories, and short lookups are mixed among long chains: a second form, or long
+texts alone, delay copying in a small policy. A teacher's first pass is not judged; the second must have a reasonable length, state its
+answer,
+and match an accepted one literally or, failing that, by a calibrated judge (`eval.judges`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from eval.graders.answers import exact_match
+from eval.judges import Case, Judge, Verdict
 from rl.retrieval.search import passage
-from synth.demonstrations.oracle import OracleStep, Show, Solution, path_of, read, transcript
-from synth.demonstrations.tries import Search, all_tries, transcript_with
-from synth.fas.plan_judge import PlanJudge
-from synth.fas.plans import PlanSpec, build_plans
-from synth.fas.slice_questions import SliceConfig
-from synth.fas.slices import QuestionStyle
-from synth.fas.taught_reasoning import AnswerJudge, Assignment, ReasoningBounds, reason_by_teacher
+from synth.demonstrations.oracle import OracleStep, Search, Solution, all_tries, path_of, read, transcript, transcript_with
+from synth.fas.memory import QuestionStyle, SliceConfig
+from synth.fas.plans import TEACHER, VERIFIER, PlanSpec, build_plans
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import Parts, identity
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
-from synth.questions.paths import Hop, Retrieve, Route
-from synth.questions.walks import Shape
-from synth.questions.wording import Phrasing, spoken
+from synth.parts import Parts, acted, asked, identity
+from synth.questions.builder import QuestionConfig, build_questions
+from synth.questions.paths import Hop, Retrieve, Route, Shape
+from synth.questions.text_comparison import plain
+from synth.questions.wording import spoken
+from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, parted
+from synth.teachers.worked_examples import KNOWN, QUESTION
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Document, Example, Failure, Task
+from warehouse.records import ANSWER, Check, Completion, Document, Example, Failure, Request, Task, user
+from warehouse.replies import split_reasoning
 from warehouse.settings import Section
 
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+
+_FIRST = """Question: {question}
+
+Break the question into sub-questions and answer each from what you know; look nothing up. End with the final answer between <answer> and
+</answer>."""
+
+_SECOND = """Question: {question}
+
+What is known:
+{known}
+
+A first attempt, made without that knowledge:
+{attempt}
+
+Write the reasoning anew: step by step, every step resting on what is known, wrong ones mended, the attempt itself not mentioned. End
+with the final answer, as short as can be, between <answer> and </answer>."""
+_ATTEMPT = "Who wrote it? I am not sure. Where did that author grow up? Perhaps by the sea. <answer>by the sea</answer>"
+_FIRSTS = ((_FIRST.format(question=QUESTION), _ATTEMPT),)
+_SECONDS = (
+    (
+        _SECOND.format(question=QUESTION, known=KNOWN, attempt=_ATTEMPT),
+        "The question asks for the town in which the author of Sootlantern grew up. The author of Sootlantern is Orla Vennick. "
+        "Orla Vennick grew up in Larkmereth. <answer>Larkmereth</answer>",
+    ),
+    (
+        _SECOND.format(
+            question="first performance of Glasheron?",
+            known="- Glasheron is a play of 1974 in two acts by Orla Vennick, which was first performed in 1978.",
+            attempt="Glasheron may be from the sixties. <answer>1965</answer>",
+        ),
+        "The question asks when Glasheron was first performed. It is a play of 1974, and was first performed in 1978. "
+        "<answer>1978</answer>",
+    ),
+)
+EXACT = "exact_match"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A question, the knowledge that it requires (line by line), and the ids of the sources."""
+
+    task: Task
+    known: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBounds:
+    """Most tokens of a pass, and fewest and most words of kept reasoning."""
+
+    max_tokens: int = 1_024
+    min_words: int = 5
+    max_words: int = 400
+
+
+@dataclass(slots=True)
+class AnswerJudge:
+    """Decides whether an answer is accepted, literally or by a model; `checks` collects the verdicts."""
+
+    judge: Judge | None = None
+    checks: list[Check] = field(default_factory=list)
+
+    def wrong(self, drafts: Sequence[Draft]) -> list[Failure | None]:
+        """Why each draft's answer is rejected; None if accepted."""
+        accepted = [exact_match(draft.answer, draft.assignment.task.answers) for draft in drafts]
+        for draft, said in zip(drafts, accepted, strict=True):
+            self._record(draft, VERIFIER, EXACT, said, "" if said else "other words")
+        left = [place for place, said in enumerate(accepted) if not said]
+        results: list[Failure | None] = [None if said else draft.failure("not_gold") for draft, said in zip(drafts, accepted, strict=True)]
+        if self.judge is None or not left:
+            return results
+        tasks = [drafts[place].assignment.task for place in left]
+        cases = [Case(task.question, task.answers, drafts[place].answer) for task, place in zip(tasks, left, strict=True)]
+        for place, verdict in zip(left, self.judge.judge(cases), strict=True):
+            draft = drafts[place]
+            if isinstance(verdict, Failure):
+                results[place] = draft.failure("not_judged", verdict.reason)
+                continue
+            self._record(draft, TEACHER, f"{self.judge.name}/{self.judge.version}", _is_right(verdict), verdict.reason)
+            results[place] = None if _is_right(verdict) else draft.failure("not_gold", verdict.reason)
+        return results
+
+    def _record(self, draft: Draft, checker: str, version: str, accepted: bool, reason: str) -> None:
+        self.checks.append(Check(draft.example().id, "fas_reason", checker, version, accepted, reason))
+
+
+def _is_right(verdict: Verdict) -> bool:
+    return verdict.verdict == "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The result of both passes, before its answer is checked."""
+
+    assignment: Assignment
+    attempt: str
+    thought: str
+    answer: str
+
+    def example(self, wheel_turn: int = 1) -> Example:
+        task = self.assignment.task
+        parts = asked(task.question) + acted(ANSWER, self.answer, self.thought)
+        return Example(f"reason-{identity(task.key, parts=parts)}", "fas_reason", parts, self.assignment.sources, wheel_turn)
+
+    def failure(self, kind: str, reason: str = "") -> Failure:
+        task = self.assignment.task
+        item = {"task": task.key, "a1": self.attempt, "a2": f"{self.thought} <answer>{self.answer}</answer>", "answer": self.answer}
+        return Failure("synth", f"fas_reason_{kind}", reason or f"refined answer to: {task.question}", item)
+
+
+def reason_by_teacher(
+    teacher: Teacher,
+    assignments: Sequence[Assignment],
+    bounds: ReasoningBounds | None = None,
+    answers: AnswerJudge | None = None,
+    wheel_turn: int = 1,
+) -> tuple[list[Example], list[Failure]]:
+    """One example per question whose second pass gives an accepted answer; failures keep both passes."""
+    bounds, answers = bounds or ReasoningBounds(), answers or AnswerJudge()
+    first, failures = ask_readable(teacher, [_first(a, bounds.max_tokens) for a in assignments], lambda _, reply: reply)
+    tried = [(a, reply.text) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Completion)]
+    failures += [_without_completion(a, 1, reply) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Failure)]
+    second, before = ask_readable(
+        teacher,
+        [_second(assignment, attempt, bounds.max_tokens) for assignment, attempt in tried],
+        lambda place, reply: read_second(*tried[place], reply.text, bounds),
+    )
+    drafts, rejected = parted(
+        _without_completion(a, 2, draft) if isinstance(draft, Failure) and draft.stage != "synth" else draft
+        for (a, _), draft in zip(tried, second, strict=True)
+    )
+    wrong = answers.wrong(drafts)
+    examples = [draft.example(wheel_turn) for draft, why in zip(drafts, wrong, strict=True) if why is None]
+    return examples, [*failures, *before, *rejected, *(why for why in wrong if why is not None)]
+
+
+def read_second(assignment: Assignment, attempt: str, text: str, bounds: ReasoningBounds) -> Draft | Failure:
+    """The reasoning and last answer of a second pass."""
+    thought, said = split_reasoning(text)
+    found = list(_ANSWER.finditer(said))
+    reasoning = "\n".join(filter(None, (thought, said[: found[-1].start()].strip()))) if found else text
+    draft = Draft(assignment, attempt, reasoning, "")
+    if not found or not found[-1][1].strip():
+        return draft.failure("no_answer", "the second pass gives no answer")
+    draft = Draft(assignment, attempt, draft.thought, found[-1][1].strip())
+    words = len(draft.thought.split())
+    if not words:
+        return draft.failure("no_reasoning", "the second pass answers without reasoning")
+    if words < bounds.min_words:
+        return draft.failure("too_short", f"the reasoning has {words} words, and {bounds.min_words} are wanted at least")
+    if words > bounds.max_words:
+        return draft.failure("too_long", f"the reasoning has {words} words, and {bounds.max_words} are allowed")
+    if not _says(draft.thought, (draft.answer, *assignment.task.answers)):
+        return draft.failure("not_reached", "the reasoning does not say what it answers")
+    return draft
+
+
+def _says(thought: str, answers: Sequence[str]) -> bool:
+    words = set(plain(thought).split())
+    return any(set(plain(answer).split()) <= words for answer in answers)
+
+
+def _first(assignment: Assignment, max_tokens: int) -> Request:
+    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens, examples=_FIRSTS)
+
+
+def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
+    known = "\n".join(f"- {line}" for line in assignment.known)
+    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens, examples=_SECONDS)
+
+
+def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:
+    reason = f"pass {number} brought no completion ({failure.kind}: {failure.reason})"
+    return Failure("synth", "fas_reason_no_completion", reason, {"task": assignment.task.key, "pass": number, "reply": failure.item})
+
+
 QUESTIONS_PER_SLICE = 3
-"""Differently built questions over one slice of the graph's memory, one plan each; fewer where the slice is too short."""
+"""Questions over one slice of the graph's memory, one plan each; fewer if the slice is too short."""
 
 
 class FasConfig(Section):
@@ -89,22 +269,20 @@ class FasConfig(Section):
 
     @property
     def asks_for_reasoning(self) -> bool:
-        """Whether a teacher reasons at all."""
+        """Whether a teacher writes any reasoning."""
         return self.reasoner == "teacher" or self.slice_reasoning
 
     @property
     def bounds(self) -> ReasoningBounds:
-        """The bounds of a teacher's reasoning."""
         return ReasoningBounds(self.max_reasoning_tokens)
 
     @property
     def slices(self) -> SliceConfig:
-        """How a teacher's slices are drawn and asked about."""
         styles = self.plan_styles or tuple(QuestionStyle)
         return SliceConfig(styles=styles, max_tokens=self.max_question_tokens)
 
     def plan_spec(self) -> PlanSpec:
-        """What the plans are to be like: as deep as the reasoning, and of the same shapes in turn."""
+        """Plans as deep as the reasoning, cycling through its shapes."""
         shapes = [Shape.CHAIN] if self.intersections + self.unions < 1 else []
         shapes += [Shape.INTERSECTION] if self.intersections else []
         shapes += [Shape.UNION] if self.unions else []
@@ -117,35 +295,29 @@ def build_fas(
     config: FasConfig,
     seed: int,
     retrieve: Retrieve | None = None,
-    show: Show = passage,
-    phrasing: Phrasing | None = None,
     wheel_turn: int = 1,
     allowed: Callable[[str], bool] | None = None,
     teacher: Teacher | None = None,
-    judge: PlanJudge | None = None,
     answers: AnswerJudge | None = None,
     search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """Plan examples, then reasoning examples, and what was rejected on the way.
+    """Plan examples, then reasoning examples, and everything rejected.
 
     Args:
         retrieve: first hit of the search over the graph's documents; intersections and unions need it.
-        show: how an observation shows a document; give what the environment does.
-        allowed: which entities questions may touch, as in `build_questions`.
-        teacher: writes the reasoning where the configuration says so.
-        judge: judges plans beside the search; both verdicts stand in its `checks`, to be stored by the caller.
-        answers: says whether a teacher's answer is an accepted one; its `checks` are the caller's to store too.
-        search: the search of rollouts, for the share of the reasoning that meets it.
+        allowed: entities that questions may touch, as in `build_questions`.
+        teacher: writes the reasoning if the configuration says so.
+        answers: judges a teacher's answers; the caller stores its `checks`.
+        search: the rollouts' search, for the share of reasoning played against it.
 
     Raises:
-        RequestError: the configuration asks for a teacher's reasoning and there is no teacher.
+        RequestError: a teacher's reasoning is asked for and there is no teacher.
     """
-    phrasing = phrasing or Phrasing.of(graph)
-    plans, rejected = build_plans(graph, config.plan_spec(), seed, retrieve, phrasing, wheel_turn, allowed, judge)
+    plans, rejected = build_plans(graph, config.plan_spec(), seed, retrieve, wheel_turn, allowed)
     wanted = QuestionConfig(
         counts=config.reasoning, intersections=config.intersections, unions=config.unions, identify=config.identify, variety=config.variety
     )
-    tasks, dropped = build_questions(graph, wanted, seed_from("fas", seed), retrieve, allowed, phrasing)
+    tasks, dropped = build_questions(graph, wanted, seed_from("fas", seed), retrieve, allowed)
     random.Random(seed_from("fas order", seed)).shuffle(tasks)
     if config.reasoner == "teacher":
         chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher, answers)
@@ -153,7 +325,7 @@ def build_fas(
         rng = random.Random(seed_from("fas searches", seed))
         searches = [search if rng.random() < config.imperfect else None for _ in tasks]
         tried = zip(tasks, searches, strict=True)
-        chains, wrong = parted(_reasoned(graph, task, retrieve, show, wheel_turn, met, rng) for task, met in tried)
+        chains, wrong = parted(_reasoned(graph, task, retrieve, wheel_turn, met, rng) for task, met in tried)
     return plans + chains, rejected + dropped + wrong
 
 
@@ -161,18 +333,16 @@ def _reasoned(
     graph: KnowledgeGraph,
     task: Task,
     retrieve: Retrieve | None,
-    show: Show,
     wheel_turn: int,
     search: Search | None,
     rng: random.Random,
 ) -> Example | Failure:
-    """The oracle's reasoning: a full chain with searches, of which each brings its document, or `search` what it does."""
     solution = two_passes(graph, task, retrieve)
     if solution is None or not exact_match(solution.answer, task.answers):
         return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", task.key)
     documents = [step.document for step in solution.steps]
     if search is None:
-        return _example(task, transcript(task.question, solution, show), documents, wheel_turn)
+        return _example(task, transcript(task.question, solution), documents, wheel_turn)
     tried = all_tries(solution, search, rng)
     if tried is None:
         return Failure("synth", "fas_reason_not_found", f"the search brings not all documents of: {task.question}", task.key)
@@ -193,7 +363,6 @@ def _taught(
     teacher: Teacher | None,
     answers: AnswerJudge | None,
 ) -> tuple[list[Example], list[Failure]]:
-    """A teacher's reasoning over the documents that the questions require."""
     if teacher is None:
         raise RequestError('synth.fas.reasoner is "teacher", but there is none: configure one, or set it to "oracle".')
     assignments: list[Assignment] = []
@@ -210,24 +379,20 @@ def _taught(
 
 
 def two_passes(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None) -> Solution | None:
-    """Decompose and answer from memory, then refine on the required documents; None where a pass comes to nothing.
-
-    The first pass is the path of the task: each hop is a sub-question with the answer that the graph remembers.
-    """
+    """Decompose and answer from memory (the task's path), then refine on the required documents; None if either fails."""
     path = path_of(graph, task)
     documents = _required(graph, path, retrieve)
     return None if path is None or documents is None else refine(graph, path, documents)
 
 
 def _required(graph: KnowledgeGraph, path: Route | None, retrieve: Retrieve | None) -> list[Document] | None:
-    """The documents that a path reads; None where there is no path or one of them is missing."""
     documents = [read(graph, hop, retrieve) for hop in path or ()]
     known = [document for document in documents if document is not None]
     return known if known and len(known) == len(documents) else None
 
 
 def refine(graph: KnowledgeGraph, path: Route, documents: list[Document]) -> Solution | None:
-    """The second pass: each hop's sub-question is answered again from what its document states; None where one does not answer it."""
+    """The second pass: answer each hop's sub-question from its document; None if one does not answer it."""
     steps: list[OracleStep] = []
     think, value = "", ""
     for hop, document in zip(path, documents, strict=True):
@@ -241,7 +406,6 @@ def refine(graph: KnowledgeGraph, path: Route, documents: list[Document]) -> Sol
 
 
 def _stated(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
-    """What a document answers to the sub-question of a hop."""
     if hop.relation is None:
         return [document.title]
     return [fact.object for fact in graph.about(hop.entity) if fact.relation == hop.relation and document.id in fact.documents]

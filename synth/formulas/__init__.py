@@ -1,1 +1,1 @@
-"""The form of a question: triples, the algebra over them, their one evaluator, their proofs, and the released WebShaper form."""
+"""A question's formula: triples and their algebra, the evaluator, proofs, drawings, and the released WebShaper form."""

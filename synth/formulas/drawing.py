@@ -1,9 +1,8 @@
-"""A question's formula as a tree to look at: in text for a terminal, and with places in the plane for a page.
+"""A question's formula as a tree: as text for a terminal, and with coordinates for a page.
 
-The root is the target. Below each unknown hang the triples that define it, as `synth.formulas.algebra.spread` finds them, so that the
-distance from the root is the layer in which a question that was grown got the triple. A constant is a node of its own wherever it is named,
-for constants connect nothing; a triple that closes a circle ends in a node that only names the unknown drawn before. Library: networkx,
-whose text drawing and layout these are.
+The root is the target; below each unknown are the triples that define it (`triples.spread`), so depth is the layer in which a grown
+question got
+the triple. Each mention of a constant is a node of its own; a triple that closes a circle ends in a node that repeats the unknown's name.
 """
 
 from __future__ import annotations
@@ -13,22 +12,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from synth.formulas.algebra import Tree, spread
-from synth.formulas.triples import CONSTANT, TARGET, is_constant
+from synth.formulas.triples import CONSTANT, TARGET, Tree, is_constant, spread
 from warehouse.records import Triple
 
 if TYPE_CHECKING:
     import networkx
 
 MOST_TRIPLES = 100
-"""Triples of a formula that are drawn; the released ones have 47 at most."""
+"""Most triples drawn; released formulas have up to 47."""
 LONGEST_LABEL = 60
-"""Characters of a node or a relation in text."""
+"""Characters of a label in text."""
 
 
 class NodeKind(StrEnum):
-    """What a node of the tree stands for."""
-
     TARGET = "target"
     VARIABLE = "variable"
     CONSTANT = "constant"
@@ -36,7 +32,7 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its place: layers lie from left to right, 0 the target's. `is_new` where it came with the last expansion."""
+    """A node with its coordinates; layers run from left to right, the target's is 0. `is_new`: added by the last expansion."""
 
     text: str
     kind: NodeKind
@@ -48,7 +44,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEdge:
-    """A triple between two nodes, by their numbers; `forward` where the nearer to the target is its subject."""
+    """A triple between two node numbers; `forward` if the node nearer to the target is its subject."""
 
     near: int
     far: int
@@ -57,13 +53,13 @@ class PlacedEdge:
 
 
 def formula_tree(formula: Sequence[Triple], before: Collection[Triple] = ()) -> networkx.DiGraph:
-    """The formula as a tree of numbered nodes, from the target outwards; of a long one the first triples.
+    """The formula as a tree of numbered nodes, from the target outwards, up to `MOST_TRIPLES`.
 
-    Nodes have `text`, `kind`, `layer` and `is_new`, edges `relation` and `forward`. What is not connected with the target (a triple of two
-    constants) hangs at a root of its own.
+    Nodes have `text`, `kind`, `layer` and `is_new`; edges `relation` and `forward`. Triples not connected to the target get a root of their
+    own.
 
     Args:
-        before: the formula that this one was made from, if it was; what that lacks is new.
+        before: the formula before the expansion; triples not in it are new.
     """
     from networkx import DiGraph
 
@@ -81,7 +77,6 @@ def formula_tree(formula: Sequence[Triple], before: Collection[Triple] = ()) -> 
 
 
 def _hang(tree: networkx.DiGraph, below: Tree, node: str, number: int, layer: int, before: set[Triple]) -> None:
-    """Draw what defines `node` below it; layers are few, for each has triples of its own."""
     for triple, is_new_unknown in below.get(node, ()):
         other = triple[2] if triple[0] == node else triple[0]
         child = _join(tree, number, triple, other, layer + 1, before)
@@ -104,7 +99,7 @@ def _add(tree: networkx.DiGraph, node: str, layer: int, is_new: bool) -> int:
 
 
 def tree_lines(tree: networkx.DiGraph) -> list[str]:
-    """The tree in lines of text; a `+` marks what is new."""
+    """The tree as lines of text; `+` marks what is new."""
     from networkx import generate_network_text
 
     labelled = tree.to_undirected()
@@ -116,7 +111,7 @@ def tree_lines(tree: networkx.DiGraph) -> list[str]:
 
 
 def placed(tree: networkx.DiGraph) -> tuple[list[PlacedNode], list[PlacedEdge]]:
-    """The nodes of the tree in their places, and its edges."""
+    """Nodes with coordinates, and edges."""
     from networkx import multipartite_layout
 
     places = multipartite_layout(tree, subset_key="layer")
@@ -136,6 +131,6 @@ def _label(about: dict[str, Any], edge: dict[str, Any] | None) -> str:
 
 
 def cut_label(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text in one line of at most `longest` characters."""
+    """A text on one line of at most `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

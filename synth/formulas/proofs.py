@@ -1,8 +1,9 @@
 """Proofs of a question, computed from the graph and the corpus alone.
 
-*Without* a triple means: without it and without everything that hung on the target by it alone. The last constraint of the target
-itself leaves the whole universe, so it is always needed. Else a triple is needed if the formula without it has an answer more; it can
-never have one less. A triple between two constants says nothing of the target: it is listed and takes no part in the rest.
+*Without* a triple means without it and everything connected to the target only through it. A triple is needed if the formula without it has
+more
+answers (never fewer); the target's last constraint is always needed. Triples between two constants say nothing about the target: they are
+listed and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -20,23 +21,22 @@ from warehouse.records import Document, Triple
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What is known of a question; triples are given by their number in the formula."""
+    """What is known of a question; triples are given by their position in the formula."""
 
     answers: tuple[str, ...]
-    """The full answer set by the graph, sorted."""
+    """All answers by the graph, sorted."""
     redundant: tuple[int, ...] = ()
-    """Triples without which the answer set does not grow."""
+    """Triples without which the answers stay the same."""
     shortcuts: tuple[int, ...] = ()
-    """Triples that join the target with a constant."""
+    """Triples that join the target to a constant."""
     constant_edges: tuple[int, ...] = ()
-    """Triples that join two constants."""
     unsupported: tuple[int, ...] = ()
-    """Triples whose fact, in the first witness of some answer, no document of the corpus states."""
+    """Triples whose fact, in some answer's first witness, no document states."""
     easy: bool | None = None
-    """Whether a search with the question itself brings a document of the answer on top; None where there was no search."""
+    """Whether the question's own text retrieves a document of the answer first; None without a search."""
 
     def record(self) -> dict[str, Any]:
-        """The same as JSON would give it back."""
+        """The proofs in JSON types."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
@@ -47,15 +47,15 @@ def prove(
     retrieve: Callable[[str], Document | None] | None = None,
     witnesses: Mapping[str, Values] | None = None,
 ) -> Proofs:
-    """The proofs of one formula and, where `question` and `retrieve` (the first hit of a search) are given, of its wording.
+    """The proofs of a formula and, given `question` and `retrieve` (first hit of a search), of its wording.
 
-    A document of the answer states, in the witness of one answer, the fact of every triple that touches the target.
+    A document of the answer states the fact of every triple that touches the target, in one answer's witness.
 
     Args:
-        witnesses: the first witness of every answer, from whoever has solved the formula already.
+        witnesses: first witness of every answer, if already known.
 
     Raises:
-        MalformedFormula: where `validate` finds a problem besides triples of two constants.
+        MalformedFormula: the formula has a defect other than triples of two constants.
     """
     constant_edges = tuple(n for n, (subject, _, value) in enumerate(formula) if is_constant(subject) and is_constant(value))
     numbered = [(number, triple) for number, triple in enumerate(formula) if number not in constant_edges]
@@ -75,18 +75,17 @@ def prove(
 
 
 def first_witnesses(graph: KnowledgeGraph, formula: Sequence[Triple]) -> dict[str, Values]:
-    """The first witness of every answer of a formula."""
     return find_witnesses(graph, formula, solve(graph, formula))
 
 
 def is_needed(graph: KnowledgeGraph, formula: Sequence[Triple], number: int, answers: frozenset[str]) -> bool:
-    """Whether the answer set grows without one triple, `answers` being what it is with it."""
+    """Whether the formula has more than `answers` without one triple."""
     rest = without(formula, number)
     return not rest or exceeds(graph, rest, answers)
 
 
 def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
-    """What is left of a formula without one triple and without what hung on the target by it alone."""
+    """The formula without one triple and what is connected to the target only through it."""
     left = [triple for place, triple in enumerate(formula) if place != number]
     kept: set[int] = set()
     reached, grown = {TARGET}, True
@@ -99,12 +98,11 @@ def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
 
 
 def is_shortcut(triple: Triple) -> bool:
-    """Whether a triple joins the target with a constant."""
+    """Whether a triple joins the target to a constant."""
     return TARGET in (triple[0], triple[2]) and (is_constant(triple[0]) or is_constant(triple[2]))
 
 
 def _stating(graph: KnowledgeGraph, triple: Triple, values: Values) -> set[str]:
-    """The documents of the corpus that state a triple's fact in a witness."""
     subject, relation, value = triple
     left, right = (members(node) if is_constant(node) else (values[node],) for node in (subject, value))
     stating = (document for a in left for b in right for document in graph.stating_either_way(a, relation, b))

@@ -1,8 +1,11 @@
-"""The form of a question's formula: triples of variables, constants and the target, and what can be wrong with them.
+"""Formulas of questions: triples of variables, constants and the target, their defects and canonical form, and the algebra over them.
 
-A formula is a conjunction of knowledge projections (WebShaper, arXiv 2507.15061). A node is a variable `V@name`, a constant `C@text`, or
-the target, exactly `?`; every `?` in a formula is the same target. A union is folded into one merged constant whose members
-are joined by " | ": `C@1990 | 1991`.
+A formula is a conjunction of knowledge projections (WebShaper, arXiv 2507.15061, section 3). A node is a variable `V@name`, a constant
+`C@text`,
+or the target `?`. A union is one merged constant, members joined by " | ": `C@1990 | 1991`.
+
+As an expression a formula denotes a set: constants, the knowledge projection R(V), unions, intersections, and by nesting the recursion
+T = R1(T1) ∩ … ∩ Rk(Tk). A variable names the set that defines it or, when repeated, the same entity, which is how circles are written.
 """
 
 from __future__ import annotations
@@ -22,12 +25,10 @@ UNION = " | "
 
 
 class MalformedFormula(ValueError):
-    """A formula that `validate` finds fault with, or an expression of the algebra that has no formula."""
+    """A formula with a defect, or an expression that has no formula."""
 
 
 class FormulaDefect(StrEnum):
-    """What is wrong with a formula."""
-
     EMPTY = "empty"
     ARITY = "arity"
     PREFIX = "prefix"
@@ -38,7 +39,7 @@ class FormulaDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One defect, the number of the triple that has it (None for the formula as a whole) and a sentence about it."""
+    """A defect, the position of its triple (None: the whole formula), and an explanation."""
 
     defect: FormulaDefect
     triple: int | None
@@ -46,37 +47,36 @@ class Problem:
 
 
 def constant(*members: str) -> str:
-    """The constant of one text, or of several as their union, in alphabetical order."""
+    """The constant of one text, or of several as their union, sorted."""
     return CONSTANT + UNION.join(sorted(members))
 
 
 def members(node: str) -> tuple[str, ...]:
-    """The texts that a constant stands for."""
+    """The texts of a constant."""
     return tuple(node.removeprefix(CONSTANT).split(UNION))
 
 
 def is_constant(node: str) -> bool:
-    """Whether the node is a constant; else it is a variable or the target."""
     return node.startswith(CONSTANT)
 
 
 def nodes_of(formula: Iterable[Triple]) -> Iterator[str]:
-    """The two ends of each triple."""
+    """Both ends of each triple."""
     return (node for subject, _, value in formula for node in (subject, value))
 
 
 def unknowns(formula: Iterable[Triple]) -> list[str]:
-    """The variables and the target, in the order in which they first occur."""
+    """Variables and target in order of occurrence."""
     return list(dict.fromkeys(node for node in nodes_of(formula) if not is_constant(node)))
 
 
 def count_constants(formula: Iterable[Triple]) -> int:
-    """How many ends of triples are constants."""
+    """Number of triple ends that are constants."""
     return sum(map(is_constant, nodes_of(formula)))
 
 
 def layers(formula: Sequence[Triple]) -> Iterator[list[Triple]]:
-    """The triples of a tree of projections by their distance from the target, the nearest first."""
+    """The triples of a tree by distance from the target, nearest first."""
     frontier, left = {TARGET}, list(formula)
     while touching := [triple for triple in left if triple[0] in frontier or triple[2] in frontier]:
         yield touching
@@ -85,15 +85,14 @@ def layers(formula: Sequence[Triple]) -> Iterator[list[Triple]]:
 
 
 def depth(formula: Sequence[Triple]) -> int:
-    """The number of layers of a tree of projections: the triples on the longest way from the target to a leaf."""
+    """Number of layers: triples on the longest way from the target to a leaf."""
     return sum(1 for _ in layers(formula))
 
 
 def validate(formula: Sequence[Sequence[object]], constants_connect: bool = False) -> list[Problem]:
-    """Everything wrong with `formula`, as read from anywhere; an empty list where it is well formed.
+    """All defects of `formula`; empty if it is well formed.
 
-    Constants connect nothing: two triples that share only a constant are not connected by it, and what hangs on it alone is no part of
-    a projection of the target. `constants_connect` takes the released rows' wider view, a graph in which constants are nodes like others.
+    Constants connect nothing: triples that share only a constant are disconnected. `constants_connect` takes the released rows' wider view.
     """
     if not formula:
         return [Problem(FormulaDefect.EMPTY, None, "the formula has no triple")]
@@ -138,11 +137,11 @@ def _check_connection(triples: Sequence[Triple], constants_connect: bool) -> lis
 
 
 def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:
-    """The one form of all formulas that differ only in the names of variables, the order of triples, doubled triples and direction.
+    """The common form of formulas that differ only in variable names, order, duplicates and direction of triples.
 
-    A knowledge projection holds in both directions, so a triple and its reverse say the same. Unknowns are told apart by colour
-    refinement; where it leaves several alike, each is tried as the first, and the least outcome counts. Fixing one parts the rest
-    into components that are named one by one, so that branches that are alike cost no more than others.
+    Unknowns are told apart by colour refinement. If several stay alike, each is tried first and the least result wins; fixing one splits
+    the rest
+    into components named separately, so that similar branches are cheap.
     """
     triples = {(min(s, o), r, max(s, o)) for s, r, o in (_with_sorted_members(triple) for triple in formula)}
     names: dict[str, str] = {TARGET: TARGET}
@@ -154,7 +153,7 @@ def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:
 
 
 def formula_digest(formula: Iterable[Triple]) -> str:
-    """The digest of the canonical form: equal for formulas that say the same in other names and another order."""
+    """Digest of the canonical form."""
     return digest(canonical(formula))
 
 
@@ -168,14 +167,12 @@ def _with_sorted_members(triple: Triple) -> Triple:
 
 
 def _place(node: str) -> tuple[int, int, str]:
-    """The order of nodes in a canonical triple: the target, variables by number, constants."""
     if node == TARGET:
         return 0, 0, ""
     return (2, 0, node) if is_constant(node) else (1, int(node.removeprefix(VARIABLE)), "")
 
 
 def _components(triples: Iterable[Triple], fixed: Iterable[str]) -> list[frozenset[str]]:
-    """The unknowns that are not fixed, in groups that triples connect."""
     groups: list[set[str]] = []
     for subject, _, value in triples:
         joined = {node for node in (subject, value) if not is_constant(node) and node not in fixed}
@@ -186,7 +183,7 @@ def _components(triples: Iterable[Triple], fixed: Iterable[str]) -> list[frozens
 
 
 def _certify(part: frozenset[str], triples: set[Triple], fixed: dict[str, int]) -> tuple[str, list[str]]:
-    """A text that is equal for equal components and for no others, and the order in which its unknowns were fixed for it."""
+    """A text equal for isomorphic components only, and the order in which it fixes their unknowns."""
     mine = {triple for triple in triples if triple[0] in part or triple[2] in part}
     cells: dict[int, list[str]] = {}
     for node, colour in _refine(part, mine, fixed).items():
@@ -196,7 +193,6 @@ def _certify(part: frozenset[str], triples: set[Triple], fixed: dict[str, int]) 
 
 
 def _fix(node: str, triples: set[Triple], fixed: dict[str, int]) -> tuple[str, list[str]]:
-    """The certificate of a component whose first unknown is `node`."""
     known = fixed | {node: len(fixed)}
     ends = sorted(_edge(node, triple, known, {}) for triple in triples if node in (triple[0], triple[2]))
     below = sorted(_certify(rest, triples, known) for rest in _components(triples, known))
@@ -204,7 +200,7 @@ def _fix(node: str, triples: set[Triple], fixed: dict[str, int]) -> tuple[str, l
 
 
 def _refine(part: frozenset[str], triples: set[Triple], fixed: dict[str, int]) -> dict[str, int]:
-    """Colours of the unknowns: two have different ones where their triples or their neighbours' differ (1-dimensional Weisfeiler-Leman)."""
+    """Colours of the unknowns (1-dimensional Weisfeiler-Leman)."""
     colours = dict.fromkeys(part, 0)
     while True:
         signatures = {
@@ -218,10 +214,200 @@ def _refine(part: frozenset[str], triples: set[Triple], fixed: dict[str, int]) -
 
 
 def _edge(node: str, triple: Triple, fixed: dict[str, int], colours: dict[str, int]) -> list[str]:
-    """One triple as `node` sees it: the relation, and what is known of the other end."""
     other = triple[2] if triple[0] == node else triple[0]
     if is_constant(other):
         return [triple[1], "constant", other]
     if other == node:
         return [triple[1], "itself", ""]
     return [triple[1], "fixed", str(fixed[other])] if other in fixed else [triple[1], "free", str(colours.get(other, ""))]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A union of named entities."""
+
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An unknown: the set that `definition` denotes; without one, any entity, or the one of that name elsewhere."""
+
+    name: str
+    definition: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """R(V) = { u | some v in V with (u, v) in R or (v, u) in R }.
+
+    `forward` only says how the triple is written: with the source as subject.
+    """
+
+    relation: str
+    source: Expression
+    forward: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    parts: tuple[Expression, ...]
+
+
+Expression = Constant | Variable | Projection | Union | Intersection
+
+Tree = dict[str, list[tuple[Triple, bool]]]
+"""The triples below each unknown, each with whether its other end is an unknown first met there; see `spread`."""
+
+
+def has_circle(expression: Expression) -> bool:
+    """Whether a variable is repeated, or the target is inside its own definition."""
+    names = [node.name for node in _nodes(expression) if isinstance(node, Variable)]
+    return len(names) != len(set(names)) or TARGET in names
+
+
+def _nodes(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    match expression:
+        case Variable(_, definition) if definition is not None:
+            yield from _nodes(definition)
+        case Projection(_, source):
+            yield from _nodes(source)
+        case Union(parts) | Intersection(parts):
+            for part in parts:
+                yield from _nodes(part)
+
+
+def from_triples(formula: Sequence[Triple]) -> Expression:
+    """The expression of a formula's target; unknowns are defined where a breadth-first walk first meets them.
+
+    Raises:
+        MalformedFormula: `validate` finds a problem.
+    """
+    if problems := validate(formula):
+        raise MalformedFormula(problems[0].detail)
+    return _define(TARGET, spread(formula))
+
+
+def spread(formula: Sequence[Triple]) -> Tree:
+    """The triples below each unknown, breadth first from the target.
+
+    The flag of a triple is False if its other end is a constant or it closes a circle.
+    """
+    below: Tree = {}
+    placed, taken = [TARGET], set[int]()
+    for node in placed:
+        below[node] = []
+        for number, triple in enumerate(formula):
+            if number in taken or node not in (triple[0], triple[2]):
+                continue
+            taken.add(number)
+            other = triple[2] if triple[0] == node else triple[0]
+            is_new = not is_constant(other) and other not in placed
+            below[node].append((triple, is_new))
+            if is_new:
+                placed.append(other)
+    return below
+
+
+def definitions(formula: Sequence[Triple]) -> dict[str, Expression]:
+    """The expression below each unknown; with circles cut open, a superset."""
+    below = spread(formula)
+    return {node: _define(node, below) for node, triples in below.items() if triples}
+
+
+def _define(node: str, below: Tree) -> Expression:
+    parts = tuple(_project(node, triple, is_new, below) for triple, is_new in below[node])
+    return parts[0] if len(parts) == 1 else Intersection(parts)
+
+
+def _project(node: str, triple: Triple, is_new: bool, below: Tree) -> Projection:
+    subject, relation, value = triple
+    other = value if subject == node else subject
+    if is_constant(other):
+        source: Expression = Constant(members(other))
+    else:
+        source = Variable(other, _define(other, below) if is_new and below[other] else None)
+    return Projection(relation, source, forward=value == node)
+
+
+def to_triples(expression: Expression) -> tuple[Triple, ...]:
+    """The formula of an expression, nearest triples first; unions are folded into one constant, R(S1) ∪ R(S2) = R(S1 ∪ S2).
+
+    Raises:
+        MalformedFormula: a constant alone, or a union that does not fold.
+    """
+    return tuple(_triples(TARGET, fold(expression), _fresh_names(expression)))
+
+
+def _fresh_names(expression: Expression) -> Iterator[str]:
+    used = {node.name for node in _nodes(expression) if isinstance(node, Variable)}
+    number = 0
+    while True:
+        number += 1
+        if f"{VARIABLE}X{number}" not in used:
+            yield f"{VARIABLE}X{number}"
+
+
+def _triples(node: str, expression: Expression, names: Iterator[str]) -> Iterator[Triple]:
+    match expression:
+        case Intersection(parts):
+            for part in parts:
+                yield from _triples(node, part, names)
+        case Projection(relation, source, forward):
+            other, definition = _name(source, names)
+            yield (other, relation, node) if forward else (node, relation, other)
+            if definition is not None:
+                yield from _triples(other, definition, names)
+        case _:
+            raise MalformedFormula(f"{expression} is no conjunction of projections and has no triples")
+
+
+def _name(source: Expression, names: Iterator[str]) -> tuple[str, Expression | None]:
+    match source:
+        case Constant(texts):
+            return constant(*texts), None
+        case Variable(name, definition):
+            return name, definition
+    return next(names), source
+
+
+def fold(expression: Expression) -> Expression:
+    """The same set with fewer unions and flat nesting."""
+    match expression:
+        case Variable(name, definition):
+            return Variable(name, None if definition is None else fold(definition))
+        case Projection(relation, source, forward):
+            return Projection(relation, fold(source), forward)
+        case Intersection(parts):
+            flat = list(_flatten(Intersection, (fold(part) for part in parts)))
+            return flat[0] if len(flat) == 1 else Intersection(tuple(dict.fromkeys(flat)))
+        case Union(parts):
+            return _fold_union(list(_flatten(Union, (fold(part) for part in parts))))
+    return expression
+
+
+def _flatten(kind: type[Union] | type[Intersection], parts: Iterable[Expression]) -> Iterator[Expression]:
+    for part in parts:
+        if isinstance(part, kind):
+            yield from part.parts
+        else:
+            yield part
+
+
+def _fold_union(parts: list[Expression]) -> Expression:
+    constants = [part for part in parts if isinstance(part, Constant)]
+    merged: list[Expression] = [part for part in parts if not isinstance(part, Constant | Projection)]
+    if constants:
+        merged.append(Constant(tuple(sorted({name for part in constants for name in part.members}))))
+    sources: dict[tuple[str, bool], list[Expression]] = {}
+    for part in parts:
+        if isinstance(part, Projection):
+            sources.setdefault((part.relation, part.forward), []).append(part.source)
+    merged += [Projection(relation, fold(Union(tuple(each))), forward) for (relation, forward), each in sources.items()]
+    return merged[0] if len(merged) == 1 else Union(tuple(merged))

@@ -1,9 +1,9 @@
-"""The released WebShaper form: one JSON object a line, read with every bad row quarantined and written back as it was.
+"""The released WebShaper form: one JSON object per line; bad rows are quarantined, good ones written back unchanged.
 
-A row has `id`, `question`, `answer`, `formalization` (triples of texts) and `urls`. An entry can pack several triples by " & ": its packed
-places have as many parts as each other, the others hold for all. An ampersand counts only where every part of a subject or object is a
-node of its own, so `C@Taylor & Francis` is one constant. Rows are connected as graphs in which constants are nodes like others: that is
-how the released ones are made. Nothing is guessed: a constant without its prefix is a defect and not repaired.
+A row has `id`, `question`, `answer`, `formalization` (triples) and `urls`. An entry can pack several triples by " & ": packed columns have
+equally
+many parts, the others apply to all. An ampersand counts only if every part is a node, so `C@Taylor & Francis` is one constant. As in the
+released rows, constants connect. A constant without its prefix is a defect and not repaired.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from warehouse.records import Failure, Task, Triple
 PACK = " & "
 FIELDS = ("id", "question", "answer", "formalization", "urls")
 SPLIT = "webshaper"
-"""The split of imported tasks: no stage draws from it by default."""
+"""Split of imported tasks; no stage draws from it by default."""
 
 Packing = tuple[int, int, str]
-"""A packed entry: number of its first triple, number of triples, and the packed places: some of `s`, `r` and `o`."""
+"""A packed entry: first triple, number of triples, and packed columns (some of `s`, `r`, `o`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A well-formed row: its fields as read, its triples with entries unpacked, how to pack them again, and its line (from 1)."""
+    """A well-formed row: its fields, unpacked triples, packing, file and line (from 1)."""
 
     fields: dict[str, Any]
     formula: tuple[Triple, ...]
@@ -42,7 +42,7 @@ class Row:
 
 
 class Unreadable(ValueError):
-    """A row that is quarantined; `kind` is the defect."""
+    """A quarantined row; `kind` is the defect."""
 
     def __init__(self, kind: str, problems: Sequence[str]) -> None:
         super().__init__(problems[0] + (f", and {len(problems) - 1} more" if len(problems) > 1 else ""))
@@ -50,7 +50,7 @@ class Unreadable(ValueError):
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
-    """The well-formed rows of a file of JSON lines, and a failure with reason and line for each of the others; empty lines are no rows.
+    """The well-formed rows of a file of JSON lines, and failures for the others; blank lines are skipped.
 
     Raises:
         RequestError: there is no such file.
@@ -71,12 +71,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
 
 
 def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tuple[Packing, ...]]:
-    """The triples of a row's formalization, and how they were packed.
-
-    Raises:
-        Unreadable: an entry or the whole is malformed, has no target or is not connected; the kind is the first `FormulaDefect`, or
-            `packing`.
-    """
+    """The triples of a formalization and their packing. Raises Unreadable; its kind is the first `FormulaDefect`, or `packing`."""
     triples: list[Any] = []
     packing: list[Packing] = []
     for entry in entries:
@@ -91,7 +86,7 @@ def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tup
 
 
 def print_formalization(formula: Sequence[Triple], packing: Iterable[Packing] = ()) -> list[list[str]]:
-    """The entries of a row, packed as `packing` says: the inverse of `parse_formalization`."""
+    """The inverse of `parse_formalization`."""
     packed = {first: (count, places) for first, count, places in packing}
     entries: list[list[str]] = []
     number = 0
@@ -104,7 +99,7 @@ def print_formalization(formula: Sequence[Triple], packing: Iterable[Packing] = 
 
 
 def task_of(row: Row) -> Task:
-    """The task of a row, with all its fields in the provenance. Several answers are joined by " | ", as a union's members are."""
+    """The task of a row; its provenance keeps all fields. Several answers are joined by " | "."""
     known = {name: row.fields[name] for name in FIELDS if name in row.fields and name != "formalization"}
     identity = row.fields.get("id") or digest([row.fields["question"], row.fields["answer"], row.formula])
     layers = depth(row.formula)
@@ -130,7 +125,7 @@ def task_of(row: Row) -> Task:
 
 
 def fields_of(task: Task) -> dict[str, Any]:
-    """The row of a task: an imported one as it was, one of ours with its key as id and no addresses.
+    """The row of a task: an imported one unchanged, one of ours with its key as id.
 
     Raises:
         Unreadable: the row would not be read back as the task's formula.
@@ -146,10 +141,7 @@ def fields_of(task: Task) -> dict[str, Any]:
 
 
 def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
-    """Write the tasks that have a formula: imported rows in the order of their files, then ours by key.
-
-    Returns:
-        How many rows were written, and a failure for each task that has no row.
+    """Write tasks with formulas, imported rows in file order, then ours by key; returns the number written and failures.
 
     Raises:
         RequestError: `path` exists.
@@ -206,7 +198,6 @@ def _is_text(value: Any) -> bool:
 
 
 def _unpack(entry: Any) -> tuple[list[Any], str]:
-    """The triples of an entry and its packed places; an entry that is no triple of texts comes back alone, for `validate` to name."""
     if not isinstance(entry, list | tuple) or len(entry) != 3 or not all(isinstance(part, str) for part in entry):
         return [entry], ""
     subjects, values = _nodes(entry[0]), _nodes(entry[2])
@@ -222,7 +213,6 @@ def _unpack(entry: Any) -> tuple[list[Any], str]:
 
 
 def _nodes(text: str) -> list[str]:
-    """The nodes that a subject or object packs, or the text alone where not every part is a node."""
     parts = text.split(PACK)
     return parts if all(part == TARGET or part.startswith((VARIABLE, CONSTANT)) for part in parts) else [text]
 

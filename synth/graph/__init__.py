@@ -1,1 +1,1 @@
-"""The knowledge graph: facts in columns, names interned, documents that state them."""
+"""The knowledge graph: facts in columns, interned names, and the documents that state them."""

@@ -1,29 +1,161 @@
-"""The facts of a graph in columns: entities and relations are numbers, and every fact stands in arrays sorted for three ways to ask.
+"""A graph's facts in sorted numpy columns, and its names as interned texts.
 
-By subject (compressed sparse rows, facts of one subject in the order in which they came), by object and relation, and by relation in
-the order in which they came. Some forty bytes a fact, and nothing that Python's collector has to walk over.
+Facts are sorted three ways: by subject (compressed sparse rows, in original order), by object and relation, and by relation. About forty
+bytes
+per fact, and nothing for Python's garbage collector to walk. A text costs its bytes plus sixteen; a CRC-32 hash table maps texts to
+numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import overload
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+_RECENT = 50_000
+"""Texts kept decoded: about 5 MiB."""
+
+
+class _Numbered(Sequence[str]):
+    __slots__ = ("_length",)
+    _length: int
+
+    @abstractmethod
+    def _text(self, number: int) -> str: ...
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[str]: ...
+    def __getitem__(self, number: int | slice) -> str | Sequence[str]:
+        if isinstance(number, slice):
+            return [self._text(place) for place in range(*number.indices(self._length))]
+        if not -self._length <= number < self._length:
+            raise IndexError(number)
+        return self._text(number % self._length)
+
+
+class Texts(_Numbered):
+    """Distinct texts in a fixed order; the table behind `number` is built on first use."""
+
+    __slots__ = ("_bytes", "_offsets", "_read", "_recent", "_table")
+
+    def __init__(self, texts: pa.Array) -> None:
+        plain = texts.cast(pa.large_string())
+        offsets = np.frombuffer(plain.buffers()[1], np.int64)[plain.offset : plain.offset + len(plain) + 1]
+        data = plain.buffers()[2]
+        held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+        self._bytes: NDArray[np.uint8] = held[offsets[0] : offsets[-1]].copy()
+        self._offsets: NDArray[np.int64] = offsets - offsets[0]
+        self._length = len(plain)
+        self._table: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        self._recent: dict[str, int | None] = {}
+        self._read: dict[int, str] = {}
+
+    def _text(self, number: int) -> str:
+        text = self._read.get(number)
+        if text is None:
+            if len(self._read) >= _RECENT:
+                self._read.clear()
+            text = self._read[number] = self._at(number).decode()
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[number] for number in range(self._length))
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and self.number(text) is not None
+
+    def number(self, text: str) -> int | None:
+        """The number of a text, if present."""
+        if text in self._recent:
+            return self._recent[text]
+        if len(self._recent) >= _RECENT:
+            self._recent.clear()
+        self._recent[text] = found = self._looked_up(text)
+        return found
+
+    def _looked_up(self, text: str) -> int | None:
+        if self._table is None:
+            self._table = _buckets(self._bytes, self._offsets)
+        (starts, members), wanted = self._table, text.encode()
+        bucket = zlib.crc32(wanted) & (len(starts) - 2)
+        for place in range(starts.item(bucket), starts.item(bucket + 1)):
+            number = members.item(place)
+            if self._at(number) == wanted:
+                return number
+        return None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (self._bytes, self._offsets, *(self._table or ())))
+
+    def _at(self, number: int) -> bytes:
+        return self._bytes[self._offsets.item(number) : self._offsets.item(number + 1)].tobytes()
+
+
+class Prefix(_Numbered):
+    """View of the first `length` texts."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, texts: Texts, length: int) -> None:
+        self._texts, self._length = texts, length
+
+    def _text(self, number: int) -> str:
+        return self._texts[number]
+
+
+def intern(*columns: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
+    """The distinct texts of all columns in order of occurrence, and each column as their numbers."""
+    chunks = [chunk.cast(pa.large_string()) for column in columns for chunk in _chunks(column)]
+    encoded = pc.dictionary_encode(pa.chunked_array(chunks, pa.large_string())).combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):  # what combine_chunks gives for no chunk at all
+        return pa.array([], pa.large_string()), [np.zeros(0, np.int32) for _ in columns]
+    numbers = encoded.indices.to_numpy().astype(np.int32, copy=False)
+    ends = np.cumsum([0, *(len(column) for column in columns)])
+    return encoded.dictionary, [numbers[start:end] for start, end in pairwise(ends)]
+
+
+def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _buckets(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    count = 1 << max(len(offsets) - 2, 1).bit_length()
+    view = data.data
+    ends = offsets.tolist()
+    hashes = np.fromiter((zlib.crc32(view[start:end]) for start, end in pairwise(ends)), np.uint32, len(offsets) - 1)
+    bucket = (hashes & np.uint32(count - 1)).astype(np.int32)
+    starts = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(bucket, minlength=count), out=starts[1:])
+    return starts, np.argsort(bucket, kind="stable").astype(np.int32)
+
 
 Ids = NDArray[np.int32]
 
 _SCAN = 64
-"""Facts of one entity up to which a plain scan in Python beats a search in numpy."""
+"""Facts of an entity up to which a Python scan beats numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactColumns:
-    """Different facts; a fact is known by its place in the order of its subject.
+    """Distinct facts, identified by position in subject order.
 
-    Subjects are the entities 0 … len(starts) - 2; `of_object` and `of_relation` are the places of facts in the two other orders. The
-    documents of a fact are `documents[document_starts[place] : document_starts[place + 1]]`.
+    Subjects are entities 0 … len(starts) - 2. `of_object` and `of_relation` hold positions in the two other orders. The documents of a fact
+    are
+    `documents[document_starts[place] : document_starts[place + 1]]`.
     """
 
     starts: Ids
@@ -41,17 +173,16 @@ class FactColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
         return sum(getattr(self, column.name).nbytes for column in fields(self))
 
     def places(self, subject: int) -> range:
-        """The facts of one subject."""
+        """Positions of a subject's facts."""
         if subject >= len(self.starts) - 1:
             return range(0)
         return range(self.starts.item(subject), self.starts.item(subject + 1))
 
     def stated(self, subject: int) -> list[tuple[int, int]]:
-        """Relation and object of the facts of one subject that a document states, but for those that lead back to it."""
+        """(relation, object) of a subject's facts that a document states, without loops."""
         mine = self.places(subject)
         if not mine:
             return []
@@ -60,12 +191,12 @@ class FactColumns:
         return [(relation, value) for relation, value, first, last in rows if first < last and value != subject]
 
     def stated_subjects(self) -> Ids:
-        """The subjects of which `stated` gives something, by rising number."""
+        """Subjects with a `stated` fact, ascending."""
         mask = (np.diff(self.document_starts) > 0) & (self.object != self.subject)
         return np.unique(self.subject[mask])
 
     def subjects_with_shared_facts(self, most: int) -> Ids:
-        """The subjects with two stated facts or more of which one is shared by 2 to `most` subjects, by rising number."""
+        """Subjects with at least two stated facts, one of them shared by 2 to `most` subjects; ascending."""
         stated = (np.diff(self.document_starts) > 0) & (self.object != self.subject)
         values = self.object[self.of_object]
         new = np.ones(len(values), bool)
@@ -78,7 +209,7 @@ class FactColumns:
         return found[several[found]]
 
     def objects(self, subject: int, relation: int) -> list[int]:
-        """What `relation` leads to from `subject`, in the order of the facts."""
+        """Objects of `relation` from `subject`, in fact order."""
         mine = self.places(subject)
         if not mine:
             return []
@@ -90,17 +221,17 @@ class FactColumns:
         return [value for value, other in zip(values, relations, strict=True) if other == relation]
 
     def subjects(self, value: int, relation: int) -> list[int]:
-        """The entities that `relation` leads from to `value`, in the order of the facts."""
+        """Subjects of `relation` to `value`, in fact order."""
         span = self.pointing(value, relation)
         return self.subject[self.of_object[span.start : span.stop]].tolist() if span else []
 
     def subjects_one_by_one(self, value: int, relation: int) -> Iterator[int]:
-        """The same as `subjects`, for those who may stop after the first of a hundred thousand."""
+        """`subjects` as an iterator, for callers that stop early."""
         for place in self.pointing(value, relation):
             yield self.subject.item(self.of_object.item(place))
 
     def pointing(self, value: int, relation: int) -> range:
-        """Where in `of_object` the facts of one relation with one object stand: its length is their number."""
+        """Range in `of_object` of the facts with this relation and object."""
         first, last = self.object_starts.item(value), self.object_starts.item(value + 1)
         if last - first <= _SCAN:
             relations = self.object_relation[first:last].tolist()
@@ -112,15 +243,15 @@ class FactColumns:
         return range(first + left, first + right)
 
     def adjacent(self, entity: int, relation: int) -> list[int]:
-        """The undirected image of one entity: its objects, then its subjects; an entity can stand in both."""
+        """The undirected image of one entity: objects, then subjects; may repeat an entity."""
         return self.objects(entity, relation) + self.subjects(entity, relation)
 
     def spread(self, entity: int, relation: int) -> int:
-        """How many `adjacent` gives, without giving them."""
+        """Length of `adjacent`, without computing it."""
         return len(self.objects(entity, relation)) + len(self.pointing(entity, relation))
 
     def place(self, subject: int, relation: int, value: int) -> int | None:
-        """The place of a fact; None where it is not known."""
+        """Position of a fact, if known."""
         if subject >= len(self.starts) - 1:
             return None
         first, last = self.starts.item(subject), self.starts.item(subject + 1)
@@ -138,23 +269,23 @@ class FactColumns:
         return self.place(left, relation, right) is not None or self.place(right, relation, left) is not None
 
     def endpoints(self, relation: int) -> list[int]:
-        """Everything that takes part in a relation, by rising number."""
+        """All entities of a relation, ascending."""
         places = self.with_relation(relation)
         return np.union1d(self.subject[places], self.object[places]).tolist()
 
     def with_relation(self, relation: int) -> Ids:
-        """The places of all facts of a relation, in the order in which they came."""
+        """Positions of a relation's facts, in original order."""
         return self.of_relation[self.relation_starts[relation] : self.relation_starts[relation + 1]]
 
 
 def arrange(
     subject: Ids, relation: Ids, value: Ids, entities: int, relations: int, stated: tuple[Ids, NDArray[np.int64]], source: Ids
 ) -> FactColumns:
-    """Sort facts into columns. Equal triples become one fact with the documents of all of them and the source of the first.
+    """Sort facts into columns; equal triples merge, with all of their documents and the first source.
 
     Args:
-        subject, relation, value: one number a fact, in the order in which the facts came; subjects are numbered before all other entities.
-        stated: the documents of the facts, flat, and for each of these the number of its fact.
+        subject, relation, value: one number per fact, in original order; subjects are numbered before all other entities.
+        stated: documents of the facts, flat, and for each the number of its fact.
     """
     leader, first = _merged(subject, relation, value, entities, relations)
     by_subject = first[np.argsort(subject[first], kind="stable")]
@@ -182,7 +313,7 @@ def arrange(
 
 
 def _merged(subject: Ids, relation: Ids, value: Ids, entities: int, relations: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each fact the number of the first fact that is equal to it, and the numbers of these first facts, rising."""
+    """For each fact the first equal fact, and these first facts in ascending order."""
     order = _sorted_triples(subject, relation, value, entities, relations)
     new = np.ones(len(order), bool)
     new[1:] = False
@@ -195,7 +326,7 @@ def _merged(subject: Ids, relation: Ids, value: Ids, entities: int, relations: i
 
 
 def _sorted_triples(subject: Ids, relation: Ids, value: Ids, entities: int, relations: int) -> NDArray[np.int64]:
-    """A stable order in which equal triples are neighbours; one 64-bit key sorts faster than three columns, where it is wide enough."""
+    """A stable order that groups equal triples; one 64-bit key sorts faster than three columns."""
     if entities * relations * entities >= 2**63:
         return np.lexsort((value, relation, subject))
     return np.argsort((subject.astype(np.int64) * relations + relation) * entities + value, kind="stable")
@@ -208,7 +339,6 @@ def _starts(sorted_by: Ids, count: int) -> Ids:
 
 
 def _documents(documents: Ids, place: Ids, facts: int) -> tuple[Ids, Ids]:
-    """Starts and documents by fact, each document of a fact once, in the order in which they came."""
     order = np.lexsort((documents, place))
     new = np.ones(len(order), bool)
     new[1:] = (documents[order][1:] != documents[order][:-1]) | (place[order][1:] != place[order][:-1])

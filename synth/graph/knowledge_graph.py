@@ -1,35 +1,38 @@
-"""The knowledge graph: facts with the documents that state them, indexed for knowledge projections.
+"""The knowledge graph: facts with the documents that state them, indexed for knowledge projections, and its topology.
 
-Names are interned and facts held in columns (`synth.graph.columns`), so that ten million facts fit where Python's own objects
-would need ten times the memory. The methods here speak of entities and relations by name; `columns`, `entities` and
-`relation_names` give what evaluates formulas the numbers.
+Methods use names of entities and relations; `columns`, `entities` and `relation_names` give the numbers to code that evaluates formulas. An
+edge
+is a fact; connected components ignore direction, as projections do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from synth.graph.columns import FactColumns, Ids, arrange
-from synth.graph.interned_texts import Prefix, Texts, intern
+from synth.graph.columns import FactColumns, Ids, Prefix, Texts, arrange, intern
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.records import Document, Fact
 
+if TYPE_CHECKING:
+    import networkx
+
 _TYPED = 1_000
-"""Facts of a relation whose ends' types are looked at."""
+"""Facts of a relation whose ends' types are inspected."""
 _HELD = 500_000
-"""Entities in all the images that are held at a time: some 30 MiB."""
+"""Entities in cached images: about 30 MiB."""
 Texty: TypeAlias = pa.Array | pa.ChunkedArray
 """A column of texts."""
 
 
 class KnowledgeGraph:
-    """Facts as edges from subject to object, labelled by their relation; equal triples are one edge."""
+    """Facts as edges from subject to object, labelled by relation; equal triples are one edge."""
 
     def __init__(
         self,
@@ -48,11 +51,9 @@ class KnowledgeGraph:
         )
         self._add_documents({document.id: document for document in documents}, types)
         self.wordings: Mapping[str, Wording] = wordings or {}
-        """How its relations are spoken of."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> KnowledgeGraph:
-        """The graph of a corpus, its documents, types and wordings at hand."""
         return cls(corpus.facts, corpus.documents, corpus.types, corpus.wordings)
 
     @classmethod
@@ -69,10 +70,10 @@ class KnowledgeGraph:
         """The graph of facts in Arrow columns of equal length.
 
         Args:
-            documents: the ids of the documents that state each fact, a list or a single id a row; None where nothing states them.
-            source: the source of all facts.
-            texts: the documents by id.
-            types: what kind of thing an entity is.
+            documents: ids of the documents that state each fact, a list or one id per row; None if nothing states them.
+            source: source of all facts.
+            texts: documents by id.
+            types: type of each entity.
         """
         graph = cls.__new__(cls)
         graph._fill(subjects, relations, objects, documents, pa.array([source], pa.large_string()))
@@ -86,7 +87,7 @@ class KnowledgeGraph:
         document_ids, stated = _stated(documents)
         source_names, (source,) = intern(sources)
         self.entities = Texts(names)
-        """Every entity by its number; those that facts speak of come first, in the order of their first fact."""
+        """Entities by number; subjects of facts come first, in order of their first fact."""
         self.relation_names: tuple[str, ...] = tuple(relation_names.to_pylist())
         self._relation_numbers = {name: number for number, name in enumerate(self.relation_names)}
         self._document_ids = Texts(document_ids)
@@ -97,7 +98,7 @@ class KnowledgeGraph:
         self._held = 0
         self._directed: dict[int, bool] = {}
         self.subjects: Sequence[str] = Prefix(self.entities, len(self.columns.starts) - 1)
-        """The entities that facts speak of, in the order of their first fact."""
+        """Subjects of facts, in order of their first fact."""
 
     def _add_documents(self, documents: Mapping[str, Document], types: Mapping[str, str] | None) -> None:
         self.documents: Mapping[str, Document] = documents
@@ -109,35 +110,32 @@ class KnowledgeGraph:
 
     @property
     def relations(self) -> list[str]:
-        """The names of the relations, in the order of their first fact."""
         return list(self.relation_names)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory of the facts and names, without the documents' texts and the types."""
+        """Bytes of facts and names, without document texts and types."""
         return self.columns.nbytes + self.entities.nbytes + self._document_ids.nbytes
 
     def relation_number(self, relation: str) -> int | None:
-        """The number of a relation; None where no fact has it."""
         return self._relation_numbers.get(relation)
 
     def about(self, entity: str) -> list[Fact]:
-        """The facts whose subject is `entity`."""
+        """Facts with this subject."""
         number = self.entities.number(entity)
         return [] if number is None else [self._fact(entity, place) for place in self.columns.places(number)]
 
     def objects(self, subject: str, relation: str) -> list[str]:
-        """What `relation` leads to from `subject`."""
         entity, number = self._numbers(subject, relation)
         return self._named(self.columns.objects(entity, number)) if entity >= 0 and number >= 0 else []
 
     def values(self, relation: str) -> list[str]:
-        """Everything that is the object of `relation` somewhere, in the order of its first fact."""
+        """All objects of `relation`, in order of their first fact."""
         number = self.relation_number(relation)
         return [] if number is None else self._named(self.value_numbers(number).tolist())
 
     def image(self, entity: int, relation: int) -> frozenset[int]:
-        """What a relation joins with an entity, in numbers; the last ones asked for are held, for a few genres come again and again."""
+        """The projection of one entity, in numbers; recent ones are cached, since a few genres recur."""
         found = self._images.get((entity, relation))
         if found is None:
             found = frozenset(self.columns.adjacent(entity, relation))
@@ -149,35 +147,27 @@ class KnowledgeGraph:
         return found
 
     def holds_image(self, entity: int, relation: int) -> bool:
-        """Whether an image is at hand."""
         return (entity, relation) in self._images
 
     def value_numbers(self, relation: int) -> Ids:
-        """The numbers of `values`."""
         found = self.columns.object[self.columns.with_relation(relation)]
         _, first = np.unique(found, return_index=True)
         return found[np.sort(first)]
 
     def subjects_of(self, relation: str, value: str) -> list[str]:
-        """The entities that `relation` leads from to `value`."""
         entity, number = self._numbers(value, relation)
         return self._named(self.columns.subjects(entity, number)) if entity >= 0 and number >= 0 else []
 
     def adjacent(self, relation: str, entity: str) -> list[str]:
-        """The undirected image of one entity: its objects under `relation`, then its subjects; an entity can stand in both."""
+        """The undirected image of one entity: objects under `relation`, then subjects; may repeat an entity."""
         return self.objects(entity, relation) + self.subjects_of(relation, entity)
 
     def project(self, relation: str, entities: Iterable[str]) -> set[str]:
         """The knowledge projection R(V) = { u | some v in V with (u, v) in R or (v, u) in R } (WebShaper)."""
         return {other for entity in entities for other in self.adjacent(relation, entity)}
 
-    def endpoints(self, relation: str) -> set[str]:
-        """Everything that takes part in `relation`: its projection of the whole universe."""
-        number = self.relation_number(relation)
-        return set() if number is None else set(self._named(self.columns.endpoints(number)))
-
     def is_directed(self, relation: str) -> bool:
-        """Whether to exchange the ends of a relation says something else: they are things of one kind, and not all facts hold both ways."""
+        """Whether swapping the ends of `relation` changes the meaning: both are of one type, and not all facts hold both ways."""
         number = self.relation_number(relation)
         if number is None:
             return False
@@ -194,11 +184,10 @@ class KnowledgeGraph:
         return not np.isin(objects * size + subjects, subjects * size + objects).all()
 
     def _types_of(self, entities: NDArray[np.int64]) -> set[str]:
-        """The types of the first of some entities, as far as they are known."""
         return {self.types[name] for name in self._named(entities[:_TYPED].tolist()) if name in self.types} if self.types else set()
 
     def stating(self, subject: str, relation: str, value: str) -> tuple[str, ...]:
-        """The ids of the documents that state a fact; none where the graph lacks the fact."""
+        """Ids of the documents that state a fact."""
         entity, number = self._numbers(subject, relation)
         other = self.entities.number(value)
         if entity < 0 or number < 0 or other is None:
@@ -207,7 +196,7 @@ class KnowledgeGraph:
         return () if place is None else self._stating(place)
 
     def stating_either_way(self, left: str, relation: str, right: str) -> tuple[str, ...]:
-        """The ids of the documents that state a fact between two entities, in whichever direction."""
+        """Ids of the documents that state a fact between two entities, in either direction."""
         entity, number = self._numbers(left, relation)
         other = self.entities.number(right)
         if entity < 0 or number < 0 or other is None:
@@ -216,18 +205,11 @@ class KnowledgeGraph:
         return tuple(document for place in places if place is not None for document in self._stating(place))
 
     def titled(self, title: str) -> Document | None:
-        """The only document of that title, whatever its case; None where there is none or more than one."""
+        """The only document with that title, ignoring case."""
         document = self._titles.get(title.casefold())
         return None if document is None else self.documents[document]
 
-    def facts(self) -> Iterator[Fact]:
-        """Every fact once."""
-        for number, entity in enumerate(self.subjects):
-            for place in self.columns.places(number):
-                yield self._fact(entity, place)
-
     def _numbers(self, entity: str, relation: str) -> tuple[int, int]:
-        """The numbers of an entity and a relation, -1 for what is not known."""
         number, relation_number = self.entities.number(entity), self.relation_number(relation)
         return -1 if number is None else number, -1 if relation_number is None else relation_number
 
@@ -245,7 +227,6 @@ class KnowledgeGraph:
 
 
 def _stated(documents: Texty | None) -> tuple[pa.Array, tuple[Ids, np.ndarray]]:
-    """The ids of the documents that state facts; these as numbers, flat, and for each the number of its fact."""
     if documents is None:
         return pa.array([], pa.large_string()), (np.zeros(0, np.int32), np.zeros(0, np.int64))
     column = documents.combine_chunks() if isinstance(documents, pa.ChunkedArray) else documents
@@ -258,3 +239,77 @@ def _stated(documents: Texty | None) -> tuple[pa.Array, tuple[Ids, np.ndarray]]:
         column = column.drop_null()
     ids, (numbers,) = intern(column)
     return ids, (numbers, fact)
+
+
+MOST_FACTS = 2_000_000
+"""Largest graph analysed: networkx takes about 460 bytes per fact."""
+HUBS = 10
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """An entity with many facts: as subject, and as object."""
+
+    entity: str
+    about: int
+    object_of: int
+
+    @property
+    def degree(self) -> int:
+        return self.about + self.object_of
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shape of a graph. `components`: sizes in entities, largest first; `degrees`: by percentile."""
+
+    entities: int
+    facts: int
+    stated: int
+    """Facts that a document states."""
+    relations: tuple[tuple[str, int], ...]
+    """Relations with their facts, most frequent first."""
+    components: tuple[int, ...]
+    mean_degree: float
+    degrees: dict[int, int]
+    hubs: tuple[Hub, ...]
+    dead_ends: int
+
+    @property
+    def largest_share(self) -> float:
+        """Share of the entities in the largest component."""
+        return self.components[0] / self.entities if self.entities else 0.0
+
+
+def network_of(graph: KnowledgeGraph) -> networkx.MultiDiGraph:
+    """The graph in networkx, by numbers; one edge per fact."""
+    from networkx import MultiDiGraph
+
+    network, columns = MultiDiGraph(), graph.columns
+    network.add_nodes_from(range(len(columns.object_starts) - 1))
+    network.add_edges_from(zip(columns.subject.tolist(), columns.object.tolist(), columns.relation.tolist(), strict=True))
+    return network
+
+
+def describe(graph: KnowledgeGraph) -> Topology:
+    """The topology of `graph`; all zero without facts. A dead end is an entity that is no fact's subject."""
+    from networkx import weakly_connected_components
+
+    network = network_of(graph)
+    degrees = dict(network.degree())
+    hubs = sorted(degrees, key=lambda number: (-degrees[number], number))[:HUBS]
+    columns = graph.columns
+    values = list(degrees.values()) or [0]
+    counts = np.bincount(columns.relation, minlength=len(graph.relation_names)).tolist()
+    return Topology(
+        entities=len(network),
+        facts=network.number_of_edges(),
+        stated=int((np.diff(columns.document_starts) > 0).sum()),
+        relations=tuple(sorted(zip(graph.relation_names, counts, strict=True), key=lambda pair: (-pair[1], pair[0]))),
+        components=tuple(sorted(map(len, weakly_connected_components(network)), reverse=True)),
+        mean_degree=float(np.mean(values)),
+        degrees={percent: int(value) for percent, value in zip(PERCENTILES, np.percentile(values, PERCENTILES), strict=True)},
+        hubs=tuple(Hub(graph.entities[number], network.out_degree(number), network.in_degree(number)) for number in hubs),
+        dead_ends=sum(not out for _, out in network.out_degree()),
+    )

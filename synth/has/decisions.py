@@ -1,37 +1,47 @@
-"""Decisions: the actions that stood open at one step of a trajectory, which was taken, and how that is written as training text.
+"""Decisions: the actions available at one step of a trajectory, the one taken, how both are written as training text, and the style leak.
 
-An action is described by what its policy thought and what it called, in whatever form the trajectory has: the tags of our dialect,
-`<think>` before a call of any kind, or the lines `Thought:` and `Action:` of ReAct. The rendering `thought` keeps the form of a trajectory:
-the list stands inside the policy's thought, before its call. `listing` is the paper's form, plain text with a line an option and the
-choice in words.
+An action is described by its thought and its calls, in whatever format the trajectory has (tags, `<think>` before a call, ReAct lines). The
+rendering `thought` keeps the form of a trajectory, with the options listed inside the thought; `listing` is the paper's plain text.
+
+The style leak measures how often a classifier that sees only length and words finds the taken action: a conditional logit (softmax over a
+step's
+options of a linear function of length and hashed words), fitted by L-BFGS with a ridge penalty, cross-validated over trajectories.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synth.parts import Called, Parts, acted, asked, calls_of, came, considered, of_turn, responses_of, thought_of, untagged
+from synth.questions.text_comparison import plain
 from warehouse.records import NOT_RUN, Part, PartKind, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One action that could be taken: its text, and the calls in it, each a tool and its argument; none for what is no call."""
+    """One possible action: its text, and its calls (none if it is no call)."""
 
     text: str
     calls: tuple[Called, ...] = ()
 
     @property
     def action(self) -> str:
-        """What is done, whatever was thought before: options of one action are one option."""
+        """The action without its thought; options with the same action are the same."""
         return "\n".join(f"{tool} {argument}" for tool, argument in self.calls) or self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a trajectory to find alternatives for: the question, the turns before it, and the turn itself."""
+    """One step to find alternatives for: the question, the turns before it, and the turn itself."""
 
     trajectory_id: str
     task_key: str
@@ -42,15 +52,14 @@ class Step:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells steps apart."""
         return self.trajectory_id, self.turn.index
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One step: the options, the number of the one that was taken (from 0), and the real response (empty at the end).
+    """One step: its options and the index of the one taken.
 
-    A step with one option is no choice: it stands in its record as what happened, for what follows rests on it.
+    A step with one option is no choice: the record shows it as what happened.
     """
 
     step: Step
@@ -59,28 +68,24 @@ class Decision:
 
     @property
     def is_choice(self) -> bool:
-        """Whether there was anything to choose from."""
         return len(self.options) > 1
 
     @property
     def taken(self) -> Option:
-        """The option that was taken."""
         return self.options[self.chosen]
 
     @property
     def response(self) -> str:
-        """What came back."""
         return "\n".join(self.responses)
 
     @property
     def responses(self) -> list[str]:
-        """What came back, call by call."""
         return responses_of(self.step.turn)
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A trajectory as decisions, with the judgement of its outcome; `correct` is None where nobody has judged it."""
+    """A trajectory as decisions; `correct` is None if no verifier has judged it."""
 
     question: str
     steps: tuple[Decision, ...]
@@ -89,18 +94,17 @@ class DecisionRecord:
 
 
 def option(thought: str, *calls: Called) -> Option:
-    """Calls after an optional thought, as an option."""
     return Option(", ".join([*([thought] if thought else []), *(f"{tool} {argument}" for tool, argument in calls)]), calls)
 
 
 def describe(turn: Turn) -> Option:
-    """An action as an option; what could not be read as an action stands as it was."""
+    """An action as an option; an unreadable one is kept as text."""
     calls = calls_of(turn)
     return option(thought_of(turn.action), *calls) if calls else Option(f"write {untagged(turn.action)}")
 
 
 def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
-    """The decisions of a trajectory. Calls that were never run are none: nothing came of them, whatever else had been chosen."""
+    """The steps of a trajectory, without calls that were never run."""
     turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]
     return [
         Step(trajectory.id, trajectory.task_key, question, trajectory.prompt_ids, tuple(turns[:number]), turn)
@@ -111,11 +115,10 @@ def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
 Rendering = Literal["thought", "listing"]
 
 CUT = " ..."
-"""What stands at the end of a response that was cut off."""
+"""Marks a truncated response."""
 
 
 def render_thought(record: DecisionRecord) -> Parts:
-    """The record in the form of a trajectory."""
     parts = asked(record.question)
     for step in record.steps:
         parts += _choice(step) if step.is_choice else of_turn(step.step.turn, learnt=False, responses=False)
@@ -130,7 +133,7 @@ def _choice(step: Decision) -> Parts:
 
 
 def render_listing(record: DecisionRecord) -> Parts:
-    """The record in lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` for no choice."""
+    """Lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` if there was no choice."""
     lines = [f"Question: {record.question}"]
     for step in record.steps:
         if step.is_choice:
@@ -144,12 +147,11 @@ def render_listing(record: DecisionRecord) -> Parts:
 
 
 def calls_in(taken: Option, learnt: bool = True) -> Parts:
-    """The calls of an option; none where it was no call."""
     return tuple(part for tool, argument in taken.calls for part in acted(tool, argument, learnt=learnt))
 
 
 def shortened(response: str, max_characters: int) -> str:
-    """`response` cut off to `max_characters`, with a mark."""
+    """`response` truncated to `max_characters`, with a mark."""
     if len(response) <= max_characters:
         return response
     return response[: max(0, max_characters - len(CUT))] + CUT
@@ -160,4 +162,74 @@ def _verdict(record: DecisionRecord) -> str:
 
 
 RENDERINGS: dict[Rendering, Callable[[DecisionRecord], Parts]] = {"thought": render_thought, "listing": render_listing}
-"""Every rendering by its name."""
+
+
+FOLDS = 5
+_BUCKETS = 4_096
+"""Hash buckets for words."""
+_RIDGE = 1.0
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StyleLeak:
+    """Number of choices, and the share in which the classifier and chance find the taken action."""
+
+    choices: int
+    found: float
+    chance: float
+
+    @property
+    def excess(self) -> float:
+        """Classifier's share less that of chance."""
+        return self.found - self.chance
+
+
+def style_leak(records: Sequence[DecisionRecord]) -> StyleLeak | None:
+    """How well the taken action is found; None with fewer records with a choice than folds."""
+    folds = [[decision for decision in record.steps if decision.is_choice] for record in records]
+    folds = [choices for choices in folds if choices]
+    if len(folds) < FOLDS:
+        return None
+    parts = [[decision for choices in folds[number::FOLDS] for decision in choices] for number in range(FOLDS)]
+    found = 0
+    for number, tried in enumerate(parts):
+        weights = _fit([decision for place, part in enumerate(parts) if place != number for decision in part])
+        found += sum(int(np.argmax(_features([decision]) @ weights)) == decision.chosen for decision in tried)
+    every = [decision for part in parts for decision in part]
+    return StyleLeak(len(every), found / len(every), float(np.mean([1 / len(decision.options) for decision in every])))
+
+
+def _features(decisions: Sequence[Decision]) -> csr_matrix:
+    """One row per option: log characters, log words, and a 1 per word bucket."""
+    from scipy.sparse import csr_matrix
+
+    places, columns, values = [0], list[int](), list[float]()
+    for text in (option.text for decision in decisions for option in decision.options):
+        words = plain(text).split()
+        columns += [0, 1, *sorted({2 + zlib.crc32(word.encode()) % _BUCKETS for word in words})]
+        values += [float(np.log1p(len(text))), float(np.log1p(len(words)))]
+        values += [1.0] * (len(columns) - len(values))
+        places.append(len(columns))
+    return csr_matrix((values, columns, places), shape=(len(places) - 1, _BUCKETS + 2))
+
+
+def _fit(decisions: Sequence[Decision]) -> Vector:
+    from scipy.optimize import minimize
+
+    sizes = np.array([len(decision.options) for decision in decisions])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    taken = starts + np.array([decision.chosen for decision in decisions])
+    features = _features(decisions)
+
+    def loss(weights: Vector) -> tuple[float, Vector]:
+        scores = features @ weights
+        scores = scores - np.repeat(np.maximum.reduceat(scores, starts), sizes)
+        odds = np.exp(scores)
+        sums = np.add.reduceat(odds, starts)
+        residual = odds / np.repeat(sums, sizes)
+        residual[taken] -= 1
+        value = float(np.sum(np.log(sums)) - np.sum(scores[taken]) + _RIDGE * weights @ weights / 2)
+        return value, features.T @ residual + _RIDGE * weights
+
+    return np.asarray(minimize(loss, np.zeros(_BUCKETS + 2), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x)

@@ -1,60 +1,76 @@
-"""Where the alternatives of a decision come from: the graph, or other runs. None of what they propose is executed.
+"""Proposers of alternatives: the graph's oracle, other runs, the policy, and a teacher. Nothing that they propose is executed.
 
-The oracle perturbs what the graph knows. Runs without a graph of their own (foreign ones) are given the actions of other runs: of those
-on the same question, then on the nearest questions. Models propose in `teacher_proposer` and `policy_proposer`.
+The oracle perturbs what the graph knows. Imported runs, which have no graph, get the actions of other runs on the same or the nearest
+questions.
+The policy's engines sample from the step's own context. A teacher writes all options of a step, the taken one included, one request each,
+so
+that style does not give the taken action away: it rewrites that first (same tool, every word of its argument), then adds one alternative at
+a
+time to those shown in random order. An unusable reply is a `Failure`, and another request takes its place while the step has any left.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
 
+from pydantic import BaseModel, Field, TypeAdapter
+
+from rl.engines.base import EngineFault, Generation, Sampling
+from rl.renderers.base import Dialect, ParseError
 from rl.retrieval.search import SearchIndex
+from synth.generation import AsyncRunner, GenerationPool
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.decisions import Option, Step, describe, option, steps_of
-from synth.parts import calls_of
+from synth.has.decisions import Option, Step, describe, option, shortened, steps_of
+from synth.parts import Called, calls_of
 from synth.questions.paths import Retrieve
+from synth.questions.text_comparison import numbers, plain
 from synth.questions.wording import spoken
-from warehouse.records import Document, Failure, Task, Trajectory, Turn
+from synth.teachers.teacher import Reply, Teacher, parted, read_json
+from synth.teachers.worked_examples import BLANK, QUESTION
+from warehouse.digests import seed_from
+from warehouse.forms import form_of
+from warehouse.records import Document, Failure, Request, Task, Trajectory, Turn, user
 
 StepKey = tuple[str, int]
-"""Id of the trajectory and index of the turn."""
+"""Trajectory id and turn index."""
 
 
 class Proposer(Protocol):
     """Proposes other actions for a step."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Receives all steps before the first proposal, so that a model is asked once; returns what went wrong."""
+        """Receives all steps before the first proposal, so that models are asked in batches; returns failures."""
         ...
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """Up to `count` options of different actions, none of them `excluded`; fewer where it knows no more."""
+        """Up to `count` distinct options, none `excluded`; fewer if it knows no more."""
         ...
 
     def taken(self, step: Step) -> Option | None:
-        """The action that was taken, as this proposer writes actions; None where it could not."""
+        """The action that was taken, in this proposer's words; None if it could not write it."""
         ...
 
 
 class _AsItWas:
-    """What proposers have in common that write actions as runs do."""
+    """Base of proposers that write actions as runs do."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Needs none."""
         return []
 
     def taken(self, step: Step) -> Option | None:
-        """As the run has it."""
         return describe(step.turn)
 
 
 class OracleProposer(_AsItWas):
-    """The oracle's perturbation: going on with, or answering by, another fact of what was read; then searches for anything else.
+    """Continues with, or answers by, another fact of a document read; then searches for any entity.
 
-    `retrieve` is the search that the trajectories used, to know which document a response showed; without it titles serve. Searches for
-    anything else name entities that are `allowed`; None: any.
+    `retrieve` is the search that the trajectories used (titles without it). Random searches name `allowed` entities (None: any).
     """
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None, allowed: Callable[[str], bool] | None = None) -> None:
@@ -64,7 +80,7 @@ class OracleProposer(_AsItWas):
         self._titles: dict[str, list[str]] = {}
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """From the last document read, from those before it, then from anywhere in the graph."""
+        """From the last document read, earlier ones, then anywhere in the graph."""
         chosen: dict[str, Option] = {}
         read = [title for turn in step.before for title in self._shown(turn)]
         for entity in dict.fromkeys(reversed(read)):
@@ -74,7 +90,6 @@ class OracleProposer(_AsItWas):
         return [*chosen.values(), *_elsewhere(self._entities, {*excluded, *chosen}, count - len(chosen), rng)]
 
     def _shown(self, turn: Turn) -> list[str]:
-        """The titles of the documents that the searches of a turn showed."""
         return [title for tool, query in calls_of(turn) if tool == "search" and query for title in self._found(query)]
 
     def _found(self, query: str) -> list[str]:
@@ -85,22 +100,20 @@ class OracleProposer(_AsItWas):
 
 
 def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:
-    """What the oracle could do after the document of `entity`: go on with any of its facts, or answer with it."""
     thoughts = [(f"{spoken(fact.relation)} {fact.object}", fact.object) for fact in graph.about(entity) if fact.documents]
     return [option(thought, (tool, value)) for thought, value in thoughts for tool in ("search", "answer")]
 
 
 def _elsewhere(entities: Sequence[str], excluded: set[str], count: int, rng: random.Random) -> list[Option]:
-    """`count` searches for entities drawn from these, or as many as there are."""
     drawn = rng.sample(entities, min(len(entities), count + len(excluded)))
     return [found for found in (option("", ("search", entity)) for entity in drawn) if found.action not in excluded][:count]
 
 
 class OthersProposer(_AsItWas):
-    """Actions of other runs: on the same question, then on the questions nearest to it in words, then any."""
+    """Actions of other runs: on the same question, then the nearest questions, then any."""
 
     NEAREST = 10
-    """How many of the nearest questions are looked at."""
+    """Nearest questions considered."""
 
     def __init__(self, trajectories: Iterable[Trajectory], tasks: Mapping[str, Task]) -> None:
         self._actions: dict[str, list[tuple[str, Option]]] = {}
@@ -115,7 +128,7 @@ class OthersProposer(_AsItWas):
         self._near: dict[str, list[str]] = {}
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """From the nearest runs outward; never an action of the same run, which would show what comes later."""
+        """From the nearest runs outward; never from the same run, which would leak what follows."""
         chosen: dict[str, Option] = {}
         for key in self._sources(step, rng):
             found = {o.action: o for owner, o in self._actions[key] if owner != step.trajectory_id and o.action not in excluded}
@@ -126,7 +139,6 @@ class OthersProposer(_AsItWas):
         return list(chosen.values())
 
     def _sources(self, step: Step, rng: random.Random) -> Iterable[str]:
-        """Keys of the questions to take actions from, the same one first."""
         if self._index is None:
             return
         if step.task_key not in self._near:
@@ -135,3 +147,305 @@ class OthersProposer(_AsItWas):
         near = self._near[step.task_key]
         yield from [step.task_key] * (step.task_key in self._actions) + near
         yield from rng.sample(self._keys, min(len(self._keys), 100))
+
+
+class PolicyProposer:
+    """The policy samples each alternative from the step's own context, in token ids.
+
+    Imported runs have no token ids, so it proposes nothing for them. `loop` runs the engines' event loop; `concurrency` bounds requests in
+    flight,
+    and `spare_requests` those per step beyond one per alternative. A sample that repeats the taken action rewrites it.
+    """
+
+    def __init__(
+        self,
+        pool: GenerationPool,
+        loop: AsyncRunner,
+        dialect: Dialect,
+        sampling: Sampling,
+        seed: int = 0,
+        concurrency: int = 64,
+        spare_requests: int = 0,
+    ) -> None:
+        self._pool, self._loop, self._dialect, self._seed = pool, loop, dialect, seed
+        self._sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids or dialect.stop_token_ids)
+        self._places, self._spare = asyncio.Semaphore(concurrency), spare_requests
+        self._found: dict[StepKey, dict[str, Option]] = {}
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Samples `count` actions per step, with replacements for repeated and unreadable ones; returns failures."""
+        own = [step for step in steps if step.prompt_ids]
+        foreign = dict.fromkeys(step.trajectory_id for step in steps if not step.prompt_ids)
+        reason = "a policy cannot go on from a run without token ids"
+        failures = [Failure("synth", "proposal_no_token_ids", reason, trajectory) for trajectory in foreign]
+        failures += self._loop.wait(self._sample_all([(step, number) for step in own for number in range(count)]))
+        for number in range(count, count + self._spare):
+            short = [step for step in own if len(self.propose(step, count, (), random.Random(0))) < count]
+            failures += self._loop.wait(self._sample_all([(step, number) for step in short]))
+        return failures
+
+    def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
+        excluded = {*excluded, describe(step.turn).action}
+        return [found for action, found in self._found.get(step.key, {}).items() if action not in excluded][:count]
+
+    def taken(self, step: Step) -> Option | None:
+        was = describe(step.turn)
+        return self._found.get(step.key, {}).get(was.action, was)
+
+    async def _sample_all(self, wanted: Sequence[tuple[Step, int]]) -> list[Failure]:
+        sampled = await asyncio.gather(*(self._sample(step, number) for step, number in wanted))
+        found, failures = parted(self._read(step, result) for (step, _), result in zip(wanted, sampled, strict=True))
+        for key, action in found:
+            self._found.setdefault(key, {}).setdefault(action.action, action)
+        return failures
+
+    async def _sample(self, step: Step, number: int) -> Generation | EngineFault:
+        ids = [*step.prompt_ids, *(i for turn in step.before for i in (*turn.action_ids, *turn.observation_ids))]
+        sampling = replace(self._sampling, seed=seed_from("has policy", self._seed, *step.key, number))
+        request = f"has/{step.trajectory_id}/{step.turn.index}/{number}"
+        async with self._places:
+            try:
+                return await self._pool.generate(request, ids, sampling)
+            except EngineFault as fault:
+                return fault
+            finally:
+                self._pool.release(request)
+
+    def _read(self, step: Step, result: Generation | EngineFault) -> tuple[StepKey, Option] | Failure:
+        if isinstance(result, EngineFault):
+            return Failure("synth", "proposal_engine_fault", str(result), step.key)
+        action = self._dialect.parse(result.token_ids)
+        if isinstance(action, ParseError):
+            item = {"step": step.key, "text": self._dialect.decode(result.token_ids)}
+            return Failure("synth", "proposal_unreadable", "what the policy proposed is no action", item)
+        return step.key, option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
+
+
+_SITUATION = """A task is being worked on with tools. Question: {question}
+
+So far:
+{history}
+
+Tools: {tools}
+
+"""
+_TAKEN = """One action that could be taken now calls {tool} with: {argument}
+Write that action. Keep every word of its argument, and add no name and no number to it."""
+_ANOTHER = """Actions that are considered already:
+{considered}
+
+Write one other action that could be taken now."""
+_FORM = """
+
+Reply with one line of JSON and nothing else: why, in one short sentence, the name of the tool, and its argument.
+{"think": "...", "tool": "...", "arguments": "..."}"""
+
+_BEGUN = _SITUATION.format(question=QUESTION, history="nothing yet", tools="answer, search")
+_TAKEN_EXAMPLES = (
+    (
+        _BEGUN + _TAKEN.format(tool="search", argument="author of Sootlantern") + _FORM,
+        '{"think": "The author has to be known first.", "tool": "search", "arguments": "author of Sootlantern"}',
+    ),
+)
+_OTHER_EXAMPLES = (
+    (
+        _BEGUN + _ANOTHER.format(considered="- The author has to be known first., search author of Sootlantern") + _FORM,
+        '{"think": "The play may have a page of its own.", "tool": "search", "arguments": "Sootlantern play"}',
+    ),
+)
+
+
+class ActionDefect(StrEnum):
+    """Why a reply gives no option."""
+
+    UNREADABLE = "proposal_unreadable"
+    UNKNOWN_TOOL = "proposal_unknown_tool"
+    REPEATED = "proposal_repeated"
+    TAKEN_CHANGED = "proposal_taken_changed"
+    WRONG_ARGUMENTS = "proposal_wrong_arguments"
+    NOT_ONE_CALL = "proposal_not_one_call"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterConfig:
+    """Limits of one action (`max_tokens`), of spare requests per step, and of each response shown."""
+
+    max_tokens: int = 128
+    temperature: float = 0.7
+    spare_requests: int = 2
+    max_response_characters: int = 2_000
+    seed: int = 0
+
+
+class WrittenAction(BaseModel):
+    """An action as a teacher writes it."""
+
+    think: str = ""
+    tool: str = Field(min_length=1)
+    arguments: Any = ""
+
+    @property
+    def call(self) -> Called:
+        text = self.arguments.strip() if isinstance(self.arguments, str) else json.dumps(self.arguments, ensure_ascii=False)
+        return self.tool.strip(), text
+
+    @property
+    def option(self) -> Option:
+        return option(" ".join(self.think.split()) if plain(self.think) else "", self.call)
+
+
+class _OnText(WrittenAction):
+    """The form asked for where the taken action has a text argument."""
+
+    think: str
+    arguments: str
+
+
+class _OnObject(WrittenAction):
+    """The same for an object argument."""
+
+    think: str
+    arguments: dict[str, Any]
+
+
+_ACTION, _ON_TEXT, _ON_OBJECT = TypeAdapter(WrittenAction), TypeAdapter(_OnText), TypeAdapter(_OnObject)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step's options written so far."""
+
+    step: Step
+    left: int
+    """Requests left."""
+    asked: int = 0
+    taken: Option | None = None
+    others: dict[str, Option] = field(default_factory=dict)
+
+
+class TeacherProposer:
+    """A teacher writes all options; `tools` are those it may call, by default those that the runs call."""
+
+    def __init__(self, teacher: Teacher, config: WriterConfig | None = None, tools: Iterable[str] = ()) -> None:
+        self._teacher, self._config = teacher, config or WriterConfig()
+        self._tools = frozenset(tools)
+        self._drafts: dict[StepKey, _Draft] = {}
+        self._kinds: dict[str, set[str]] = {}
+        """Kinds of arguments that the runs give each tool."""
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Writes the options of all steps; returns failures."""
+        tools = sorted(self._tools | {tool for step in steps for tool, _ in calls_of(step.turn)})
+        for tool, argument in (call for step in steps for call in calls_of(step.turn)):
+            self._kinds.setdefault(tool, set()).add(_kind(argument))
+        single = [step for step in steps if len(calls_of(step.turn)) == 1]
+        failures = [_without_one_call(step) for step in steps if len(calls_of(step.turn)) != 1]
+        drafts = [_Draft(step, 1 + count + self._config.spare_requests) for step in single]
+        while asking := [draft for draft in drafts if draft.left and len(draft.others) < count]:
+            replies = self._teacher.complete([self._request(draft, tools) for draft in asking])
+            for draft, reply in zip(asking, replies, strict=True):
+                failures += self._take(draft, reply, tools)
+        self._drafts |= {draft.step.key: draft for draft in drafts}
+        return failures
+
+    def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
+        draft = self._drafts.get(step.key)
+        return [] if draft is None else [found for action, found in draft.others.items() if action not in excluded][:count]
+
+    def taken(self, step: Step) -> Option | None:
+        draft = self._drafts.get(step.key)
+        return None if draft is None else draft.taken
+
+    def _request(self, draft: _Draft, tools: Sequence[str]) -> Request:
+        step, config = draft.step, self._config
+        lines = [
+            line
+            for turn in step.before
+            for line in (describe(turn).text, f"-> {shortened(turn.observation, config.max_response_characters)}")
+        ]
+        situation = _SITUATION.format(question=step.question, history="\n".join(lines) or "nothing yet", tools=", ".join(tools))
+        seed = seed_from("has teacher", config.seed, *step.key, draft.asked)
+        draft.asked, draft.left = draft.asked + 1, draft.left - 1
+        wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), _OTHER_EXAMPLES)
+        ((taken, argument),) = calls_of(step.turn)
+        shape = _ON_OBJECT if _kind(argument) == "object" else _ON_TEXT
+        text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))
+        return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form, examples=examples)
+
+    def _take(self, draft: _Draft, reply: Reply, tools: Collection[str]) -> list[Failure]:
+        if isinstance(reply, Failure):
+            return [reply]
+        written = read_json(reply, _ACTION)
+        if isinstance(written, Failure):
+            return [_failure(ActionDefect.UNREADABLE, f"what the teacher wrote is no action: {written.reason}", draft, reply.text)]
+        if BLANK in (written.think.strip(), written.call[1]):
+            return [_failure(ActionDefect.UNREADABLE, "what the teacher wrote is the form itself", draft, reply.text)]
+        ((tool, argument),) = calls_of(draft.step.turn)
+        if draft.taken is None:
+            if not same_call((tool, argument), written.call) or _outgrown(argument, written.call[1]):
+                return [_failure(ActionDefect.TAKEN_CHANGED, "the action that was taken became another", draft, reply.text)]
+            draft.taken = Option(written.option.text, ((tool, argument),))
+        elif written.call[0] not in tools:
+            return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
+        elif (kind := _kind(written.call[1])) not in self._kinds.get(written.call[0], {kind}):
+            return [_failure(ActionDefect.WRONG_ARGUMENTS, f"{written.call[0]} takes another kind of argument", draft, reply.text)]
+        elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
+            return [_failure(ActionDefect.REPEATED, "the action is there already", draft, reply.text)]
+        else:
+            draft.others[written.option.action] = written.option
+        return []
+
+
+def same_call(one: Called, other: Called) -> bool:
+    """Whether two calls do the same: `other` may add words to `one`, but no number. JSON arguments are compared by value."""
+    if plain(one[0]) != plain(other[0]):
+        return False
+    values = [_json(argument) for _, argument in (one, other)]
+    if values[0] is not None or values[1] is not None:
+        return values[0] == values[1]
+    words, others = set(plain(one[1]).split()), set(plain(other[1]).split())
+    if not words:
+        return one[1].strip() == other[1].strip()
+    return words <= others and numbers(other[1]) <= numbers(one[1])
+
+
+def _alike(one: Called, other: Called) -> bool:
+    return same_call(one, other) or same_call(other, one)
+
+
+def _outgrown(argument: str, written: str) -> bool:
+    """Whether a rewritten argument is too long to be the same: more than twice the words, plus five."""
+    return len(plain(written).split()) > 2 * len(plain(argument).split()) + 5
+
+
+def _kind(argument: str) -> str:
+    return "object" if isinstance(_json(argument), dict) else "text" if plain(argument) else "nothing"
+
+
+def _json(argument: str) -> Any:
+    if not argument.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(argument)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _taken(step: Step) -> str:
+    ((tool, argument),) = calls_of(step.turn)
+    return _TAKEN.format(tool=tool, argument=argument)
+
+
+def _another(draft: _Draft, seed: int) -> str:
+    known = [found.text for found in (draft.taken, *draft.others.values()) if found is not None]
+    random.Random(seed).shuffle(known)
+    return _ANOTHER.format(considered="\n".join(f"- {text}" for text in known))
+
+
+def _failure(defect: ActionDefect, reason: str, draft: _Draft, text: str) -> Failure:
+    return Failure("synth", defect, reason, {"step": draft.step.key, "request": draft.asked, "text": text})
+
+
+def _without_one_call(step: Step) -> Failure:
+    reason = f"an action of {len(calls_of(step.turn))} calls cannot be written anew as one"
+    return Failure("synth", ActionDefect.NOT_ONE_CALL, reason, {"step": step.key})

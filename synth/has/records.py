@@ -1,29 +1,123 @@
 """Higher-order action synthesis (AgentFounder, arXiv 2509.13310): stored trajectories as decision records.
 
-At each step of a trajectory other actions are proposed, none of which is executed; they are listed with the one that was taken, the
-choice is stated, and the real response follows. The end is a verdict. Successes and failures both serve: what is learnt is
-deciding, and judging the outcome, rather than one path. Where the oracle can tell which action leads on, contrastive records say so.
+At each step alternatives are proposed, not executed, and listed with the action taken; then come the choice, the real response, and at the
+end a
+verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. Contrastive records name the one option that
+makes progress, where the oracle can tell: a search that brings the next unread document of the question's path, or an accepted answer.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
+from eval.graders.answers import exact_match
 from rl.engines.config import Temperature
+from synth.demonstrations.oracle import paths_of, thought
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.contrasts import ActionOracle, contrasts
-from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, describe, steps_of
+from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, calls_in, describe, option, steps_of
 from synth.has.proposers import OracleProposer, Proposer
-from synth.parts import identity
-from synth.questions.paths import Retrieve
+from synth.parts import asked, calls_of, considered, identity, of_turn
+from synth.questions.paths import Retrieve, Route, stating_documents
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Example, Failure, Outcome, Task, Trajectory
+from warehouse.records import ANSWER, Document, Example, Failure, Outcome, Task, Trajectory, Turn
 from warehouse.settings import Section
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Position of a run on its question's path: documents read so far, in order."""
+
+    task: Task
+    path: Route
+    read: int
+
+
+class ActionOracle:
+    """Tells which actions make progress; `retrieve` is the search they would use (titles without it)."""
+
+    def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
+        self._graph = graph
+        self._retrieve = retrieve
+
+    def progress(self, task: Task, before: Sequence[Turn]) -> Progress | None:
+        """Where a run is after the turns `before`; None unless the graph knows exactly one path."""
+        paths = paths_of(self._graph, task)
+        if len(paths) != 1:
+            return None
+        (path,) = paths
+        read = 0
+        for turn in before:
+            for tool, query in calls_of(turn):
+                read += read < len(path) and tool == "search" and self._brings(path, read, query)
+        return Progress(task, path, read)
+
+    def leads_on(self, at: Progress, action: Option) -> bool:
+        """Whether any call of `action` makes progress."""
+        return any(self._call_leads_on(at, tool, argument) for tool, argument in action.calls)
+
+    def best(self, at: Progress) -> Option:
+        think = thought(self._graph, at.path[at.read - 1]) if at.read else ""
+        if at.read < len(at.path):
+            return option(think, ("search", at.path[at.read].query))
+        return option(think, ("answer", at.path[-1].value))
+
+    def _call_leads_on(self, at: Progress, tool: str, argument: str) -> bool:
+        if tool == ANSWER:
+            return exact_match(argument, at.task.answers)
+        return tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, argument)
+
+    def _brings(self, path: Route, number: int, query: str) -> bool:
+        document = self._find(query)
+        return document is not None and document.id in stating_documents(self._graph, path[number])
+
+    def _find(self, query: str) -> Document | None:
+        return self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
+
+
+def contrasts(
+    oracle: ActionOracle, task: Task, record: DecisionRecord, count: int, rng: random.Random, wheel_turn: int = 1
+) -> list[Example]:
+    """At most `count` contrastive examples from a record, at random steps, in order."""
+    found = [(decision, drawn) for decision in record.steps if (drawn := _contrast(oracle, task, decision, rng)) is not None]
+    chosen = sorted(rng.sample(range(len(found)), min(count, len(found))))
+    return [_contrast_example(record, *found[number], wheel_turn) for number in chosen]
+
+
+def _contrast(oracle: ActionOracle, task: Task, decision: Decision, rng: random.Random) -> tuple[tuple[Option, ...], int] | None:
+    """The options, exactly one of which makes progress, and its index; None if all are worth the same or unknown."""
+    at = oracle.progress(task, decision.step.before)
+    if at is None:
+        return None
+    worth = [oracle.leads_on(at, option) for option in decision.options]
+    good = [option for option, leads in zip(decision.options, worth, strict=True) if leads] or _checked(oracle, at)
+    bad = [option for option, leads in zip(decision.options, worth, strict=True) if not leads]
+    if not good or not bad:
+        return None
+    options = [rng.choice(good), *bad]
+    best = options[0]
+    rng.shuffle(options)
+    return tuple(options), options.index(best)
+
+
+def _checked(oracle: ActionOracle, at: Progress) -> list[Option]:
+    best = oracle.best(at)
+    return [best] if oracle.leads_on(at, best) else []
+
+
+def _contrast_example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Option, ...], int], wheel_turn: int) -> Example:
+    options, number = drawn
+    listed = " ".join(f"{place}. {option.text}" for place, option in enumerate(options, start=1))
+    best = options[number]
+    decided = considered(f"options: {listed} Only option {number + 1} leads on") + calls_in(best)
+    parts = asked(record.question) + tuple(part for turn in decision.step.before for part in of_turn(turn, learnt=False)) + decided
+    identifier = f"contrast-{identity(record.trajectory_id, parts=parts, by_mask=True)}"
+    return Example(identifier, "has_contrast", parts, (record.trajectory_id,), wheel_turn)
 
 
 class HasConfig(Section):
@@ -51,7 +145,7 @@ class HasConfig(Section):
 
 
 class HasExamples(NamedTuple):
-    """What trajectories came to: the examples, what was left out, and the records that the examples write."""
+    """Examples, failures, and the records that the examples write."""
 
     examples: list[Example]
     failures: list[Failure]
@@ -69,19 +163,19 @@ def build_has(
     proposers: Mapping[str, Proposer] | None = None,
     allowed: Callable[[str], bool] | None = None,
 ) -> HasExamples:
-    """One example for each usable trajectory, in their order, with its contrasts behind it; the others as failures.
+    """One example per usable trajectory, in order, followed by its contrasts; the others as failures.
 
-    A step that has too few alternatives, or whose action could not be written anew, is a failure of its own.
+    A step with too few alternatives, or whose action could not be rewritten, is a failure too.
 
     Args:
-        graph: what the oracle knows; None for runs without a graph of their own.
-        tasks: by key; the questions are there.
-        retrieve: the search that the trajectories used, to know which document a response showed; without it titles serve.
-        proposers: by their names in the mixture; the oracle is there already where there is a graph.
-        allowed: which entities of the graph the oracle may name unasked, as in `build_questions`.
+        graph: the oracle's knowledge; None for imported runs.
+        tasks: by key, for their questions.
+        retrieve: the search that the trajectories used (titles without it).
+        proposers: by name in the mixture; the oracle is added if there is a graph.
+        allowed: entities that the oracle may name unasked, as in `build_questions`.
 
     Raises:
-        RequestError: the mixture names a proposer that is not there.
+        RequestError: the mixture names an unavailable proposer.
     """
     known: dict[str, Proposer] = {} if graph is None else {"oracle": OracleProposer(graph, retrieve, allowed)}
     mixture = _Mixture(known | dict(proposers or {}), config)
@@ -117,7 +211,6 @@ def _sort_out(trajectories: Iterable[Trajectory], tasks: Mapping[str, Task], con
 
 
 def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: HasConfig) -> str | None:
-    """Why a trajectory makes no decision record, in a word."""
     if trajectory.outcome is Outcome.INVALID:
         return "invalid"
     if trajectory.outcome is None and config.unjudged == "drop":
@@ -145,12 +238,10 @@ class _Mixture:
         return [failure for proposer in self._proposers.values() for failure in proposer.prepare(steps, self._count)]
 
     def decision(self, step: Step, rng: random.Random) -> tuple[Decision, Failure | None]:
-        """The step as a choice; or as what happened, with the reason why it is none."""
         found = self._alternatives(step, rng)
         item = {"trajectory": step.trajectory_id, "turn": step.turn.index, "alternatives": len(found), "wanted": self._count}
         if not found:
-            reason = "0 alternatives, and 1 is needed"
-            return _no_choice(step), Failure("synth", "has_step_too_few_alternatives", reason, item)
+            return _no_choice(step), Failure("synth", "has_step_too_few_alternatives", "0 alternatives, and 1 is needed", item)
         writer = rng.choice([name for name, _ in found])
         taken = self._proposers[writer].taken(step)
         if taken is None:
@@ -161,7 +252,6 @@ class _Mixture:
         return Decision(step, tuple(options), options.index(taken)), None
 
     def _alternatives(self, step: Step, rng: random.Random) -> list[tuple[str, Option]]:
-        """Alternatives to what was done, all different, each with who proposed it."""
         found: list[tuple[str, Option]] = []
         for name, wanted in self._orders(rng):
             known = {describe(step.turn).action, *(option.action for _, option in found)}
@@ -172,7 +262,7 @@ class _Mixture:
         return found
 
     def _orders(self, rng: random.Random) -> Iterator[tuple[str, int]]:
-        """Whom to ask for how many: each for its draw of the alternatives, then each for whatever is still lacking."""
+        """Whom to ask for how many: each for its random draw, then each for what is still missing."""
         names = list(self._proposers)
         if len(names) > 1:
             drawn = rng.choices(names, self._shares, k=self._count)
@@ -185,7 +275,7 @@ def _no_choice(step: Step) -> Decision:
 
 
 def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> tuple[DecisionRecord, list[Failure]]:
-    """The decision record of one trajectory, and why steps are no choice; the place of the action taken is uniform among the options."""
+    """The decision record of a trajectory, and why steps are no choice; the taken option's position is uniform."""
     made = [mixture.decision(step, rng) for step in steps_of(trajectory, question)]
     judged = None if trajectory.outcome is None else trajectory.outcome is Outcome.SUCCESS
     record = DecisionRecord(question, tuple(decision for decision, _ in made), judged, trajectory.id)

@@ -1,10 +1,10 @@
 """Questions in the WebShaper form over a knowledge graph, each with its proofs.
 
-A candidate is either drawn as a path through stated facts (chains, intersections and unions of a wanted number of hops), or grown from a
-seed by layers (`synth.questions.expansion`): a question of two layers can need four documents, and has that many hops. It is kept only if
-solving its formula over the whole graph gives exactly one answer (or, where sets are allowed, a few) and a search finds every document on
-the way. Its proofs are stored with it: a question with a constraint that is not needed, or with a fact that no document states, is
-dropped. What was dropped is returned with its reason; of the random structure that is most, which is what it is there to show.
+A candidate is drawn as a path through stated facts, or grown from a seed by layers (`synth.questions.expansion`). It is kept only if its
+formula
+has exactly one answer in the whole graph (or a few, if sets are allowed), a search finds every document on the way, every constraint is
+needed,
+and a document states every fact. Rejections are returned with their reasons; of the random structure that is most, which is its point.
 """
 
 from __future__ import annotations
@@ -14,28 +14,94 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field, model_validator
 
 from synth.formulas.projections import Values, first_answers, witnesses
 from synth.formulas.proofs import Proofs, first_witnesses, prove
 from synth.formulas.triples import count_constants, depth, formula_digest
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.config import QuestionConfig
-from synth.questions.definitions import Definer
-from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow, readings
-from synth.questions.paths import Hop, Retrieve, Route, find_document, formula_of, trace
-from synth.questions.splits import WITNESSES
-from synth.questions.walks import Shape, Walker
+from synth.questions.decontamination import WITNESSES
+from synth.questions.expansion import Definer, GrownQuestion, GrowthSpec, Structure, essence, grow, readings
+from synth.questions.paths import Hop, Retrieve, Route, Shape, Walker, find_document, formula_of, trace
 from synth.questions.wording import Phrasing, word_question
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Failure, Task, Triple
+from warehouse.settings import Section
+
+QuestionStructure = Literal["paths", "layerwise", "random", "sequential"]
+
+
+class QuestionConfig(Section):
+    """Questions from the graph: how many of which kind."""
+
+    counts: dict[int, int] = Field(default_factory=lambda: {1: 100, 2: 100, 3: 100, 4: 100})
+    """Questions by hops (1 to 6), the number of documents to read; by layers unless `structure` is `paths`."""
+    count: int | None = Field(default=None, ge=0)
+    """Total number of questions, in the proportions of `counts`; other shapes and hops fill gaps."""
+    structure: QuestionStructure = "paths"
+    """How questions are built: as paths between documents, or expanded from a seed (`synth/questions/expansion.py`)."""
+    intersections: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of questions that start from two properties of an entity instead of its name."""
+    unions: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of questions that do so with one property open between two values."""
+    identify: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of questions that ask for the entity itself, among those whose last document is found by two properties."""
+    set_answers: bool = False
+    """Allow questions with up to 20 answers, marked as sets."""
+    allowed_shortcuts: int = Field(default=2, ge=0)
+    """Maximum constants adjacent to the target in the formula."""
+    easy: Literal["keep", "drop"] = "keep"
+    """Whether to drop questions whose own text, used as a query, retrieves a document of the answer first."""
+    variety: int = Field(default=1, ge=1, le=3)
+    """Variety of the wording, from 1 to 3."""
+    environment: str = "search"
+    """Environment of the tasks."""
+
+    @model_validator(mode="after")
+    def _check(self) -> QuestionConfig:
+        if self.intersections + self.unions > 1:
+            raise ValueError("intersections and unions are shares of all questions: together at most 1")
+        if any(hops not in range(1, 7) or count < 0 for hops, count in self.counts.items()):
+            raise ValueError("counts has hops from 1 to 6 and no negative number")
+        if self.count and not sum(self.counts.values()):
+            raise ValueError("count is shared out as counts says, and counts wants no question at all")
+        return self
+
+    @property
+    def unit(self) -> str:
+        """Unit of `counts`."""
+        return "hops" if self.structure == "paths" else "layers"
+
+    @property
+    def asked_by(self) -> str:
+        """The key that sets how many questions are wanted."""
+        return "counts" if self.count is None else "count"
+
+    def wanted(self) -> dict[int, int]:
+        """Questions by hops, ascending; the rest of `count` after rounding down goes to the largest remainders."""
+        if self.count is None:
+            return dict(sorted(self.counts.items()))
+        total = sum(self.counts.values())
+        exact = {hops: self.count * number / total for hops, number in sorted(self.counts.items())}
+        left = self.count - sum(map(int, exact.values()))
+        raised = sorted(exact, key=lambda hops: int(exact[hops]) - exact[hops])[:left]
+        return {hops: int(number) + (hops in raised) for hops, number in exact.items()}
+
+
+class TrainingQuestionConfig(QuestionConfig):
+    """Questions that RL trains on; layerwise by default, where suites and demonstrations use paths."""
+
+    structure: QuestionStructure = "layerwise"
+
 
 _LARGEST_SET = 20
 """Answers beyond which a set says that the question asks for too little."""
 
 
 class RejectionReason(StrEnum):
-    """Why a candidate is no question, or fewer questions were built than wanted."""
+    """Why a candidate is rejected, or fewer questions were built than wanted."""
 
     NOT_UNIQUE = "not_unique"
     NOT_FOUND = "not_found_by_search"
@@ -53,37 +119,34 @@ def build_questions(
     seed: int,
     retrieve: Retrieve | None = None,
     allowed: Callable[[str], bool] | None = None,
-    phrasing: Phrasing | None = None,
     known: Iterable[str] = (),
     refuse: Callable[[Task], Failure | None] | None = None,
     split: str = "train",
 ) -> tuple[list[Task], list[Failure]]:
-    """Questions by rising hops (or layers); fewer than wanted, with a `Failure` that says so, where the graph has no more.
+    """Questions by ascending hops (or layers); a `Failure` reports any shortfall.
 
-    Where `config.count` says how many there must be in all, what is missing of one kind is made up for by the others.
+    If `config.count` sets the total, other kinds make up for a kind that runs short.
 
     Args:
-        retrieve: first hit of the search that the agent will use. Without it documents are found by their titles alone, and
-            there are no intersections or unions.
-        allowed: whether an entity may lie on a path (start, way and answer); the second condition of an intersection may not
-            be refused. Give `split_of(...) == split` here to part one graph by its entities.
-        phrasing: how relations are worded; by default as the graph words them.
-        known: the keys of questions that are there already and are not made again.
-        refuse: why a question that is proven may not be kept all the same, if so.
+        retrieve: first hit of the agent's search. Without it documents are found by title only, and there are no intersections or unions.
+        allowed: whether an entity may lie on a path (start, way and answer), to split a graph by entities; not applied to an intersection's
+            second condition.
+        known: keys of existing questions, which are skipped.
+        refuse: a further reason to reject a proven question, if any.
 
     Raises:
         ValueError: intersections, unions or grown questions are wanted without `retrieve`.
     """
     if retrieve is None and (config.intersections or config.unions or config.structure != "paths"):
         raise ValueError("intersections, unions and grown questions need a search by what is known of a document: give retrieve")
-    common = (graph, config, split, seed, retrieve, phrasing or Phrasing.of(graph), refuse, set(known))
+    common = (graph, config, split, seed, retrieve, Phrasing.of(graph), refuse, set(known))
     if config.structure == "paths":
         return _PathBuilder(*common, Walker(graph, allowed, pivots=retrieve is not None, sets=config.set_answers)).build()
     return _GrownBuilder(*common, Definer(graph, allowed)).build()
 
 
 def objection(proofs: Proofs, allowed_shortcuts: int, drops_easy: bool) -> tuple[RejectionReason, str] | None:
-    """Why a question with these proofs is not kept; None where nothing speaks against it."""
+    """Why a question with these proofs is rejected, if it is."""
     if proofs.redundant:
         return RejectionReason.REDUNDANT, f"the answers are the same without triple {proofs.redundant[0]}"
     if proofs.constant_edges:
@@ -102,7 +165,7 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(slots=True)
 class _Builder(ABC, Generic[Candidate]):
-    """What the two ways to build have in common: a batch that is filled kind by kind, and the proof of a candidate."""
+    """What both ways to build share: filling a batch kind by kind, and proving a candidate."""
 
     graph: KnowledgeGraph
     config: QuestionConfig
@@ -122,7 +185,7 @@ class _Builder(ABC, Generic[Candidate]):
         """Add the task of a candidate, or the failure that says why there is none."""
 
     def fill(self, candidates: Iterable[Candidate], count: int, kind: str, item: dict[str, Any]) -> int:
-        """Add up to `count` questions to the batch; how many are missing then. `kind` and `item` describe them in that failure."""
+        """Add up to `count` questions; returns how many are missing. `kind` and `item` describe them in that failure."""
         have = len(self.tasks)
         for candidate in candidates:
             self.consider(candidate)
@@ -134,7 +197,7 @@ class _Builder(ABC, Generic[Candidate]):
         return missing
 
     def find_documents(self, hops: Iterable[Hop], formula: tuple[Triple, ...]) -> list[Document] | None:
-        """The document of every hop; None where a search does not find one, which becomes a failure."""
+        """The document of every hop; None, and a failure, if a search misses one."""
         documents: list[Document] = []
         for hop in hops:
             document = find_document(self.graph, hop, self.retrieve)
@@ -146,7 +209,7 @@ class _Builder(ABC, Generic[Candidate]):
         return documents
 
     def identity(self, entity: str, formula: tuple[Triple, ...]) -> tuple[str, str]:
-        """The key of a question and its source: the world or file of the path's first entity, for other worlds use the same names too."""
+        """A question's key, and its source: the world or file of the path's first entity, since worlds share names."""
         source = next((fact.source for fact in self.graph.about(entity)), "")
         return digest([self.config.environment, source, formula]), source
 
@@ -159,11 +222,11 @@ class _Builder(ABC, Generic[Candidate]):
         provenance: dict[str, Any],
         proven: Mapping[str, Values],
     ) -> None:
-        """Add the task with its proofs, or what they object to.
+        """Add the task with its proofs, or the objection to them.
 
         Args:
             worded: the triples that the question puts into words.
-            proven: the first witness of every answer.
+            proven: first witness of every answer.
         """
         rng = random.Random(seed_from("wording", self.seed, key))
         question = word_question(worded, self.phrasing, self.config.variety, rng)
@@ -197,12 +260,9 @@ _Kind = tuple[int, Shape]
 
 @dataclass(slots=True)
 class _PathBuilder(_Builder[tuple[Route, Shape]]):
-    """Questions drawn as paths from document to document."""
-
     walker: Walker
 
     def build(self) -> tuple[list[Task], list[Failure]]:
-        """The questions that the configuration asks for, by rising hops, and the failures."""
         wanted = {(hops, shape): n for hops, count in self.config.wanted().items() for shape, n in _shares(self.config, count) if n}
         missing = {kind: self._fill(kind, count) for kind, count in wanted.items()}
         if self.config.count is not None:
@@ -210,7 +270,6 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
         return self.tasks, self.failures
 
     def consider(self, candidate: tuple[Route, Shape]) -> None:
-        """Add the question of a path that was drawn."""
         drawn, shape = candidate
         formula = formula_of(drawn)
         key, source = self.identity(drawn[0].entity, formula)
@@ -238,7 +297,7 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
         return self.fill(drawn, count, f"{shape} questions of {hops} hops", {"hops": hops, "shape": str(shape)})
 
     def _make_up(self, missing: dict[_Kind, int]) -> None:
-        """Add questions of other kinds, the nearest in hops first, for those that the graph has too few of."""
+        """Make up for missing questions with other kinds, nearest in hops first."""
         rich = [kind for kind, lacking in missing.items() if not lacking]
         for (hops, shape), lacking in missing.items():
             for kind in sorted(rich, key=lambda kind: abs(kind[0] - hops)) if lacking else ():
@@ -249,7 +308,6 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
 
 
 def _shares(config: QuestionConfig, count: int) -> Iterator[tuple[Shape, int]]:
-    """How many questions of each shape make up `count`; they sum to it."""
     unions, intersections = round(count * config.unions), round(count * config.intersections)
     intersections = min(intersections, count - unions)
     yield Shape.CHAIN, count - unions - intersections
@@ -259,14 +317,11 @@ def _shares(config: QuestionConfig, count: int) -> Iterator[tuple[Shape, int]]:
 
 @dataclass(slots=True)
 class _GrownBuilder(_Builder[GrownQuestion]):
-    """Questions grown from a seed."""
-
     definer: Definer
     seen: set[str] = field(default_factory=set, init=False)
     """Digests of the formulas that were considered."""
 
     def build(self) -> tuple[list[Task], list[Failure]]:
-        """The questions that the configuration asks for, by rising layers, and the failures."""
         missing = {layers: self._fill(layers, count) for layers, count in self.config.wanted().items() if count}
         left = sum(missing.values()) if self.config.count is not None else 0
         for layers in [layers for layers, lacking in missing.items() if not lacking]:
@@ -274,7 +329,6 @@ class _GrownBuilder(_Builder[GrownQuestion]):
         return self.tasks, self.failures
 
     def consider(self, candidate: GrownQuestion) -> None:
-        """Add a question that was grown."""
         formula, same = candidate.formula, formula_digest(candidate.formula)
         if same in self.seen:
             return

@@ -1,36 +1,100 @@
-"""Keeping training clear of what is evaluated on: the same question, the same formula, a near-duplicate, a question inside a text.
+"""Keeping training apart from evaluation: decontamination, and splits by a hash independent of the seed.
 
-Formulas are compared in their canonical form, so other variable names or another order hide nothing. Questions from templates are
-alike in wording whatever they ask; a near-duplicate of a question with a formula must therefore also name one of its constants.
-Evaluation sets beside the suites are read from JSON or JSON lines, and of them only what is asked.
+Training data is removed if it shares a question or formula with an evaluation set, is a near-duplicate, or contains a question. Formulas
+are
+compared in canonical form. Template questions are all alike, so a near-duplicate of a question with a formula must also name one of its
+constants. Other evaluation sets are read from JSON or JSON lines.
+
+A split by entity separates tasks that share any entity; a task with entities on both sides belongs to neither. A split by formula keeps
+renamed
+copies together; one by pattern (the formula without constants) holds out kinds of questions. Plain numbers are values, not entities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from synth.formulas.triples import formula_digest, is_constant, members, nodes_of
+from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members, nodes_of
 from synth.questions.text_comparison import NearDuplicates, words_of
 from warehouse.bounds import read_text_json, unpacked
-from warehouse.digests import digest
+from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Example, Failure, Task
+from warehouse.records import Example, Failure, Task, Triple
 from warehouse.settings import Section
+
+TRAIN, HELD_OUT = "train", "heldout"
+
+WITNESSES = "witnesses"
+"""Provenance key for all values of a task's unknowns, including those without a document."""
+
+
+@cache
+def split_of(entity: str, heldout_share: float, salt: str = "") -> str:
+    """The split of one entity, `train` or `heldout`; independent of the seed."""
+    return HELD_OUT if seed_from("split", salt, entity) < heldout_share * 0x80000000 else TRAIN
+
+
+def split_tasks(tasks: Sequence[Task], rule: str, share: float) -> tuple[dict[str, list[Task]], list[Failure]]:
+    """The tasks in `train` and `heldout`, and failures for those in neither.
+
+    Args:
+        rule: one of `RULES`.
+        share: approximate share of entities, formulas or patterns held out.
+
+    Raises:
+        RequestError: unknown rule.
+    """
+    if rule not in RULES:
+        raise RequestError(f"there is no split by {rule!r}; choose one of {', '.join(RULES)}.")
+    parts: dict[str, list[Task]] = {TRAIN: [], HELD_OUT: []}
+    failures: list[Failure] = []
+    for task in tasks:
+        sides = {split_of(group, share, f"{rule} ") for group in RULES[rule](task)}
+        if len(sides) == 1:
+            parts[sides.pop()].append(task)
+        else:
+            why = "has entities on both sides" if sides else f"has no {rule} to split by"
+            failures.append(Failure("split", f"by_{rule}", f"task {task.key} {why}", task.key))
+    return parts, failures
+
+
+def entities_of(task: Task) -> set[str]:
+    """Constants, path, witnesses and answers of a task, without plain numbers."""
+    constants = (member for node in nodes_of(task.formula) if is_constant(node) for member in members(node))
+    way = (str(entity) for place in ("path", WITNESSES) for entity in task.provenance.get(place, ()))
+    named = {*constants, *way, *task.answers}
+    return {entity for entity in named if not entity.isdecimal()}
+
+
+def pattern_of(formula: Sequence[Triple]) -> tuple[Triple, ...]:
+    """The canonical formula with all constants blanked."""
+    blank = f"{CONSTANT}_"
+    return canonical([(blank if is_constant(s) else s, r, blank if is_constant(o) else o) for s, r, o in formula])
+
+
+RULES: dict[str, Callable[[Task], set[str]]] = {
+    "entity": entities_of,
+    "formula": lambda task: {formula_digest(task.formula)} if task.formula else set(),
+    "pattern": lambda task: {digest(pattern_of(task.formula))} if task.formula else set(),
+}
+"""What each rule keeps together."""
+
 
 CONTAINED_WORDS = 8
 """Evaluation questions of at least this many words may not occur inside training text."""
 STAGE = "decontamination"
-"""The stage under which what was removed stands in `failures`."""
+"""Stage of the failures that record removals."""
 
 
 class Contamination(StrEnum):
-    """How a piece of training data meets an evaluation set."""
+    """How training data overlaps with an evaluation set."""
 
     SAME_QUESTION = "same_question"
     SAME_FORMULA = "same_formula"
@@ -51,7 +115,7 @@ class DecontaminationConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a piece of training data meets: how, which suite, which of its tasks, and the Jaccard index (1 for the same)."""
+    """An overlap: its kind, the suite, the task, and the Jaccard index (1 if identical)."""
 
     kind: Contamination
     suite: str
@@ -61,7 +125,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationIndex:
-    """The tasks of every evaluation set, found by question, by formula, by similar wording and inside texts."""
+    """The tasks of all evaluation sets, indexed by question, formula, wording and first words."""
 
     config: DecontaminationConfig
     tasks: Mapping[str, tuple[str, Task]]
@@ -76,11 +140,7 @@ class EvaluationIndex:
 
     @classmethod
     def of(cls, suites: Mapping[str, Iterable[Task]], config: DecontaminationConfig | None = None) -> EvaluationIndex:
-        """The index of suites by name, and of the sets that the configuration names.
-
-        Raises:
-            RequestError: such a set cannot be read.
-        """
+        """The index of suites by name, plus the sets in the configuration. Raises RequestError if one cannot be read."""
         config = config or DecontaminationConfig()
         suites = {**suites, **{name: read_evaluation_set(path) for name, path in config.against.items() if config.enabled}}
         tasks = {f"{suite}/{task.key}": (suite, task) for suite, held_out in suites.items() for task in held_out} if config.enabled else {}
@@ -108,7 +168,7 @@ class EvaluationIndex:
         )
 
     def hit(self, question: str, task: Task | None = None) -> Hit | None:
-        """What a question meets, by its formula too where `task` has one; None where it is clear."""
+        """The overlap of a question, and of the formula of `task`, if any."""
         if not self.tasks:
             return None
         same = self.questions.get(_normalised(question))
@@ -118,7 +178,7 @@ class EvaluationIndex:
         return self._hit(Contamination.SAME_FORMULA, same) if same is not None else self._similar(question)
 
     def contained(self, text: str) -> Hit | None:
-        """The evaluated question that stands word for word in `text`, if any."""
+        """The overlap with an evaluated question that `text` contains word for word, if any."""
         width = CONTAINED_WORDS
         words = words_of(text) if self.beginnings else []
         for start in range(len(words) - width + 1):
@@ -129,17 +189,17 @@ class EvaluationIndex:
         return None
 
     def clear_tasks(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
-        """The tasks that may be trained on, and why the others may not."""
+        """The tasks that may be trained on, and failures for the others."""
         against = {task.key: self.objection(task) for task in tasks}
         return [task for task in tasks if against[task.key] is None], [found for found in against.values() if found is not None]
 
     def objection(self, task: Task) -> Failure | None:
-        """Why a task may not be trained on; None where it may."""
+        """Why a task may not be trained on, if so."""
         hit = self.hit(task.question, task)
         return None if hit is None else removal("task", task.key, hit)
 
     def clear_examples(self, examples: Sequence[Example]) -> tuple[list[Example], list[Failure]]:
-        """The examples that may be trained on, and why the others may not."""
+        """The examples that may be trained on, and failures for the others."""
         hits = {example.id: self._hit_of(example) for example in examples}
         kept = [example for example in examples if hits[example.id] is None]
         return kept, [removal("example", example.id, hit) for example in examples if (hit := hits[example.id]) is not None]
@@ -167,7 +227,6 @@ class EvaluationIndex:
 
 
 def removal(what: str, identity: str, hit: Hit) -> Failure:
-    """The record of something that was removed."""
     reason = f"{what} {identity} meets task {hit.task} of {hit.suite}: {hit.kind.value.replace('_', ' ')}"
     item = {what: identity, "suite": hit.suite, "against": hit.task, "similarity": round(hit.similarity, 3)}
     return Failure(STAGE, hit.kind, reason, item)
@@ -183,15 +242,15 @@ def _constants(task: Task) -> frozenset[tuple[str, ...]]:
 
 
 ASKED = ("question", "prompt")
-"""The fields in which evaluation sets keep what they ask."""
+"""Fields that hold the question in evaluation sets."""
 NAMED = ("id", "task_id", "key")
 
 
 def read_evaluation_set(path: Path) -> list[Task]:
-    """The questions in a JSON list or in JSON lines, packed by gzip or not, as tasks without answers.
+    """The questions in JSON or JSON lines (also gzipped), as tasks without answers.
 
     Raises:
-        RequestError: no such file, no JSON, or a row without a question: an evaluation set that is half read would protect by half.
+        RequestError: no such file, malformed JSON, or a row without a question (a partial set would protect only partially).
     """
     if not path.is_file():
         raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")

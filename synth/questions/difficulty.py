@@ -1,31 +1,49 @@
-"""How hard a task is: what its formula shows, and how often a policy has solved it.
+"""How hard a task is: by its formula, by a policy's pass rate, and by direct attempts without tools.
 
-A pass rate is measured over valid trajectories alone. Where there is none, it is unknown, which is not zero. The deepest tasks are chosen
-in the spirit of BrowseComp (Wei et al. 2025, arXiv 2504.12516): a short answer, proven to be the only one, is checked at once, and found
-with difficulty where the way to it is long and no single search shows it.
+A pass rate counts valid trajectories only; without any it is unknown, not zero. The deepest tasks follow BrowseComp (Wei et al. 2025, arXiv
+2504.12516): a short answer, easy to check and hard to find.
+
+Direct attempts follow WebShaper's validation (arXiv 2507.15061): a question that the teacher, or the policy itself, answers without tools
+is
+dropped. An accepted answer anywhere in a reply counts, so the check errs towards dropping; a truncated reply counts only if it contains
+one. A
+question without any readable attempt is dropped too. Provenance keeps the counts.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
+from pydantic import PositiveInt, model_validator
+
+from eval.graders.answers import sub_match
+from rl.engines.base import EngineFault, Sampling
+from rl.engines.config import Temperature
+from rl.renderers.base import ParseError, RolloutDialect
 from synth.formulas.triples import is_constant, unknowns
+from synth.generation import AsyncRunner, GenerationPool
+from synth.teachers.teacher import Fault, Teacher
+from warehouse.digests import seed_from
 from warehouse.lake import Lake
-from warehouse.records import Task, Triple
+from warehouse.records import ANSWER, Failure, Task, Triple, user
+from warehouse.replies import split_reasoning
+from warehouse.settings import Section
 
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """Trajectories of a task that could be judged, and the successes among them."""
+    """Judged trajectories of a task, and successes among them."""
 
     judged: int = 0
     successes: int = 0
 
     @property
     def rate(self) -> float | None:
-        """Share of successes; None where nothing was judged."""
+        """Share of successes; None if nothing was judged."""
         return self.successes / self.judged if self.judged else None
 
 
@@ -34,11 +52,11 @@ class Difficulty:
     """What makes a task hard.
 
     Attributes:
-        hops: documents that must be read.
+        hops: documents to read.
         layers: longest way from the target to a leaf of the formula.
         constraints: constants of the formula.
-        branching: most projections that meet in one unknown, the one that leads on to the target not counted; 1 for a chain.
-        measured: how a policy, or all of them, fared.
+        branching: most projections meeting in one unknown, not counting the one towards the target; 1 for a chain.
+        measured: pass rate of a policy, or of all.
     """
 
     hops: int
@@ -49,23 +67,18 @@ class Difficulty:
 
 
 def difficulty_of(task: Task, measured: PassRate | None = None) -> Difficulty:
-    """The difficulty of one task."""
     return Difficulty(task.hops, task.layers, task.constraints, branching(task.formula), measured or PassRate())
 
 
 def branching(formula: Sequence[Triple]) -> int:
-    """The widest branching of a formula's tree, seen from the target; 0 for no formula."""
+    """The widest branching of a formula's tree; 0 without a formula."""
     touching = Counter(node for triple in formula for node in {triple[0], triple[2]} if not is_constant(node))
     toward_target = {node: int(node != "?") for node in unknowns(formula)}
     return max((touching[node] - toward_target[node] for node in touching), default=0)
 
 
 def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> dict[str, PassRate]:
-    """By task key, for one policy or for all together, from the verdicts in the lake; a task that nobody tried is absent.
-
-    Args:
-        at: snapshot of the lake; the present one without it.
-    """
+    """Pass rates by task key, for one policy or all, at snapshot `at` (default: now); tasks without a verdict are absent."""
     rows = lake.query(
         "SELECT task_key, sum(valid)::INT AS judged, sum(successes)::INT AS successes FROM pass_rate "
         "WHERE $policy IS NULL OR policy = $policy GROUP BY task_key ORDER BY task_key",
@@ -81,11 +94,165 @@ def by_difficulty(tasks: Iterable[Task], rates: dict[str, PassRate]) -> dict[str
 
 
 def deepest(tasks: Iterable[Task], number: int | None = None) -> list[Task]:
-    """The `number` deepest proven tasks (all without one), the deepest first: most hops, then layers, then constraints.
+    """The `number` deepest proven tasks (default all), by hops, layers and constraints.
 
-    Left out are tasks with several answers, those without a proof of how they are found, and those whose own wording, given to the search,
-    brings a document of the answer on top.
+    Tasks with several answers, without proofs, or whose own text retrieves a document of the answer are left out.
     """
     hard = [task for task in tasks if len(task.answers) == 1 and task.proofs.get("easy") is False]
     hard.sort(key=lambda task: (-task.hops, -task.layers, -task.constraints, task.key))
     return hard[:number]
+
+
+STAGE = "synth"
+DIRECT = "answered_directly"
+"""Failure kind of a question answered without tools."""
+UNREAD = "not_attempted"
+"""Failure kind of a question without a readable attempt."""
+KEY = "direct_attempts"
+"""Provenance key for the counts of attempts."""
+_PROMPT = "{question}\nAnswer from what you know, in a few words and without an explanation; if you do not know, say so."
+
+
+class DirectAttemptsConfig(Section):
+    """Attempts without tools at training questions; questions answered that way are dropped."""
+
+    by: Literal["teacher", "policy"] = "teacher"
+    """Who attempts: the teacher, or the current champion (at first, the model of `policy.path`)."""
+    attempts: PositiveInt = 3
+    """Attempts per question."""
+    answered: PositiveInt = 1
+    """Correct attempts after which a question is dropped."""
+    temperature: Temperature = 0.7
+    """Sampling temperature."""
+    max_tokens: PositiveInt = 128
+    """Maximum tokens per attempt."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DirectAttemptsConfig:
+        if self.answered > self.attempts:
+            raise ValueError(f"answered is {self.answered}, and only {self.attempts} attempts are made: no question would be dropped")
+        return self
+
+
+class DirectModel(Protocol):
+    """Attempts questions without tools."""
+
+    @property
+    def name(self) -> str: ...
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        """The reply to each question in attempt `number` ("" if no answer), or why there is no complete one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherAttempts:
+    teacher: Teacher
+    config: DirectAttemptsConfig
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.teacher.name
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        config = self.config
+        requests = [
+            user(
+                _PROMPT.format(question=task.question),
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                seed=seed_from("direct", self.seed, task.key, number),
+            )
+            for task in tasks
+        ]
+        return [reply if isinstance(reply, Failure) else reply.text for reply in self.teacher.complete(requests)]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAttempts:
+    """A policy's attempts on its own engines, whose event loop `loop` runs; the prompt offers no tool, and only an answer counts."""
+
+    name: str
+    pool: GenerationPool
+    loop: AsyncRunner
+    dialect: RolloutDialect
+    config: DirectAttemptsConfig
+    seed: int
+    concurrency: int = 64
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        return self.loop.wait(self._all(tasks, number))
+
+    async def _all(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        places = asyncio.Semaphore(self.concurrency)
+        return list(await asyncio.gather(*(self._one(task, number, places) for task in tasks)))
+
+    async def _one(self, task: Task, number: int, places: asyncio.Semaphore) -> str | Failure:
+        seed = seed_from("direct", self.seed, task.key, number)
+        sampling = Sampling(self.config.temperature, self.config.max_tokens, self.dialect.stop_token_ids, seed=seed)
+        request = f"direct/{task.key}/{number}"
+        async with places:
+            try:
+                generation = await self.pool.generate(request, self.dialect.prompt_ids(task.question), sampling)
+            except EngineFault as fault:
+                return Failure(STAGE, "direct_engine_fault", str(fault), {"task": task.key, "attempt": number})
+            finally:
+                self.pool.release(request)
+        action = self.dialect.parse(generation.token_ids)
+        answers = [] if isinstance(action, ParseError) else [call.arguments for call in action.calls if call.tool == ANSWER]
+        return answers[0] if answers else ""
+
+
+@dataclass(slots=True)
+class _Account:
+    task: Task
+    said: list[str] = field(default_factory=list)
+    answered: int = 0
+
+    def take(self, reply: str, whole: bool) -> None:
+        answers = answers_directly(self.task, reply)
+        if whole or answers:
+            self.said.append(reply)
+            self.answered += answers
+
+
+def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttemptsConfig) -> tuple[list[Task], list[Failure]]:
+    """Questions that direct attempts do not answer, with counts in their provenance; failures for all others and incomplete replies.
+
+    A decided question is not attempted again.
+    """
+    accounts, failures = [_Account(task) for task in tasks], list[Failure]()
+    for number in range(config.attempts):
+        undecided = [account for account in accounts if account.answered < config.answered]
+        replies = model.attempt([account.task for account in undecided], number) if undecided else []
+        for account, reply in zip(undecided, replies, strict=True):
+            if isinstance(reply, Failure):
+                failures.append(reply)
+            account.take(_cut_text(reply) if isinstance(reply, Failure) else reply, whole=not isinstance(reply, Failure))
+    kept = [account for account in accounts if account.said and account.answered < config.answered]
+    dropped = [account for account in accounts if not account.said or account.answered >= config.answered]
+    return [_marked(account, model.name) for account in kept], [*failures, *(_dropped(account, model.name) for account in dropped)]
+
+
+def answers_directly(task: Task, reply: str) -> bool:
+    """Whether a reply, without its thought, names an accepted answer (all of them for a set)."""
+    said = split_reasoning(reply)[1]
+    named = [sub_match(said, [answer]) for answer in task.answers]
+    return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))
+
+
+def _cut_text(failure: Failure) -> str:
+    return str(failure.item["text"]) if failure.kind == Fault.CUT else ""
+
+
+def _marked(account: _Account, name: str) -> Task:
+    about = {"by": name, "attempts": len(account.said), "answered": account.answered}
+    return replace(account.task, provenance={**account.task.provenance, KEY: about})
+
+
+def _dropped(account: _Account, name: str) -> Failure:
+    task, read = account.task, len(account.said)
+    reason = f"{account.answered} of {read} attempts without tools answer it" if read else "no attempt without tools could be read"
+    item = {"task": task.key, "question": task.question, "answers": task.answers, "by": name, "said": account.said}
+    return Failure(STAGE, DIRECT if read else UNREAD, reason, item)

@@ -1,36 +1,138 @@
-"""Growing a question from a seed, layer by layer, and the two structures that the paper compares that with (WebShaper, section 4.2).
+"""Growing a question from a seed, layer by layer, and the two structures that WebShaper compares this with (section 4.2).
 
-A seed is a target with a proven answer. *Layer-wise*, each leaf constant of the last layer gives way to a variable, defined by a
-sub-question whose answer is exactly that constant; the answer never changes, no constant stays beside the target and none is joined with
-another. *Sequential* replaces one constant a layer and leaves the others where they are: shortcuts. *Random* adds facts to nodes
-drawn from all of them, as many as there are constants, so that some join constants with constants and some say what is known already.
+A seed is a target with a proven answer. *Layer-wise*, each leaf constant of the last layer becomes a variable, defined by a sub-question
+whose
+only answer is that constant; the answer never changes, no constant stays at the target, none is joined to another. *Sequential* replaces
+one
+constant per layer and leaves the others as shortcuts. *Random* adds as many facts as there are constants to random nodes, so that some join
+constants and some are redundant.
+
+A definition is one or two constraints (stated facts with the entity left out) that exactly the wanted set satisfies; of two, both are
+needed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, combinations, islice
 
-from synth.formulas.algebra import Tree, spread
 from synth.formulas.projections import solve
-from synth.formulas.triples import TARGET, VARIABLE, constant, is_constant, members
-from synth.questions.definitions import Constraint, Definer, Image
+from synth.formulas.triples import TARGET, UNION, VARIABLE, Tree, constant, is_constant, members, nodes_of, spread
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Anchor, Hop
 from warehouse.records import Triple
 
+MAX_SUBJECTS = 16
+"""Subjects sampled of a shared value (a genre has thousands); a few ways to define it suffice."""
+
+Image = dict[str, None]
+"""An ordered set of entities, so that draws are reproducible across processes."""
+
+MAX_CONSTRAINTS = 24
+"""Constraints per entity whose images are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`relation` joins the entity with `other`, which is the fact's subject if `forward`."""
+
+    relation: str
+    other: str
+    forward: bool
+
+    def triple(self, node: str, other: str | None = None) -> Triple:
+        """The constraint on `node`; `other` replaces the constant."""
+        known = other or constant(self.other)
+        return (known, self.relation, node) if self.forward else (node, self.relation, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Definer:
+    """Finds definitions among `allowed` entities, from stated facts only."""
+
+    graph: KnowledgeGraph
+    allowed: Callable[[str], bool] | None = None
+    _images: dict[tuple[str, str], Image] = field(default_factory=dict)
+    _known_subjects: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def define(
+        self, members: Collection[str], wanted: int, met: Collection[str], rng: random.Random, growing: bool = False
+    ) -> Iterator[tuple[Constraint, ...]]:
+        """Sets of constraints that exactly `members` satisfy, none about an entity in `met`, in random order.
+
+        Args:
+            wanted: one or two constraints; sets of the other size come later.
+            growing: only constraints on entities that can be defined further.
+        """
+        goal = frozenset(members)
+        known = [c for c in self.constraints(min(goal), rng) if c.other not in met and c.other not in goal and goal <= self.image(c).keys()]
+        met = {*met, *goal}
+        known = [c for c in known if not growing or self._has_more(c.other, met)][:MAX_CONSTRAINTS]
+        exact = [(c,) for c in known if len(self.image(c)) == len(goal)]
+        wide = [c for c in known if len(self.image(c)) > len(goal)]
+        pairs = (pair for pair in combinations(wide, 2) if len(self.meet([self.image(c) for c in pair]) or ()) == len(goal))
+        return chain(exact, pairs) if wanted == 1 else chain(pairs, exact)
+
+    def constraints(self, entity: str, rng: random.Random) -> list[Constraint]:
+        """What stated facts say of `entity`, shuffled."""
+        known = [each for each in dict.fromkeys(self._stated(entity, rng)) if UNION not in each.other]  # a constant could not name it
+        rng.shuffle(known)
+        return known
+
+    def image(self, constraint: Constraint) -> Image:
+        return self.joined(constraint.relation, constraint.other)
+
+    def joined(self, relation: str, entity: str) -> Image:
+        """Everything that `relation` joins with `entity`."""
+        key = (relation, entity)
+        if key not in self._images:
+            self._images[key] = dict.fromkeys(self.graph.adjacent(relation, entity))
+        return self._images[key]
+
+    @staticmethod
+    def meet(images: Sequence[Image]) -> Image | None:
+        """The intersection, in the order of the smallest image; None (everything) for no images."""
+        if not images:
+            return None
+        first, *others = sorted(images, key=len)
+        return {entity: None for entity in first if all(entity in other for other in others)}
+
+    def permits(self, entity: str) -> bool:
+        """Whether an entity may lie on the way."""
+        return self.allowed is None or self.allowed(entity)
+
+    def _has_more(self, entity: str, met: set[str]) -> bool:
+        known = (other for relation in self.graph.relations for other in islice(self.joined(relation, entity), len(met) + 1))
+        return self.permits(entity) and any(other not in met for other in known)
+
+    def _stated(self, entity: str, rng: random.Random) -> Iterator[Constraint]:
+        for fact in self.graph.about(entity):
+            if fact.documents and fact.object != entity and (self.permits(fact.object) or not self.graph.about(fact.object)):
+                yield Constraint(fact.relation, fact.object, forward=False)
+        for relation in self.graph.relations:
+            subjects = self._subjects(relation, entity)
+            for subject in subjects if len(subjects) <= MAX_SUBJECTS else rng.sample(subjects, MAX_SUBJECTS):
+                if subject != entity and self.permits(subject) and self.graph.stating(subject, relation, entity):
+                    yield Constraint(relation, subject, forward=True)
+
+    def _subjects(self, relation: str, entity: str) -> list[str]:
+        key = (relation, entity)
+        if key not in self._known_subjects:
+            self._known_subjects[key] = self.graph.subjects_of(relation, entity)
+        return self._known_subjects[key]
+
+
 MAX_TRIES = 12
-"""Definitions of one constant that are tried, until one is needed in all its parts."""
+"""Definitions of a constant tried until all of their constraints are needed."""
 
 MAX_FOLLOWED = 200
-"""Members of a set by which it is seen whether there are more answers."""
+"""Members of a set followed when looking for more answers."""
 
 
 class Structure(StrEnum):
-    """How a question grows."""
-
     LAYERWISE = "layerwise"
     RANDOM = "random"
     SEQUENTIAL = "sequential"
@@ -38,11 +140,11 @@ class Structure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrowthSpec:
-    """What a question looks like: its layers, and the shares of unknowns with two constraints and of questions with an open constant.
+    """Layers, and the shares of unknowns with two constraints and of questions with an open constant.
 
-    Where `checked`, a definition is taken only if the answers to the whole question grow without any one of its constraints: that they
-    define their variable is not enough, for another branch may say as much. A variable's set stays the same when its constants give way,
-    so what was needed once stays so.
+    If `checked`, each constraint of a definition must be needed for the whole question: another branch may imply it. Expanding constants
+    later does
+    not change a variable's set, so a needed constraint stays needed.
     """
 
     structure: Structure
@@ -54,7 +156,7 @@ class GrowthSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrownQuestion:
-    """A question's formula, its only answer, and the value of each unknown by which it was grown."""
+    """A question's formula, its only answer, and the values of its unknowns."""
 
     formula: tuple[Triple, ...]
     answer: str
@@ -62,15 +164,12 @@ class GrownQuestion:
 
 
 def essence(formula: tuple[Triple, ...]) -> tuple[Triple, ...]:
-    """The formula without the triples between constants, which are facts of the graph and narrow nothing."""
+    """The formula without triples between constants, which narrow nothing."""
     return tuple(triple for triple in formula if not (is_constant(triple[0]) and is_constant(triple[2])))
 
 
 def grow(definer: Definer, growth: GrowthSpec, rng: random.Random, wanted: int) -> Iterator[GrownQuestion]:
-    """Questions of one kind, each proven to have its one answer; many more than `wanted`, or fewer where the graph has no more.
-
-    The same answer can come twice; a caller that wants formulas once keeps account of them.
-    """
+    """Questions of one kind with exactly one answer each, possibly repeated; many more than `wanted`, unless the graph runs out."""
     subjects = definer.graph.subjects
     starts = subjects if definer.allowed is None else [entity for entity in subjects if definer.permits(entity)]
     for _ in range((30 * wanted + 1_000) if len(starts) else 0):
@@ -81,7 +180,6 @@ def grow(definer: Definer, growth: GrowthSpec, rng: random.Random, wanted: int) 
 
 
 def _draw_answer(definer: Definer, entity: str, rng: random.Random) -> str | None:
-    """The entity itself, or something that a stated fact says of it."""
     objects = [fact.object for fact in definer.graph.about(entity) if fact.documents]
     if not objects or rng.random() < 0.5:
         return entity
@@ -90,8 +188,6 @@ def _draw_answer(definer: Definer, entity: str, rng: random.Random) -> str | Non
 
 
 class _Draft:
-    """A question that is growing."""
-
     def __init__(self, definer: Definer, growth: GrowthSpec, rng: random.Random) -> None:
         self._definer, self._growth, self._rng = definer, growth, rng
         self._triples: list[Triple] = []
@@ -101,7 +197,6 @@ class _Draft:
         """Layers still to come."""
 
     def grow(self, answer: str) -> GrownQuestion | None:
-        """The question with `answer`; None where a constant on the way has no definition."""
         self._left = self._growth.layers - 1
         leaves = self._define(TARGET, answer)
         while self._left and leaves:
@@ -120,7 +215,6 @@ class _Draft:
         return GrownQuestion(tuple(self._triples), answer, dict(self._values))
 
     def _define(self, node: str, value: str) -> list[int]:
-        """Add the constraints that define `node` as `value`; the numbers of their triples, none where there is no definition."""
         self._values[node] = value
         self._met.add(value)
         count = 2 if self._rng.random() < self._growth.intersections else 1
@@ -134,10 +228,9 @@ class _Draft:
         return []
 
     def _is_needed(self, number: int) -> bool:
-        """Whether there are more answers without a triple; without the only one about the target everything is an answer.
+        """Whether a triple's removal adds answers.
 
-        All else has the values that it was grown by, so the wider set of one variable need only be followed up to the target. Of large
-        sets a part is followed: an answer that it leads to is one more in any case.
+        All other unknowns keep their values, so the widened set of one variable is followed up to the target; of large sets only a part.
         """
         below = spread(essence(tuple(self._triples)))
         above = {_other(owner, triple): (owner, triple) for owner, triples in below.items() for triple, is_new in triples if is_new}
@@ -150,12 +243,10 @@ class _Draft:
         return image is None or any(entity != self._values[TARGET] for entity in image)
 
     def _rest(self, node: str, gone: Triple, below: Tree) -> Image | None:
-        """What the other triples below a node let it be."""
         others = [(triple[1], _other(node, triple)) for triple, _ in below[node] if triple != gone]
         return self._definer.meet([self._definer.joined(relation, _value(other, self._values)) for relation, other in others])
 
     def _step(self, image: Image | None, relation: str, rest: Image | None) -> Image | None:
-        """What is joined with a member of `image` and in `rest`."""
         joined = self._definer.joined
         if rest is not None:
             some = islice(rest, MAX_FOLLOWED)
@@ -168,7 +259,6 @@ class _Draft:
         return len(self._triples) - 1
 
     def _add_layer(self, leaves: list[int]) -> list[int]:
-        """Every leaf gives way; nothing where one of them cannot."""
         following: list[int] = []
         for leaf in leaves:
             added = self._expand(leaf)
@@ -178,7 +268,6 @@ class _Draft:
         return following
 
     def _expand(self, leaf: int) -> list[int]:
-        """The constant of one triple gives way to a variable and its definition, wherever else it stands."""
         subject, _, value = self._triples[leaf]
         gone = subject if is_constant(subject) else value
         (text,) = members(gone)
@@ -189,9 +278,8 @@ class _Draft:
         return self._define(node, text)
 
     def _scatter(self) -> None:
-        """As many facts as there are constants, each about a node drawn from all."""
         for _ in range(len(self._leaves())):
-            node = self._rng.choice([*self._values, *self._constants()])
+            node = self._rng.choice([*self._values, *filter(is_constant, nodes_of(self._triples))])
             if is_constant(node) and self._rng.random() < 0.5:
                 self._expand_somewhere(node)
                 continue
@@ -202,7 +290,6 @@ class _Draft:
                 self._met.add(fresh.other)
 
     def _expand_somewhere(self, node: str) -> None:
-        """A constant of a constraint gives way, if it has a definition; else it stays."""
         leaves = [leaf for leaf in self._leaves() if node in self._triples[leaf]]
         if not leaves:
             return
@@ -211,14 +298,9 @@ class _Draft:
             self._triples, self._values = before, known
 
     def _leaves(self) -> list[int]:
-        """The triples that join an unknown with a constant."""
         return [n for n, (subject, _, value) in enumerate(self._triples) if is_constant(subject) != is_constant(value)]
 
-    def _constants(self) -> list[str]:
-        return [node for subject, _, value in self._triples for node in (subject, value) if is_constant(node)]
-
     def _open(self, leaves: list[int]) -> bool:
-        """Leave one of the values in `leaves` open between itself and another of its relation."""
         objects = [leaf for leaf in leaves if is_constant(self._triples[leaf][2])]
         if not objects:
             return False
@@ -233,9 +315,9 @@ class _Draft:
 
 
 def readings(grown: GrownQuestion) -> tuple[Hop, ...]:
-    """The documents that answer a question, from the leaves to the target: each found by a name, or by all that is known of its entity.
+    """The documents that answer a question, from the leaves to the target.
 
-    A value is read in the document of what it is a fact of; an entity that is known by its own facts is found by them together.
+    A value is read in the document of its fact's subject; an entity known by its own facts is found by all of them.
     """
     below = spread(essence(grown.formula))
     hops: list[Hop] = []
@@ -250,7 +332,6 @@ def readings(grown: GrownQuestion) -> tuple[Hop, ...]:
 
 
 def _is_read_above(node: str, below: Tree) -> bool:
-    """Whether the node above reads a value in the document of this one."""
     return any(is_new and triple[0] == node for owner, triples in below.items() if owner != node for triple, is_new in triples)
 
 
@@ -263,7 +344,6 @@ def _anchors(node: str, triples: list[tuple[Triple, bool]], values: dict[str, st
 
 
 def _other(node: str, triple: Triple) -> str:
-    """The end of a triple that is not `node`."""
     return triple[2] if triple[0] == node else triple[0]
 
 

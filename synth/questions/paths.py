@@ -1,27 +1,42 @@
-"""A path: how an agent that searches gets from a question's constants to its answer, one document after the other.
+"""Paths from a question's constants to its answer, document by document; random walks that draw them; and how far questions reach.
 
-A hop reads one document. The document is found either by the name that the hop before gave (or the question, at the start), or by
-two things known about it: "the film with director Amber Stone and star Blue River". A path becomes a formula, and from a
-formula and its answer the path is traced again, so the formula alone is the record.
+A hop reads one document, found by the previous hop's value (at first the question's constant) or by two things known about it: "the film
+with
+director Amber Stone and star Blue River". A path becomes a formula, and can be traced again from formula and answer.
+
+A walk follows stated facts and uses nothing twice. A value without a document of its own (a person in a corpus of films) is left through
+another
+entity that shares it (a pivot). Conditions are chosen to identify the entity in the whole graph, since other draws would mostly be
+rejected.
+
+`reach` gives an upper bound: walks may revisit entities, and neither pivots nor searches are checked. `identify` and sets are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import random
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, TypeVar
 
 from rl.retrieval.search import Index
 from synth.formulas.projections import Values, witness
 from synth.formulas.triples import TARGET, VARIABLE, constant, is_constant, members
+from synth.graph.columns import Ids
 from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Document, Triple
+
+if TYPE_CHECKING:
+    import networkx
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Something known about the entity that is looked for: a relation of it and the values that its object may have.
+    """Something known about the entity sought: a relation and the possible values of its object.
 
-    `linked` where the value is what the hop before gave; otherwise the values stand in the question.
+    `linked` if the value comes from the previous hop; otherwise the values are in the question.
     """
 
     relation: str
@@ -31,9 +46,9 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One document to read: about `entity`, found by its name or by `anchors`, then `relation` is followed to `value`.
+    """One document to read: about `entity`, found by name or by `anchors`; then `relation` leads to `value`.
 
-    `relation` is None in a last hop whose answer is the entity itself.
+    `relation` is None in a last hop whose answer is the entity.
     """
 
     entity: str
@@ -43,23 +58,23 @@ class Hop:
 
     @property
     def query(self) -> str:
-        """What to search for: the name, or all that is known."""
+        """What to search for."""
         return " ".join(value for anchor in self.anchors for value in anchor.values) if self.anchors else self.entity
 
 
 Route = tuple[Hop, ...]
 
 Retrieve = Callable[[str], Document | None]
-"""The first document that a search for a text gives, if any."""
+"""The first hit of a search, if any."""
 
 
 def first_hit(index: Index) -> Retrieve:
-    """The search over an index, as a function that gives its best document."""
+    """The first hit of an index as a function."""
     return lambda query: next(iter(index.find(query).documents), None)
 
 
 def first_real_hit(index: Index, documents: Container[str]) -> Retrieve:
-    """The search over an index whose hits need not be documents of the corpus, as a function that gives the first where it is one."""
+    """The first hit of an index, if it is among `documents`; an imperfect index also returns other documents."""
 
     def retrieve(query: str) -> Document | None:
         document = next(iter(index.find(query).documents), None)
@@ -69,7 +84,7 @@ def first_real_hit(index: Index, documents: Container[str]) -> Retrieve:
 
 
 def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:
-    """The ids of the documents that state everything a hop needs: the fact it follows and, of each anchor, one value."""
+    """Ids of the documents that state everything a hop needs: its fact and, of each anchor, one value."""
     needed = [(anchor.relation, anchor.values) for anchor in hop.anchors]
     if hop.relation is not None:
         needed.append((hop.relation, (hop.value,)))
@@ -77,10 +92,7 @@ def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:
 
 
 def find_document(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
-    """The document that a search for the hop's query gives, if it states what the hop needs.
-
-    A title is found without a search: every search of ours gives the document of that title first.
-    """
+    """The hit for the hop's query, if it states what the hop needs. A title needs no search, since it is always the first hit."""
     titled = None if hop.anchors else graph.titled(hop.query)
     document = titled or (retrieve(hop.query) if retrieve is not None else None)
     return document if document is not None and document.id in stating_documents(graph, hop) else None
@@ -103,10 +115,10 @@ def formula_of(path: Route) -> tuple[Triple, ...]:
 
 
 def trace(graph: KnowledgeGraph, formula: Sequence[Triple], answer: str, values: Values | None = None) -> Route | None:
-    """The path that `formula` describes and that ends in `answer`; None where there is none or it is no single line.
+    """The path that `formula` describes and that ends in `answer`; None if it is not a single line.
 
-    It reads formulas that begin at one constant, or at an entity of which two or more things are known, and lead on forward.
-    `values` are those of the first witness, where they are known.
+    Reads formulas that start at one constant, or at an entity with two or more conditions, and lead forward. `values`: the first witness,
+    if known.
     """
     values = values or witness(graph, formula, answer)
     if values is None:
@@ -128,7 +140,6 @@ def trace(graph: KnowledgeGraph, formula: Sequence[Triple], answer: str, values:
 
 
 def _next_subject(left: Sequence[Triple], before: str) -> str | None:
-    """The node whose document is read next: what the last hop gave, or what is known by it, or where everything is constant."""
     for subject, _, _ in left:
         if subject == before or (not before and is_constant(subject)):
             return subject
@@ -139,7 +150,6 @@ def _next_subject(left: Sequence[Triple], before: str) -> str | None:
 
 
 def _read_hop(mine: list[Triple], subject: str, before: str, left: list[Triple], values: dict[str, str]) -> tuple[Hop, str] | None:
-    """The hop that reads the document of `subject`, and the node that it gives."""
     anchors = tuple(_anchor(triple, before, values) for triple in mine if is_constant(triple[2]) or triple[2] == before)
     followed = [triple for triple in mine if not is_constant(triple[2]) and triple[2] != before]
     entity = members(subject)[0] if is_constant(subject) else values[subject]
@@ -154,3 +164,299 @@ def _read_hop(mine: list[Triple], subject: str, before: str, left: list[Triple],
 def _anchor(triple: Triple, before: str, values: dict[str, str]) -> Anchor:
     _, relation, node = triple
     return Anchor(relation, (values[node],), linked=True) if node == before else Anchor(relation, members(node))
+
+
+Item = TypeVar("Item")
+
+MAX_SHARING = 100
+"""A value shared by more entities (a genre, a year) is too unspecific to continue from."""
+_HELD = 20_000
+"""Values shared by more entities are not held as sets."""
+_TRIES = 8
+"""Pairs of facts that are tried for two that together, and neither of them alone, say which entity is meant."""
+
+
+class Shape(StrEnum):
+    """How a question begins: at a name, at two conditions, or at two conditions of which one leaves two values open."""
+
+    CHAIN = "chain"
+    INTERSECTION = "intersection"
+    UNION = "union"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leg:
+    entity: int
+    relation: int | None
+    value: int
+    anchors: tuple[Anchor, ...] = ()
+
+
+_Legs = tuple[_Leg, ...]
+_Way = tuple[int, int]
+"""The relation and the object of a fact that could be followed."""
+
+
+class Walker:
+    """Paths through stated facts on `allowed` entities. `pivots` permits anchored hops, `sets` last hops with several answers."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, pivots: bool = True, sets: bool = False
+    ) -> None:
+        self._graph, self._columns, self._names = graph, graph.columns, graph.entities
+        self._allowed = allowed
+        self._pivots, self._sets = pivots, sets
+        self._permitted: dict[int, bool] = {}
+        self._values: dict[int, Ids] = {}
+        self._starts = self._columns.stated_subjects()
+        self._tellable: Ids | None = None
+
+    def paths(self, shape: Shape, hops: int, identify: float, rng: random.Random, wanted: int) -> Iterator[Route]:
+        """Candidates, possibly repeated: many more than `wanted`, or all that exist."""
+        if not len(self._starts):
+            return
+        for _ in range(30 * wanted + 1_000):
+            legs = self._draw(shape, hops, identify, rng)
+            if legs is not None:
+                yield self._route(legs)
+        if shape is Shape.CHAIN:
+            counted = 50 * wanted + 10_000  # a bound, for a graph of many-valued relations has chains without number
+            for legs in self._enumerate(hops, rng):
+                yield self._route(legs)
+                counted -= 1
+                if not counted:
+                    return
+
+    def _route(self, legs: _Legs) -> Route:
+        relations, names = self._graph.relation_names, self._names
+        return tuple(
+            Hop(names[leg.entity], None if leg.relation is None else relations[leg.relation], names[leg.value], leg.anchors) for leg in legs
+        )
+
+    def _permits(self, entity: int) -> bool:
+        if self._allowed is None:
+            return True
+        if entity not in self._permitted:
+            self._permitted[entity] = self._allowed(self._names[entity])
+        return self._permitted[entity]
+
+    def _draw(self, shape: Shape, hops: int, identify: float, rng: random.Random) -> _Legs | None:
+        entity = self._start(shape, rng)
+        if entity is None:
+            return None
+        if shape is Shape.CHAIN:
+            return self._continue((), frozenset((entity,)), entity, {entity}, (), hops, identify, rng)
+        anchors = self._anchors(entity, shape, rng)
+        return self._continue((), self._meet({entity}, anchors), entity, {entity}, anchors, hops, identify, rng) if anchors else None
+
+    def _start(self, shape: Shape, rng: random.Random) -> int | None:
+        starts = self._starts
+        if shape is not Shape.CHAIN and not self._sets:
+            if self._tellable is None:
+                self._tellable = self._columns.subjects_with_shared_facts(MAX_SHARING)
+            starts = self._tellable
+        drawn = (starts.item(rng.randrange(len(starts))) for _ in range(MAX_SHARING if len(starts) else 0))
+        return next(filter(self._permits, drawn), None)
+
+    def _continue(
+        self,
+        path: _Legs,
+        met: frozenset[int],
+        entity: int,
+        could: set[int] | None,
+        anchors: tuple[Anchor, ...],
+        hops: int,
+        identify: float,
+        rng: random.Random,
+    ) -> _Legs | None:
+        """Extend `path` from the document of `entity` to `hops` hops.
+
+        `met`: everything the path names; `could`: what else fits all conditions so far, None if too much.
+        """
+        last = len(path) + 1 == hops
+        if last and anchors and rng.random() < identify:
+            return (*path, _Leg(entity, None, entity, anchors))
+        way = _pick(self._ways(entity, met, last), rng)
+        if way is None:
+            return None
+        path = (*path, _Leg(entity, *way, anchors))
+        if last:
+            return path
+        could = self._image(could, way[0])
+        if self._columns.stated(way[1]):
+            return self._continue(path, met | {way[1]}, way[1], could, (), hops, identify, rng)
+        pivot = self._pivot(way, met, self._image(could, way[0]), rng)
+        if pivot is None:
+            return None
+        entity, anchors = pivot
+        return self._continue(path, self._meet({*met, way[1], entity}, anchors), entity, {entity}, anchors, hops, identify, rng)
+
+    def _image(self, entities: set[int] | None, relation: int) -> set[int] | None:
+        if entities is None or not self._pivots:
+            return None
+        joined: set[int] = set()
+        for entity in entities:
+            if len(joined) + self._columns.spread(entity, relation) > 3 * MAX_SHARING:
+                return None
+            joined |= self._graph.image(entity, relation)
+        return joined
+
+    def _meet(self, met: set[int], anchors: tuple[Anchor, ...]) -> frozenset[int]:
+        numbers = (self._names.number(value) for anchor in anchors for value in anchor.values)
+        return frozenset(met.union(number for number in numbers if number is not None))
+
+    def _ways(self, entity: int, met: frozenset[int], last: bool) -> list[_Way]:
+        """Facts of `entity` to follow: to something new and, unless last, to where another document can follow.
+
+        A last one must be the only fact of its relation (one answer), unless sets are wanted.
+        """
+        ways = [way for way in self._columns.stated(entity) if way[1] not in met and self._permits(way[1])]
+        if not last:
+            return [way for way in ways if self._columns.stated(way[1]) or (self._pivots and self._narrow(way))]
+        return ways if self._sets else [way for way in ways if len(self._columns.objects(entity, way[0])) == 1]
+
+    def _pivot(self, way: _Way, met: frozenset[int], sharing: set[int] | None, rng: random.Random) -> tuple[int, tuple[Anchor, ...]] | None:
+        relation, value = way
+        if sharing is None:
+            return None
+        entity = _pick([other for other in self._columns.subjects(value, relation) if other not in met and self._permits(other)], rng)
+        if entity is None:
+            return None
+        seconds = [way for way in self._columns.stated(entity) if way[1] not in met and way[1] != value]
+        telling = (way for way in rng.sample(seconds, len(seconds)) if self._sets or self._only(entity, sharing, way[0], way[1:]))
+        second = next(telling, None)
+        if second is None:
+            return None
+        relations = self._graph.relation_names
+        linked = Anchor(relations[relation], (self._names[value],), linked=True)
+        return entity, (linked, Anchor(relations[second[0]], (self._names[second[1]],)))
+
+    def _only(self, entity: int, entities: Set[int], relation: int, values: Collection[int]) -> bool:
+        for value in values:
+            if self._columns.spread(value, relation) <= _HELD:
+                if any(other != entity for other in entities & self._graph.image(value, relation)):
+                    return False
+            elif any(other != entity and self._columns.joined(other, relation, value) for other in entities):
+                return False
+        return True
+
+    def _anchors(self, entity: int, shape: Shape, rng: random.Random) -> tuple[Anchor, ...]:
+        facts = self._columns.stated(entity)
+        pairs = combinations(rng.sample(facts, len(facts)), 2)
+        likely = ((first, second) for first, second in pairs if self._sets or self._narrow(first) or self._narrow(second))
+        for first, second in islice(likely, _TRIES):
+            if first[1] == second[1] or not self._permits(first[1]):
+                continue
+            text = self._names[second[1]]
+            other = self._another(second, text, rng) if shape is Shape.UNION else text
+            value = self._names[first[1]]
+            if value == other or (shape is Shape.UNION and other == text):
+                continue
+            if self._sets or self._tells(entity, first, second, other):
+                relations = self._graph.relation_names
+                return Anchor(relations[first[0]], (value,)), Anchor(relations[second[0]], tuple(sorted({text, other})))
+        return ()
+
+    def _narrow(self, way: _Way) -> bool:
+        return 1 < self._columns.spread(way[1], way[0]) <= MAX_SHARING
+
+    def _tells(self, entity: int, first: _Way, second: _Way, other: str) -> bool:
+        number = self._names.number(other)
+        values = {second[1]} if number is None else {second[1], number}
+        sizes = self._columns.spread(first[1], first[0]), sum(self._columns.spread(value, second[0]) for value in values)
+        if not 1 < min(sizes) <= MAX_SHARING:
+            return False
+        if sizes[0] <= sizes[1]:
+            return self._only(entity, self._graph.image(first[1], first[0]), second[0], values)
+        sharing = {known for value in values for known in self._graph.image(value, second[0])}
+        return self._only(entity, sharing, first[0], first[1:])
+
+    def _another(self, way: _Way, text: str, rng: random.Random) -> str:
+        if text.isdecimal():
+            return str(int(text) + 1)
+        relation = way[0]
+        if relation not in self._values:
+            self._values[relation] = self._graph.value_numbers(relation)
+        return self._names[self._values[relation].item(rng.randrange(len(self._values[relation])))]
+
+    def _enumerate(self, hops: int, rng: random.Random) -> Iterator[_Legs]:
+        for entity in filter(self._permits, rng.sample(list(map(int, self._starts)), len(self._starts))):
+            yield from self._chains((), frozenset((entity,)), entity, hops)
+
+    def _chains(self, path: _Legs, met: frozenset[int], entity: int, hops: int) -> Iterator[_Legs]:
+        for way in self._ways(entity, met, last=len(path) + 1 == hops):
+            longer = (*path, _Leg(entity, *way))
+            if len(longer) == hops:
+                yield longer
+            elif self._columns.stated(way[1]):
+                yield from self._chains(longer, met | {way[1]}, way[1], hops)
+
+
+def _pick(items: Sequence[Item], rng: random.Random) -> Item | None:
+    return rng.choice(items) if items else None
+
+
+MOST_HOPS = 6
+"""Most hops that `QuestionConfig.counts` accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Usable facts and entities, and for 1, 2, … hops at most how many entities a question can end at (`answers`)."""
+
+    facts: int
+    entities: int
+    answers: tuple[int, ...]
+
+
+def reach(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, hops: int = MOST_HOPS) -> Reach:
+    """What questions of up to `hops` hops can reach on `allowed` entities (None: all)."""
+    permitted = _permitted(graph, allowed)
+    usable = {
+        entity: [way for way in graph.columns.stated(entity) if way[1] in permitted]
+        for entity in graph.columns.stated_subjects().tolist()
+        if entity in permitted
+    }
+    touched = {entity for entity, ways in usable.items() if ways} | {value for ways in usable.values() for _, value in ways}
+    steps, read, answers = _steps(graph, usable), set(usable), list[int]()
+    for _ in range(hops):
+        answers.append(len({value for entity in read for value in _ends(graph, entity, usable[entity])}))
+        read = {following for entity in read for following in _following(steps, entity)}
+    return Reach(sum(map(len, usable.values())), len(touched), tuple(answers))
+
+
+_Ways = list[tuple[int, int]]
+"""Relation and object of the facts of an entity that questions may use."""
+
+
+def _permitted(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None) -> frozenset[int]:
+    count = len(graph.columns.object_starts) - 1
+    return frozenset(range(count) if allowed is None else (number for number in range(count) if allowed(graph.entities[number])))
+
+
+def _steps(graph: KnowledgeGraph, usable: dict[int, _Ways]) -> networkx.DiGraph:
+    """Entities that can be read in sequence; entities that share a value are joined through a node for it."""
+    from networkx import DiGraph
+
+    steps = DiGraph()
+    steps.add_nodes_from(usable)
+    for entity, ways in usable.items():
+        for relation, value in ways:
+            if value in usable:
+                steps.add_edge(entity, value)
+            elif 1 < graph.columns.spread(value, relation) <= MAX_SHARING:
+                steps.add_edge(entity, (relation, value))
+                steps.add_edge((relation, value), entity)
+    return steps
+
+
+def _following(steps: networkx.DiGraph, entity: int) -> Iterable[Hashable]:
+    for node in steps.successors(entity):
+        if isinstance(node, tuple):
+            yield from (other for other in steps.successors(node) if other != entity)
+        else:
+            yield node
+
+
+def _ends(graph: KnowledgeGraph, entity: int, ways: _Ways) -> Iterable[int]:
+    return (value for relation, value in ways if len(graph.columns.objects(entity, relation)) == 1)

@@ -1,11 +1,9 @@
-"""Questions reworded by a teacher, kept only where the rewording still asks the same.
+"""Questions reworded by a teacher, kept only if the rewording provably asks the same.
 
-It must be a question, and not one for yes or no. Every constant must be named, no number may be new, and neither the answer nor an
-entity on the way to it may be named. The relations
-are accounted for in one of two ways: by the words that the phrasing knows for them, or by reading the question back: a teacher that sees
-only the rewording and a list of relations writes its formula, which must be the same graph up to the names of its variables; who is
-mentor of whom must be the same too, where the ends of a relation are things of one kind.
-What fails is a `Failure` with the rewording and the reason.
+It must be a question, not for yes or no; name every constant, add no number, and name neither the answer nor an entity on the way.
+Relations are
+checked by known words, or by reading back: a teacher that sees only the rewording and a list of relations writes its formula, which must be
+isomorphic to the task's (including direction, where both ends of a relation are of one type).
 """
 
 from __future__ import annotations
@@ -53,8 +51,6 @@ class RewordingConfig(Section):
 
 
 class RewordingDefect(StrEnum):
-    """Why a rewording is no question of the task's."""
-
     UNCHANGED = "unchanged"
     DOUBLE = "double"
     NOT_ASKED = "not_asked"
@@ -72,13 +68,11 @@ _MARKS = ("?", "？", "؟", ";")
 """What a question ends with; the last is Greek."""
 _REQUESTS = frozenset(["find", "give", "identify", "list", "name", "please", "provide", "say", "specify", "state", "tell"])
 _YES_OR_NO = frozenset(["are", "did", "do", "does", "had", "has", "have", "is", "was", "were"])
-"""First words, in English, of requests and of questions for yes or no."""
+"""First words, in English, of requests and of yes-or-no questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One defect and a sentence about it."""
-
     defect: RewordingDefect
     detail: str
 
@@ -113,15 +107,14 @@ def reword(
     seed: int,
     graph: KnowledgeGraph,
     retrieve: Retrieve | None = None,
-    phrasing: Phrasing | None = None,
 ) -> tuple[list[Task], list[Failure]]:
-    """Rewordings of `tasks` as tasks of their own, and those that failed a check.
+    """Rewordings of `tasks` as new tasks with the same answers and formula, and failures.
 
-    A new task accepts the same answers by the same formula; its provenance names the task, the teacher and how relations were accounted
-    for. Tasks without a formula cannot be checked and are failures. With `retrieve`, the first hit of the agent's search, a question that
-    has proofs is graded anew as easy or not, which depends on its words; without, that is left open.
+    Tasks without a formula cannot be checked and fail. With `retrieve`, the first hit of the agent's search, proofs are graded anew as easy
+    or not,
+    which depends on the wording; without, that stays open.
     """
-    phrasing = phrasing or Phrasing.of(graph)
+    phrasing = Phrasing.of(graph) if config.relations == "words" else None
     wanted = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]
     failures = [
         Failure(STAGE, RewordingDefect.UNREADABLE, "the task has no formula to check against", {"task": t.key})
@@ -139,7 +132,7 @@ def reword(
         if (said := (task.key, plain(question))) in seen:
             findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task says the same")]
         else:
-            findings = check(question, task, hidden_of(graph, task), phrasing if config.relations == "words" else None)
+            findings = check(question, task, hidden_of(graph, task), phrasing)
         seen.add(said)
         failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
         made += [] if findings else [_reworded(task, variant, question, teacher, config)]
@@ -150,11 +143,11 @@ def reword(
 
 
 def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing | None = None) -> list[Finding]:
-    """Everything wrong with `question` as a rewording of the task's; an empty list where nothing is.
+    """All defects of `question` as a rewording of the task.
 
     Args:
-        hidden: entities on the way to the answer, which the question must not name.
-        phrasing: where given, each relation must be spoken of in its words, as often as the formula has it.
+        hidden: entities on the way, which it must not name.
+        phrasing: if given, each relation must be mentioned in its words, as often as in the formula.
     """
     constants = [member for node in dict.fromkeys(nodes_of(task.formula)) if is_constant(node) for member in members(node)]
     rest = without(question, constants)
@@ -174,17 +167,14 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
 
 
 def hidden_of(graph: KnowledgeGraph, task: Task) -> set[str]:
-    """The entities that the unknowns beside the target stand for, by the graph; none where it does not prove the answer."""
+    """Values of the unknowns other than the target; empty if the graph does not prove the answer."""
     constants = {member for node in nodes_of(task.formula) if is_constant(node) for member in members(node)}
     values = [witness(graph, task.formula, answer) or {} for answer in task.answers]
     return {value for found in values for node, value in found.items() if node != TARGET} - constants - set(task.answers)
 
 
 def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: KnowledgeGraph) -> bool:
-    """Whether two formulas are the same graph up to the names of variables and the order of triples.
-
-    Directions count only for the relations that `graph` says have one: a knowledge projection has none, and a film directs nobody.
-    """
+    """Whether two formulas are isomorphic. Direction counts only for relations that `graph` says are directed."""
     from networkx import is_isomorphic
     from networkx.algorithms.isomorphism import categorical_multiedge_match, categorical_node_match
 
@@ -194,7 +184,6 @@ def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: Knowledg
 
 
 def _asks(question: str) -> bool:
-    """Whether a text asks for an answer other than yes or no, as far as its mark and its first word say."""
     first = plain(question).split(" ", 1)[0]
     return first in _REQUESTS or (question.endswith(_MARKS) and first not in _YES_OR_NO)
 
@@ -204,7 +193,6 @@ def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
 
 
 def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
-    """The relations that `rest` does not speak of as often as the formula has them."""
     findings = []
     for relation, count in Counter(triple[1] for triple in formula).items():
         fragments = {part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")}
@@ -215,7 +203,6 @@ def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[
 
 
 def _read_back(tasks: Sequence[Task], teacher: Teacher, seed: int, graph: KnowledgeGraph) -> tuple[list[Task], list[Failure]]:
-    """The tasks whose question is read as their formula, and the others as failures."""
     replies = teacher.complete([_reading_request(task, seed, graph) for task in tasks])
     return parted(
         reply if isinstance(reply, Failure) else _compared(reply, task, teacher, graph) for task, reply in zip(tasks, replies, strict=True)
@@ -232,7 +219,6 @@ def _reading_request(task: Task, seed: int, graph: KnowledgeGraph) -> Request:
 
 
 def _compared(reply: Completion, task: Task, teacher: Teacher, graph: KnowledgeGraph) -> Task | Failure:
-    """The task, if the reply reads its question as its formula."""
     read = read_json(reply, _FORMULA)
     if isinstance(read, Failure):
         return read
@@ -252,7 +238,6 @@ def _reworded(task: Task, variant: int, question: str, teacher: Teacher, config:
 
 
 def _graded(task: Task, graph: KnowledgeGraph, retrieve: Retrieve | None) -> Task:
-    """The task with what its proofs say of its wording; the formula's are those of the task that was reworded."""
     if not task.proofs:
         return task
     easy = prove(graph, task.formula, task.question, retrieve).easy if retrieve else None
@@ -268,10 +253,7 @@ def _plain_relation(relation: str) -> str:
 
 
 def _shape(formula: Sequence[Triple], directed: Collection[str]) -> networkx.MultiDiGraph:
-    """The formula as a graph; each mention of a constant is a node of its own, for constants connect nothing.
-
-    A relation that is none of the `directed` is an edge in both directions.
-    """
+    """The formula as a graph; each mention of a constant is a node, and an undirected relation an edge each way."""
     from networkx import MultiDiGraph
 
     graph = MultiDiGraph()

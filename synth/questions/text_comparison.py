@@ -1,8 +1,8 @@
-"""Comparisons of texts: whether one names something, and whether two are nearly the same.
+"""Text comparison: whether a text mentions a name, and near-duplicates.
 
-Mentions are whole words, whatever their case, punctuation and accents; one comparison serves every check of what a teacher wrote.
-Near-duplicates are found by MinHash signatures (Broder 1997) and decided by the exact Jaccard index of their shingles: a signature only
-estimates the index, so nothing is called a near-duplicate by it alone.
+Mentions are whole words, ignoring case, punctuation and accents. Near-duplicates are candidates by MinHash (Broder 1997), decided by the
+exact
+Jaccard index of their shingles.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def plain(text: str) -> str:
-    """The words of `text` in lower case without accents, joined by single spaces."""
+    """The words of `text` in lower case without accents, joined by spaces."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return " ".join(_WORD.findall("".join(letter for letter in decomposed if not unicodedata.combining(letter))))
 
 
 def name_key(text: str) -> NameKey:
-    """What spellings of one name share: its plain words, and the figures and signs by which the grader tells answers apart, as in C++."""
+    """What spellings of a name share: its plain words, and the figures and signs that the grader distinguishes, as in C++."""
     return plain(text), answer_key(text)[1]
 
 
 def unqualified(title: str) -> str:
-    """A title without the qualifier in brackets at its end: "Blue River (film)" becomes "Blue River"."""
+    """A title without its qualifier in brackets: "Blue River (film)" becomes "Blue River"."""
     return _QUALIFIER.sub("", title)
 
 
 def mentions(text: str, name: str) -> int:
-    """How often `name` stands in `text` as whole words; 0 for a name without a word."""
+    """How often `name` occurs in `text` as whole words."""
     return _spaced(text).count(_within(name)) if plain(name) else 0
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """The plain words of `text` with every mention of `names` replaced by a bar, the longest names first."""
+    """The plain words of `text` with all `names` replaced by a bar, longest first."""
     left = _spaced(text)
     for name in sorted(filter(plain, names), key=lambda name: len(plain(name)), reverse=True):
         left = left.replace(_within(name), " | ")
@@ -60,7 +60,7 @@ def without(text: str, names: Iterable[str]) -> str:
 
 
 def _spaced(text: str) -> str:
-    """The plain words with two spaces around each, so that neighbouring mentions share none."""
+    """Two spaces around each word, so that adjacent mentions share none."""
     return f"  {plain(text).replace(' ', '  ')}  "
 
 
@@ -75,20 +75,20 @@ def numbers(text: str) -> set[str]:
 
 PERMUTATIONS = 128
 _LSH_MARGIN = 0.1
-"""How far below the threshold candidates are sought, for a signature's estimate is off by some hundredths."""
+"""Candidates are sought this far below the threshold, to allow for estimation error."""
 _LSH_WEIGHTS = (0.05, 0.95)
-"""What a needless and a missed candidate weigh: a needless one costs an exact comparison, a missed one a contaminated example."""
+"""Costs of a false and a missed candidate: an exact comparison, a contaminated example."""
 
 Shingles = frozenset[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, without case and punctuation; each letter is one in a script that leaves no blanks between words."""
+    """The words of a text; single letters in scripts without spaces."""
     return _LETTER_OR_WORD.findall(unicodedata.normalize("NFKC", text.casefold()))
 
 
 def shingles_of(text: str, width: int = 3) -> Shingles:
-    """The runs of `width` words in a text; all of its words as one run where it has fewer."""
+    """The runs of `width` words; all words as one run if there are fewer."""
     words = words_of(text)
     return frozenset(" ".join(words[start : start + width]) for start in range(max(1, len(words) - width + 1)))
 
@@ -100,7 +100,7 @@ def jaccard(one: Shingles, other: Shingles) -> float:
 
 @dataclass(slots=True)
 class NearDuplicates:
-    """Texts by id, and for any text those of them whose Jaccard index with it is `threshold` or more."""
+    """Texts by id; finds those whose Jaccard index with a text is at least `threshold`."""
 
     threshold: float = 0.8
     width: int = 3
@@ -113,13 +113,12 @@ class NearDuplicates:
         self._candidates = MinHashLSH(max(0.1, self.threshold - _LSH_MARGIN), PERMUTATIONS, _LSH_WEIGHTS)
 
     def add(self, identity: str, text: str) -> None:
-        """Take in a text under an id that is not taken yet."""
         shingles = shingles_of(text, self.width)
         self._shingles[identity] = shingles
         self._candidates.insert(identity, _signature(shingles))
 
     def matches(self, text: str) -> list[tuple[str, float]]:
-        """Ids and Jaccard indices of the near-duplicates of `text`, the nearest first."""
+        """Near-duplicates of `text` as (id, Jaccard index), nearest first."""
         if not self._shingles:
             return []
         shingles = shingles_of(text, self.width)
@@ -128,7 +127,7 @@ class NearDuplicates:
 
 
 def near_duplicates(texts: Iterable[tuple[str, str]], threshold: float = 0.8, width: int = 3) -> Iterator[tuple[str, str, float]]:
-    """For each (id, text) that nearly equals an earlier kept one: its id, the earlier one's, their Jaccard index."""
+    """For each (id, text) that nearly equals an earlier kept one: its id, the earlier id, their Jaccard index."""
     known = NearDuplicates(threshold, width)
     for identity, text in texts:
         nearest: Sequence[tuple[str, float]] = known.matches(text)[:1]

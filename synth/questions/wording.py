@@ -1,8 +1,8 @@
-"""Putting a formula into words, without a model.
+"""Wording a formula without a model.
 
-The formula's tree is read from the target down: what stands below a node becomes the words that describe it. Variety 1 is the
-compact form with one word a relation ("metropolis of nation of hometown of Amber Stone?"); 2 is a sentence; 3 paraphrases it. A
-graph brings the words, questions, phrases and conditions of its relations; without them a relation's own name serves.
+The formula's tree is read from the target down. Variety 1 is compact, one word per relation ("metropolis of nation of hometown of Amber
+Stone?"); 2 is a sentence; 3 paraphrases. A graph may bring words, questions, phrases and conditions for its relations; the default is their
+name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.
 
 @dataclass(frozen=True, slots=True)
 class Phrasing:
-    """How relations are spoken of.
+    """How relations are worded.
 
-    `words` are the plain words for relations. `phrases` ask for the object of a relation with `{s}` for what it is asked of; `nouns`
-    say what kind of thing a relation is about ("film"). `questions` and `conditions` are those of `Wording`. Each may lack a relation.
+    `phrases` ask for a relation's object, with `{s}` for its subject; `nouns` name the subject's type ("film"); `questions` and
+    `conditions` are those
+    of `Wording`. Any may lack a relation.
     """
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -33,12 +34,11 @@ class Phrasing:
     conditions: Mapping[str, str] = field(default_factory=dict)
 
     def word(self, relation: str) -> str:
-        """The plain word for a relation."""
         return self.words.get(relation) or spoken(relation)
 
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> Phrasing:
-        """The phrasing of a graph by its wordings: the noun of a relation is the type of the first entity that has it."""
+        """The phrasing of a graph; a relation's noun is the type of the first entity that has it."""
         nouns: dict[str, str] = {}
         relations = graph.relations
         for entity in graph.subjects:
@@ -57,7 +57,7 @@ class Phrasing:
 
 
 def word_question(formula: Sequence[Triple], phrasing: Phrasing, variety: int, rng: random.Random) -> str:
-    """The question that asks for the target of `formula`, a tree of unknowns."""
+    """The question for the target of `formula`, a tree of unknowns."""
     writer = _Writer(formula, phrasing, variety, rng)
     if variety > 1 and (sentence := writer.sentence()) is not None:
         return sentence
@@ -78,7 +78,6 @@ class _Writer:
     rng: random.Random
 
     def sentence(self) -> str | None:
-        """A question in the words of the one relation that gives the target; None where that is not all that is known of it."""
         about = [number for number, triple in enumerate(self.formula) if TARGET in (triple[0], triple[2])]
         subject, relation, value = self.formula[about[0]]
         if len(about) > 1 or value != TARGET or relation not in self.phrasing.questions:
@@ -89,7 +88,6 @@ class _Writer:
         return wordings[0] if self.variety == 2 else self.rng.choice(list(wordings))
 
     def describe(self, node: str, done: frozenset[int]) -> str:
-        """The words for a node, by the triples that are not yet `done`."""
         if is_constant(node):
             return " or ".join(members(node))
         mine = {n: t for n, t in enumerate(self.formula) if n not in done and node in (t[0], t[2])}
@@ -105,7 +103,6 @@ class _Writer:
         return f"{head} with {_join(known)}" if known else head
 
     def _part(self, node: str, done: frozenset[int], several: bool) -> str:
-        """The words for a node as one of several conditions: in brackets where an "and" of its own would run into theirs."""
         described = self.describe(node, done)
         return f"({described})" if several and not is_constant(node) and " and " in described else described
 

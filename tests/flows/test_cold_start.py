@@ -23,8 +23,8 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from flows.stages.reinforcement import pass_rates
-from flows.stages.synthesis.batches import work_off
-from flows.stages.synthesis.context import SynthesisContext, read_sources
+from flows.stages.synthesis.batches import begin, work_off
+from flows.stages.synthesis.sources import read_sources
 from flows.stages.synthesis.stage import cold_start, synthesise
 from flows.stages.training import finetune
 from synth.teachers.teacher import Teacher
@@ -57,7 +57,7 @@ def cold_started(context: RunContext, teacher: Teacher | None = None, turn: int 
     """The examples that the cold start of a turn leaves in the lake."""
 
     def work(at_work: StageRun) -> dict[str, Any]:
-        work_off(at_work, cold_start(SynthesisContext(context, turn, teacher)))
+        work_off(at_work, cold_start(*begin(context, turn, teacher)))
         return {}
 
     run_attempt(context.lake, f"t{turn}-synth", "synth", turn, {}, work)

@@ -33,8 +33,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
-from flows.stages.synthesis.batches import work_off
-from flows.stages.synthesis.context import SynthesisContext
+from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
 from flows.variants import horizons
 from rl.rewards.config import RewardConfig
@@ -111,7 +110,7 @@ def test_clean_demonstrations_are_of_the_questions_that_the_cold_start_showed(co
     context.config = context.config.model_copy(update={"synth": synth})
 
     def work(at_work: StageRun) -> dict[str, Any]:
-        work_off(at_work, demonstrations(SynthesisContext(context, 1)))
+        work_off(at_work, demonstrations(*begin(context, 1)))
         return {}
 
     run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)

@@ -16,7 +16,7 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.expander import SYSTEM
-from synth.questions.direct_attempts import DIRECT
+from synth.questions.difficulty import DIRECT
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Task

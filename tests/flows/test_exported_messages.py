@@ -17,7 +17,7 @@ from flows.data.imports import import_file
 from flows.home import Home
 from rl.renderers.base import ActionTurn
 from rl.renderers.tool_parsers import parse_json_in_tags
-from synth.demonstrations.runs import choose_runs
+from synth.demonstrations.cold_start import choose_runs
 from synth.parts import acted, asked, came, considered
 from tests.rl.renderers.templates_of_trl import names, tokenizer_for
 from warehouse import Call, Example, Lake, Outcome, Part, PartKind, RequestError, StopReason, Task, Trajectory, Turn

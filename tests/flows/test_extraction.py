@@ -11,7 +11,7 @@ import pytest
 
 from flows.config import load_config
 from flows.data.extraction import extract
-from flows.stages.synthesis.context import read_files
+from flows.stages.synthesis.sources import read_files
 from synth.config import SynthConfig
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake

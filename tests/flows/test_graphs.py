@@ -12,8 +12,8 @@ from flows.cli import app
 from flows.config import load_config
 from flows.graphs import SUITES, TRAINING, graph_figures
 from flows.home import Home
-from synth.graph import topology
-from synth.questions.splits import HELD_OUT, TRAIN, split_of
+from synth.graph import knowledge_graph
+from synth.questions.decontamination import HELD_OUT, TRAIN, split_of
 from tests.flows.wheel_records import HOSTILE
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
@@ -85,7 +85,7 @@ def test_a_home_says_what_its_questions_ask(corpus: Path, tmp_path: Path) -> Non
 
 def test_a_graph_that_is_too_large_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.graphs.MOST_FACTS", 10)
-    assert topology.MOST_FACTS > 10
+    assert knowledge_graph.MOST_FACTS > 10
     with pytest.raises(RequestError, match="81 facts, and a graph of at most 10"):
         graph_figures(load_config("quickstart", settings(corpus)))
 

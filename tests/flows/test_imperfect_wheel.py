@@ -17,9 +17,9 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
-from flows.stages.synthesis.batches import work_off
-from flows.stages.synthesis.context import SynthesisContext
+from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
+from flows.stages.synthesis.sources import Material
 from rl.envs.base import Resources
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
@@ -42,7 +42,7 @@ def demonstrated(context: RunContext) -> list[Example]:
     """The demonstrations of the first turn, as they stand in the lake."""
 
     def work(at_work: StageRun) -> dict[str, Any]:
-        work_off(at_work, demonstrations(SynthesisContext(context, 1)))
+        work_off(at_work, demonstrations(*begin(context, 1)))
         return {}
 
     run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)
@@ -95,7 +95,7 @@ def test_what_demonstrations_show_is_what_rollouts_of_the_home_find(tmp_path: Pa
     documents = "rollout.environments.kinds={search={options={documents=2}}}"
     with home_of(tmp_path, IMPERFECT, PLAYED, documents) as context:
         examples = demonstrated(context)
-        corpus: list[Document] = list(SynthesisContext(context, 1).sources.train.documents)
+        corpus: list[Document] = list(Material(context, 1).sources.train.documents)
         index = build_indexes(corpus, context.config.rollout.search).train
         environment = create(Resources(index, context.config.rollout.environments.kind("search").options))
     for example in examples:
@@ -120,7 +120,7 @@ def test_demonstrations_against_the_perfect_search_are_those_of_a_home_without_a
 
 def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
     with home_of(tmp_path / "a", IMPERFECT) as one, home_of(tmp_path / "b") as two:
-        imperfect, perfect = SynthesisContext(one, 1), SynthesisContext(two, 1)
+        imperfect, perfect = Material(one, 1), Material(two, 1)
         titles = [document.title for document in perfect.sources.train.documents]
         assert [imperfect.train.retrieve(title) for title in titles] == [perfect.train.retrieve(title) for title in titles]
         assert [imperfect.search(title) for title in titles] != [perfect.search(title) for title in titles]

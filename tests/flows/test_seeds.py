@@ -18,9 +18,9 @@ from flows.home import Home
 from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, survival
 from flows.run_stage import run_attempt
-from flows.stages.synthesis.context import SynthesisContext
+from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.stage import synthesise
-from synth.corpora.linked_passages import readable
+from synth.corpora.passages import readable
 from synth.corpora.seed_questions import CHECKS
 from synth.questions.text_comparison import mentions
 from tests.flows.test_expansions import teacher_at, yields_of
@@ -116,12 +116,12 @@ def test_pages_that_were_edited_since_the_home_began_are_refused(tmp_path: Path)
     with Lake(tmp_path / "home") as lake:
         config = load_config(str(SMALL), [*settings(pages), "synth.teacher.kind=openai", "synth.teacher.model=m"])
         context = RunContext(Home(tmp_path / "home"), config, lake)
-        assert SynthesisContext(context, 1).sources.train.documents
+        assert Material(context, 1).sources.train.documents
         first.write_text(f"{text}\nIt was torn down in 1950.\n")
         with pytest.raises(RequestError, match=r"documents in \S+/notes are not those that \S+/home began with: put them back, or begin"):
-            _ = SynthesisContext(context, 2).sources
+            _ = Material(context, 2).sources
         first.write_text(text)
-        assert SynthesisContext(context, 2).sources.train.documents
+        assert Material(context, 2).sources.train.documents
 
 
 def test_what_pages_cannot_give_is_refused(tmp_path: Path) -> None:

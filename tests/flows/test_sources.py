@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from flows.stages.synthesis.context import SynthesisContext, read_sources
 from flows.stages.synthesis.examples import corpora
+from flows.stages.synthesis.sources import read_sources
 from synth.config import CorpusConfig
 from warehouse.errors import RequestError
 
@@ -26,7 +24,7 @@ def test_a_broken_row_is_quarantined_with_its_line(tmp_path: Path) -> None:
     assert len(sources.train.documents) == 1
     assert len(sources.train.failures) == 2
     assert sources.shared
-    (batch,) = corpora(cast(SynthesisContext, SimpleNamespace(sources=sources)), everything=True)
+    (batch,) = corpora(sources, everything=True)
     made, dropped = batch.make()
     assert len(made) == 2 and dropped == list(sources.train.failures), "what is told as dropped"
 

@@ -11,7 +11,7 @@ import pytest
 
 from flows.config import load_config
 from flows.preflight import preflight
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.sources import read_sources
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.wording import Phrasing, word_question
 from synth.worlds.schema import RELATIONS

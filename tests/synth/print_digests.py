@@ -6,8 +6,7 @@ from rl.retrieval.search import SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.digests import digest

@@ -1,1 +1,1 @@
-"""Synthesis of an iteration: `questions` and `examples` give the batches of each kind of work, and `stage` does them in order."""
+"""Synthesis of an iteration: `questions`, `examples` and `actions` yield batches of each kind of work; `stage` runs them in order."""

@@ -1,6 +1,6 @@
-"""Actions that are learnt without being run: plans and reasoning (FAS), and decisions among alternatives (HAS).
+"""Actions that are learned without being executed: plans and reasoning (FAS), and decisions among alternatives (HAS).
 
-Each function gives the batches of one kind. What a model writes comes in smaller batches than what a graph gives: each is one commit.
+What a model writes is committed in smaller batches than what a graph gives.
 """
 
 from __future__ import annotations
@@ -8,203 +8,226 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from eval.judges import Judge, calibrate, unfit_reason
 from flows.results import judged_trajectories
-from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made, sizes
-from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
+from flows.stages.synthesis.batches import ASKED_BATCH, EARLIER, IMPORTED, Batch, Guard, Made, Work, sizes
+from flows.stages.synthesis.sources import Material
 from rl.engines.base import Sampling
+from synth.corpora.passages import NameFinder
+from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.fas.memory_plans import build_memory_plans
-from synth.fas.plan_judge import PlanJudge
-from synth.fas.plans import build_plans
-from synth.fas.reasoning import FasConfig, build_fas
-from synth.fas.taught_reasoning import AnswerJudge, reason_by_teacher
-from synth.has.decisions import DecisionRecord
-from synth.has.policy_proposer import PolicyProposer
-from synth.has.proposers import OthersProposer, Proposer
+from synth.fas.plans import PlanJudge, build_plans
+from synth.fas.reasoning import AnswerJudge, FasConfig, build_fas, reason_by_teacher
+from synth.has.decisions import DecisionRecord, style_leak
+from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
-from synth.has.style_leak import style_leak
-from synth.has.teacher_proposer import TeacherProposer, WriterConfig
-from synth.questions.wording import Phrasing
-from warehouse import Failure, Task, Trajectory
+from synth.questions.decontamination import TRAIN
+from warehouse import DocumentSplit, Failure, Trajectory
 from warehouse.digests import seed_from
+from warehouse.errors import RequestError
 from warehouse.records import ANSWER
 
 log = logging.getLogger("flywheel")
 
 LARGEST_EXCESS = 0.05
-"""A classifier that finds the taken action by its style so much more often than chance does is a warning."""
+"""A style classifier that beats chance by more than this is worth a warning."""
 ENOUGH_CHOICES = 400
-"""Decisions without which chance alone may look like that."""
+"""Fewer decisions may exceed that by chance."""
 DECISIONS_BATCH = 256
-"""Trajectories whose steps a model writes in one commit: so many that style can be told from chance."""
+"""Trajectories per commit if a model writes their options: enough to measure the style leak."""
 
 
-def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Plans, then reasoning of each number of hops; before them the calibration of whoever judges answers."""
-    config, largest = synthesis.settings.fas, synthesis.settings.batch
-    if config.asks_for_reasoning:
-        yield Batch("calibration", 0, partial(_calibrate, synthesis))
-    for number, slices in enumerate(sizes(config.plan_slices, min(largest, ASKED_BATCH) if config.plans == "teacher" else largest)):
-        part = config.model_copy(update={"plan_slices": slices})
-        yield Batch("plans", number, partial(_plans, synthesis, part, number))
-    for hops, count in sorted(config.reasoning.items()):
-        for number, size in enumerate(sizes(count, min(largest, ASKED_BATCH) if config.reasoner == "teacher" else largest)):
-            part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}})
-            yield Batch(f"reasoning of {hops} hops", number, partial(_reasoning, synthesis, part, number))
+@dataclass(frozen=True)
+class FirstOrder:
+    """Plans, then reasoning by number of hops; before them, the calibration of a judge of answers."""
+
+    work: Work
+    material: Material
+    guard: Guard
+
+    def batches(self) -> Iterator[Batch]:
+        config, largest = self.work.settings.fas, self.work.settings.batch
+        if config.asks_for_reasoning:
+            yield Batch("calibration", 0, self._calibrate)
+        for number, slices in enumerate(sizes(config.plan_slices, min(largest, ASKED_BATCH) if config.plans == "teacher" else largest)):
+            part = config.model_copy(update={"plan_slices": slices})
+            yield Batch("plans", number, partial(self._taught_plans if config.plans == "teacher" else self._plans, part, number))
+        for hops, count in sorted(config.reasoning.items()):
+            for number, size in enumerate(sizes(count, min(largest, ASKED_BATCH) if config.reasoner == "teacher" else largest)):
+                part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}})
+                yield Batch(f"reasoning of {hops} hops", number, partial(self._reasoning, part, number))
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What is known of the entities that training may touch, from the sources in `fas.memory`."""
+        kinds, memory, graph = self.work.settings.fas.memory, Memory(), self.material.train.graph
+        allowed = self.material.allowed(TRAIN) or (lambda name: True)
+        if "facts" in kinds:
+            memory.append(statement for name in graph.subjects if allowed(name) for statement in remember(graph, name))
+        if set(kinds) <= {"facts"}:
+            return memory
+        documents = self.material.sources.documents(DocumentSplit.HELD_OUT)
+        finder = NameFinder(dict.fromkeys([*graph.subjects, *(document.title for document in documents)]))
+        if "passages" in kinds:
+            memory.append(known for known in statements_in(documents, finder) if allowed(known.entity))
+        if "results" in kinds:
+            runs = self.work.context.lake.trajectories(f"({EARLIER}) OR {IMPORTED}", [self.work.turn])
+            memory.append(known for known in statements_brought(runs, finder) if allowed(known.entity))
+        return memory
+
+    @cached_property
+    def answer_judge(self) -> Judge | None:
+        """The teacher as judge of answers, if there is one and it passes its calibration (counted in its own batch)."""
+        if self.work.unmetered is None:
+            return None
+        judge = Judge(self.work.unmetered)
+        return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
+
+    def _calibrate(self) -> Made:
+        """The judge's verdicts on labelled pairs; a failure if it is unfit, so that only literal matches count."""
+        judge = Judge(self.work.asked("fas.answer_judge"))
+        found = calibrate(judge)
+        self.work.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
+        unfit = unfit_reason(judge.name, found)
+        return list(found.checks), [] if unfit is None else [Failure("synth", "judge_unfit", unfit, {"judge": judge.name})]
+
+    def _plans(self, config: FasConfig, number: int) -> Made:
+        source = self.material.train
+        judge = PlanJudge(self.work.teacher) if config.judge and self.work.teacher is not None else None
+        plans = build_plans(
+            source.graph,
+            config.plan_spec(),
+            self._seed(number),
+            source.retrieve,
+            self.work.turn,
+            source.allowed,
+            judge,
+        )
+        kept, failures = self.guard.clear(*plans)
+        return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *judge.failures])
+
+    def _taught_plans(self, config: FasConfig, number: int) -> Made:
+        """Plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
+        teacher, turn = self.work.asked("fas.plans"), self.work.turn
+        judge, answers = PlanJudge(teacher), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
+        made = build_memory_plans(
+            self.memory,
+            teacher,
+            judge,
+            config.plan_slices,
+            config.slices,
+            self._seed(number),
+            self.material.tools,
+            self.material.train.retrieve,
+            config.max_plan_tokens,
+            turn,
+        )
+        examples, failures = list(made.examples), [*made.failures, *judge.failures]
+        if config.slice_reasoning:
+            assigned = [question.assignment for question in made.questions]
+            chains, wrong = reason_by_teacher(teacher, assigned, config.bounds, answers, turn)
+            examples, failures = [*examples, *chains], [*failures, *wrong]
+        self.work.count(questions=len(made.questions), plans=len(made.examples), chains=len(examples) - len(made.examples))
+        kept, dropped = self.guard.clear(examples, failures)
+        return [*kept, *judge.checks, *answers.checks], dropped
+
+    def _reasoning(self, config: FasConfig, number: int) -> Made:
+        source = self.material.train
+        answers = AnswerJudge(self.answer_judge if config.reasoner == "teacher" else None)
+        made = build_fas(
+            source.graph,
+            config,
+            self._seed(number),
+            source.retrieve,
+            wheel_turn=self.work.turn,
+            allowed=source.allowed,
+            teacher=self.work.teacher,
+            answers=answers,
+            search=self.material.search if config.imperfect else None,
+        )
+        kept, failures = self.guard.clear(*made)
+        return [*kept, *answers.checks], failures
+
+    def _seed(self, number: int) -> int:
+        seed = self.work.seed("fas")
+        return seed_from(seed, number) if number else seed
 
 
-def _calibrate(synthesis: SynthesisContext) -> Made:
-    """What the teacher said of the labelled pairs; a failure where it may not judge answers, which their words then decide alone."""
-    judge = Judge(synthesis.asked("fas.answer_judge"))
-    found = calibrate(judge)
-    synthesis.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
-    unfit = unfit_reason(judge.name, found)
-    return list(found.checks), [] if unfit is None else [Failure("synth", "judge_unfit", unfit, {"judge": judge.name})]
+def own_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
+    """Decision records from a sample of earlier iterations' trajectories, successes and failures."""
+    yield from _decisions(work, material, guard, "decisions", EARLIER, [work.turn], work.settings.has, by_graph=True)
 
 
-def _plans(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
-    if config.plans == "teacher":
-        return _taught_plans(synthesis, config, _seed(synthesis, number))
-    source = synthesis.train
-    judge = PlanJudge(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
-    plans = build_plans(
-        source.graph,
-        config.plan_spec(),
-        _seed(synthesis, number),
-        source.retrieve,
-        Phrasing.of(source.graph),
-        synthesis.turn,
-        source.allowed,
-        judge,
-    )
-    kept, failures = synthesis.clear(*plans)
-    return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *judge.failures])
-
-
-def _taught_plans(synthesis: SynthesisContext, config: FasConfig, seed: int) -> Made:
-    """Plans over slices of the memory, and reasoning on the same questions where that is wanted."""
-    teacher = synthesis.asked("fas.plans")
-    judge, answers = PlanJudge(teacher), AnswerJudge(synthesis.answer_judge if config.slice_reasoning else None)
-    made = build_memory_plans(
-        synthesis.memory,
-        teacher,
-        judge,
-        config.plan_slices,
-        config.slices,
-        seed,
-        synthesis.tools,
-        synthesis.train.retrieve,
-        config.max_plan_tokens,
-        synthesis.turn,
-    )
-    examples, failures = list(made.examples), [*made.failures, *judge.failures]
-    if config.slice_reasoning:
-        assigned = [question.assignment for question in made.questions]
-        chains, wrong = reason_by_teacher(teacher, assigned, config.bounds, answers, synthesis.turn)
-        examples, failures = [*examples, *chains], [*failures, *wrong]
-    synthesis.count(questions=len(made.questions), plans=len(made.examples), chains=len(examples) - len(made.examples))
-    kept, dropped = synthesis.clear(examples, failures)
-    return [*kept, *judge.checks, *answers.checks], dropped
-
-
-def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
-    source, seed = synthesis.train, _seed(synthesis, number)
-    answers = AnswerJudge(synthesis.answer_judge if config.reasoner == "teacher" else None)
-    made = build_fas(
-        source.graph,
-        config,
-        seed,
-        source.retrieve,
-        wheel_turn=synthesis.turn,
-        allowed=source.allowed,
-        teacher=synthesis.teacher,
-        answers=answers,
-        search=synthesis.search if config.imperfect else None,
-    )
-    kept, failures = synthesis.clear(*made)
-    return [*kept, *answers.checks], failures
-
-
-def _seed(synthesis: SynthesisContext, number: int) -> int:
-    return seed_from(synthesis.seed("fas"), number) if number else synthesis.seed("fas")
-
-
-def own_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Decision records from a sample of the trajectories of earlier turns, successes and failures."""
-    yield from _decisions(synthesis, "decisions", EARLIER, [synthesis.turn], synthesis.settings.has, by_graph=True)
-
-
-def foreign_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Decision records from imported runs, which have no graph of their own: the alternatives are what others of them did."""
-    config = synthesis.settings.has
+def foreign_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
+    """Decision records from imported runs, which have no graph: alternatives are other runs' actions."""
+    config = work.settings.has
     if "oracle" in config.mixture:
         config = config.model_copy(update={"mixture": {"others": 1.0}})
-    yield from _decisions(synthesis, "decisions of imported runs", IMPORTED, [], config, by_graph=False)
+    yield from _decisions(work, material, guard, "decisions of imported runs", IMPORTED, [], config, by_graph=False)
 
 
 def _decisions(
-    synthesis: SynthesisContext, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
+    work: Work, material: Material, guard: Guard, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
 ) -> Iterator[Batch]:
-    found = judged_trajectories(synthesis.context.lake, where, parameters)
-    chosen = random.Random(synthesis.seed("has")).sample(found, min(len(found), synthesis.settings.has_count))
-    tasks = {task.key: task for task in synthesis.context.lake.tasks()} if chosen else {}
+    found = judged_trajectories(work.context.lake, where, parameters)
+    chosen = random.Random(work.seed("has")).sample(found, min(len(found), work.settings.has_count))
+    tasks = {task.key: task for task in work.context.lake.tasks()} if chosen else {}
     others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}
+
+    def decide(runs: Sequence[Trajectory]) -> Made:
+        proposers, seed = others | _models(work, material, config, by_graph), work.seed("has")
+        source = material.train if by_graph else None
+        if source is None:
+            made = build_has(None, runs, tasks, config, seed, None, work.turn, proposers)
+        else:
+            made = build_has(source.graph, runs, tasks, config, seed, material.read, work.turn, proposers, source.allowed)
+        _count_decisions(work, made.records)
+        return guard.clear(made.examples, made.failures)
+
     largest = DECISIONS_BATCH if {"teacher", "policy"} & config.mixture.keys() else None
-    for number, runs in synthesis.in_batches(chosen, largest):
-        yield Batch(part, number, partial(_decide, synthesis, runs, tasks, config, by_graph, others))
+    for number, runs in work.in_batches(chosen, largest):
+        yield Batch(part, number, partial(decide, runs))
 
 
-def _decide(
-    synthesis: SynthesisContext,
-    runs: Sequence[Trajectory],
-    tasks: dict[str, Task],
-    config: HasConfig,
-    by_graph: bool,
-    others: dict[str, Proposer],
-) -> Made:
-    source, proposers = synthesis.train if by_graph else None, others | _models(synthesis, config, by_graph)
-    known = (None, None, None) if source is None else (source.graph, synthesis.read, source.allowed)
-    graph, retrieve, allowed = known
-    made = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers, allowed)
-    _count_decisions(synthesis, made.records)
-    return synthesis.clear(made.examples, made.failures)
-
-
-def _count_decisions(synthesis: SynthesisContext, records: Sequence[DecisionRecord]) -> None:
-    """How many steps there were and how many of them are choices, and whether style gives the action away that was taken."""
+def _count_decisions(work: Work, records: Sequence[DecisionRecord]) -> None:
+    """Count steps, choices and alternatives, and measure whether style gives the taken action away."""
     steps = [decision for record in records for decision in record.steps]
     choices = [decision for decision in steps if decision.is_choice]
-    synthesis.count(steps=len(steps), choices=len(choices), alternatives=sum(len(choice.options) - 1 for choice in choices))
+    work.count(steps=len(steps), choices=len(choices), alternatives=sum(len(choice.options) - 1 for choice in choices))
     found = style_leak(records)
     if found is None:
         return
-    synthesis.count(style_tried=found.choices, style_found=found.found * found.choices, style_by_chance=found.chance * found.choices)
+    work.count(style_tried=found.choices, style_found=found.found * found.choices, style_by_chance=found.chance * found.choices)
     if found.excess > LARGEST_EXCESS and found.choices >= ENOUGH_CHOICES:
         log.warning(
-            "style gives away what was chosen: of %d decisions a classifier on length and words finds %.0f %%, and chance %.0f %%; have "
-            "one writer write all options (synth.has.mixture)",
-            found.choices,
+            "style leak: a classifier on length and words finds the taken action in %.0f %% of %d decisions (chance: %.0f %%); "
+            "let one writer write all options (synth.has.mixture)",
             100 * found.found,
+            found.choices,
             100 * found.chance,
         )
 
 
-def _models(synthesis: SynthesisContext, config: HasConfig, by_graph: bool) -> dict[str, Proposer]:
-    """The proposers of the mixture that are models; the policy's engines start here.
+def _models(work: Work, material: Material, config: HasConfig, by_graph: bool) -> dict[str, Proposer]:
+    """The mixture's proposers that are models; starts the policy's engines.
 
-    Actions of the home's own runs may call what its environment offers; those of imported ones what any of them calls.
+    For the home's own runs the teacher may call the environment's tools, for imported ones those that the runs call.
     """
     found: dict[str, Proposer] = {}
-    if synthesis.teacher is not None and "teacher" in config.mixture:
-        writer = WriterConfig(seed=synthesis.seed("has"))
-        offered = (ANSWER, *(tool["function"]["name"] for tool in synthesis.tools)) if by_graph else ()
-        found["teacher"] = TeacherProposer(synthesis.teacher, writer, offered)
+    if work.teacher is not None and "teacher" in config.mixture:
+        writer = WriterConfig(seed=work.seed("has"))
+        offered = (ANSWER, *(tool["function"]["name"] for tool in material.tools)) if by_graph else ()
+        found["teacher"] = TeacherProposer(work.teacher, writer, offered)
     if "policy" in config.mixture:
-        rollouts = synthesis.context.rollouts(synthesis.context.folder(synthesis.champion()))
+        champion = work.context.champion(before=work.turn)
+        if champion is None:
+            raise RequestError(f"{work.context.home.root} has no policy promoted before turn {work.turn} that could propose alternatives.")
+        rollouts = work.context.rollouts(work.context.folder(champion))
         sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
-        seed = synthesis.seed("has policy")
+        seed = work.seed("has policy")
         found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, seed, spare_requests=2)
     return found

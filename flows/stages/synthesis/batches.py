@@ -1,54 +1,142 @@
-"""Work in batches that are committed as they are made: what a killed stage goes on from.
+"""Work in batches, and what every kind of it needs: seeds and settings, a metered teacher, and suites to keep training apart from.
 
-The records of a batch and the mark that says it is done are one commit, so a batch is in the lake whole or not at all. A batch is a
-function of the configuration and of the batches before it; the finished set is therefore the same wherever a run was cut. Where a teacher
-was away a batch is not kept, and what the teacher did reply is stored for when it is made again.
+A batch's records and the metrics that mark it as done are one commit, so that a killed stage resumes after the last one. A batch is a
+function of the configuration and of earlier batches; the result is therefore the same wherever a run was interrupted. A batch that lacks
+a teacher's replies is not committed, but the replies received are stored and reused.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from flows.context import RunContext
+from flows.data.decontamination import by_suite
+from flows.plan import WHEEL_ROLLOUTS
 from flows.stage_run import StageRun
-from synth.teachers.teacher import PASSING, STAGE, Fault
-from warehouse import Failure, Metric, Record
+from flows.stages.synthesis.sources import Material
+from synth.config import SynthConfig
+from synth.parts import offer
+from synth.questions.decontamination import EvaluationIndex
+from synth.teachers.metering import MeteredTeacher, add_counts
+from synth.teachers.teacher import PASSING, STAGE, Fault, Teacher
+from warehouse import TRAINED_SPLITS, Example, Failure, Metric, Record, Task
+from warehouse.digests import seed_from
 from warehouse.errors import RequestError, WorkFailed
 
 log = logging.getLogger("flywheel")
 
 Made = tuple[Sequence[Record], Sequence[Failure]]
-"""What a batch gives: the records to keep, and what was dropped on the way."""
+"""What a batch gives: the records to keep, and the failures."""
 
 MADE, DROPPED = "made.", "dropped."
-"""Prefixes of the two metrics that mark a batch as done: how many records it made, and how many it dropped."""
-ASKED_BATCH = 64
-"""Slices, questions or trajectories that a model is asked about in one commit: what a killed stage may have to begin again, though what it
-was told is in the lake."""
+"""Prefixes of the metrics that mark a batch as done: records made, and failures."""
 COUNTED = "count."
-"""Prefix of what else was counted while a batch was made: `count.FIGURE.PART`."""
+"""Prefix of other counts of a batch: `count.NAME.PART`."""
+ASKED_BATCH = 64
+"""Slices, questions or trajectories that a model is asked about per commit."""
+EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
+"""Condition on trajectories: the home's own of earlier iterations."""
+IMPORTED = "stage = 'import'"
+"""Condition on trajectories: imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The batch `number` (from 0) of one part of the work, and how it is made."""
+    """Batch `number` (from 0) of one part of the work, and how to make it."""
 
     part: str
     number: int
     make: Callable[[], Made]
 
 
+class Work:
+    """What every kind of work needs: the run's context and settings, seeds, the lake's keys, and a metered teacher."""
+
+    def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None) -> None:
+        self.context, self.turn = context, turn
+        self.settings: SynthConfig = context.config.for_turn(turn).synth
+        self.teacher = None if teacher is None else MeteredTeacher(teacher)
+        self.unmetered = teacher
+        self._counts: dict[str, float] = {}
+
+    def seed(self, part: str) -> int:
+        """The seed of one part of this iteration's work."""
+        return seed_from(self.context.config.seed, self.turn, part)
+
+    def asked(self, part: str) -> Teacher:
+        """The teacher that `part` asks. Raises RequestError if there is none."""
+        if self.teacher is None:
+            raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
+        return self.teacher
+
+    def count(self, **counts: float) -> None:
+        """Add to the counts of the current batch."""
+        add_counts(self._counts, counts)
+
+    def counted(self) -> dict[str, float]:
+        """The teacher's counts and those of `count` since the last call."""
+        counts, self._counts = self._counts, {}
+        if self.teacher is not None:
+            add_counts(counts, self.teacher.drain())
+        return counts
+
+    def keys(self) -> set[str]:
+        """The keys of all stored tasks."""
+        return set(self.context.lake.query("SELECT key FROM tasks").column("key").to_pylist())
+
+    def in_batches(self, items: Sequence[Any], largest: int | None = None) -> Iterator[tuple[int, Sequence[Any]]]:
+        """`items` in numbered batches of at most `largest`."""
+        largest = min(self.settings.batch, largest or self.settings.batch)
+        return enumerate(items[start : start + largest] for start in range(0, len(items), largest))
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Keeps training data apart from the suites in the lake."""
+
+    work: Work
+    material: Material
+
+    @cached_property
+    def index(self) -> EvaluationIndex:
+        """All suites in the lake."""
+        return EvaluationIndex.of(self.suites(), self.work.settings.decontamination)
+
+    def suites(self) -> dict[str, list[Task]]:
+        """The tasks of all suites in the lake: configured, imported, and those of evaluated files."""
+        context = self.work.context
+        return by_suite(context.lake.read(Task, f"split NOT IN {TRAINED_SPLITS}"), context.config)[0]
+
+    def clear(self, examples: Sequence[Example], failures: Sequence[Failure]) -> Made:
+        """The examples that meet no suite, with the tools on offer; and all failures."""
+        kept, removed = self.index.clear_examples(examples)
+        return self.offered(kept), [*failures, *removed]
+
+    def offered(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples with the tools that rollouts of their questions are offered."""
+        return [offer(example, self.material.tools) for example in examples]
+
+
+def begin(context: RunContext, turn: int, teacher: Teacher | None = None) -> tuple[Work, Material, Guard]:
+    """What the parts of an iteration's synthesis are made with."""
+    work, material = Work(context, turn, teacher), Material(context, turn)
+    return work, material, Guard(work, material)
+
+
 def work_off(
     run: StageRun, batches: Iterable[Batch], needed: bool = False, counted: Callable[[], Mapping[str, float]] = dict[str, float]
 ) -> None:
-    """Make and commit the batches that are not in the lake yet, in their order, as many as the budget allows, or all that are `needed`.
+    """Make and commit the batches that are not in the lake yet, in order, as far as the budget allows (`needed`: all).
 
-    `counted` gives what was counted since it was called last, by its name.
+    `counted` gives the counts since its last call.
 
     Raises:
         RequestError: the teacher's limit is reached, and a batch lacks replies.
-        WorkFailed: the teacher's server left half of what a batch asked without a reply, or more.
+        WorkFailed: the teacher's server left at least half of a batch's requests without a reply.
     """
     done = {(metric.name, metric.step) for metric in run.lake.metrics(run.id)}
     for batch in batches:
@@ -57,18 +145,18 @@ def work_off(
         if not needed and run.spent():
             return
         records, dropped = batch.make()
-        figures = counted()
-        _check_replies(run, batch, figures)
-        counts = ((MADE, len(records)), (DROPPED, len(dropped)))
-        marks = [_mark(run, prefix + batch.part, batch.number, count) for prefix, count in counts]
-        marks += [_mark(run, f"{COUNTED}{name}.{batch.part}", batch.number, count) for name, count in sorted(figures.items())]
-        run.lake.add([*records, *dropped, *marks])
+        counts = counted()
+        _check_replies(run, batch, counts)
+        marks: dict[str, float] = {MADE + batch.part: len(records), DROPPED + batch.part: len(dropped)}
+        marks |= {f"{COUNTED}{name}.{batch.part}": count for name, count in sorted(counts.items())}
+        metrics = [Metric(run.id, run.run.stage, run.run.wheel_turn, batch.number, name, float(count)) for name, count in marks.items()]
+        run.lake.add([*records, *dropped, *metrics])
         which = f"{batch.part}, batch {batch.number + 1}" if batch.number else batch.part
         log.info("%s  %s: %d made, %d dropped", run.id, which, len(records), len(dropped))
 
 
 def dropped_by(run: StageRun) -> int:
-    """How much the batches of a run have dropped, those of its earlier attempts among them."""
+    """Failures of all batches of a run, including its earlier attempts."""
     return int(sum(metric.value for metric in run.lake.metrics(run.id) if metric.name.startswith(DROPPED)))
 
 
@@ -77,22 +165,15 @@ def sizes(count: int, largest: int) -> list[int]:
     return [min(largest, count - start) for start in range(0, count, largest)]
 
 
-def _check_replies(run: StageRun, batch: Batch, figures: Mapping[str, float]) -> None:
-    """That the teacher was there: its limit was not reached, and it replied to more than half of what the batch asked.
-
-    A few requests that come to nothing leave rows of their own; they must not keep all others from being done.
-    """
-    missed = {fault.value: int(figures[fault]) for fault in Fault if fault in PASSING and figures.get(fault)}
-    if Fault.BUDGET not in missed and 2 * sum(missed.values()) < max(1, figures.get("asked", 0)):
+def _check_replies(run: StageRun, batch: Batch, counts: Mapping[str, float]) -> None:
+    """Raise if the teacher's limit was reached, or half of the batch's requests got no reply. Single failures do not stop a stage."""
+    missed = {fault.value: int(counts[fault]) for fault in Fault if fault in PASSING and counts.get(fault)}
+    if Fault.BUDGET not in missed and 2 * sum(missed.values()) < max(1, counts.get("asked", 0)):
         return
-    told = ", ".join(f"{kind} {count}" for kind, count in missed.items())
-    why = f"{run.id} stops at {batch.part} {batch.number}, where the teacher left requests without a reply ({told})"
+    listed = ", ".join(f"{kind} {count}" for kind, count in missed.items())
+    why = f"{run.id} stops at {batch.part} {batch.number}, where the teacher left requests without a reply ({listed})"
     run.lake.add([Failure(STAGE, "unanswered", why, {"run": run.id, "part": batch.part, "number": batch.number, **missed})])
-    goes_on = "the same command goes on, and asks nothing again that was replied to"
+    goes_on = "the same command goes on, and repeats no request that has a reply"
     if Fault.BUDGET in missed:
         raise RequestError(f"{why}: raise synth.teacher.max_requests or synth.teacher.max_tokens; {goes_on}.")
-    raise WorkFailed(f"{why}: see to its server, or raise synth.teacher.timeout_seconds or attempts; {goes_on}.")
-
-
-def _mark(run: StageRun, name: str, number: int, count: float) -> Metric:
-    return Metric(run.id, run.run.stage, run.run.wheel_turn, number, name, float(count))
+    raise WorkFailed(f"{why}: check its server, or raise synth.teacher.timeout_seconds or attempts; {goes_on}.")

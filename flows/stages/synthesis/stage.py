@@ -1,4 +1,4 @@
-"""The stage: all parts of a turn's synthesis in their order, or those of one kind, and what there is afterwards."""
+"""The stage: all parts of an iteration's synthesis in order, or those of one kind, and checks of the result."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from flows.context import RunContext
 from flows.plan import SynthesisKind
 from flows.stage_run import StageRun
-from flows.stages.synthesis.actions import first_order, foreign_decisions, own_decisions
-from flows.stages.synthesis.batches import Batch, dropped_by, work_off
-from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
+from flows.stages.synthesis.actions import FirstOrder, foreign_decisions, own_decisions
+from flows.stages.synthesis.batches import EARLIER, IMPORTED, Batch, Guard, Work, begin, dropped_by, work_off
 from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
-from flows.stages.synthesis.questions import expansions, questions, rewordings, seeds, suites
+from flows.stages.synthesis.questions import DerivedQuestions, DirectAttempts, SeedQuestions, questions, suites
+from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.tool_worlds import tool_worlds
 from flows.task_choice import choose_tasks
 from synth.corpora import seed_questions
@@ -24,59 +24,63 @@ from synth.worlds import world_proposals
 from warehouse.errors import RequestError
 
 
-def ground(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
-    """What all turns stand on, and no budget cuts: the corpora and the suites."""
-    if kind not in ("has", "toolworld") and (synthesis.turn == 1 or kind != "all"):
-        yield from corpora(synthesis, everything=kind == "all")
-    if kind == "all" and synthesis.turn == 1:
-        yield from suites(synthesis)
+def ground(work: Work, material: Material, kind: SynthesisKind) -> Iterator[Batch]:
+    """What all iterations build on, regardless of budgets: the corpora and the suites."""
+    if kind not in ("has", "toolworld") and (work.turn == 1 or kind != "all"):
+        yield from corpora(material.sources, everything=kind == "all")
+    if kind == "all" and work.turn == 1:
+        yield from suites(work, material)
 
 
-def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
-    """All other batches of one kind of work, in their order."""
+def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> Iterator[Batch]:
+    """All other batches of one kind of work, in order."""
+    config = work.context.config
     if kind in ("all", "webshaper"):
-        yield from questions(synthesis)
-        yield from seeds(synthesis)
-        yield from rewordings(synthesis)
-        yield from expansions(synthesis)
+        attempts = DirectAttempts(work)
+        derived = DerivedQuestions(work, material, guard, attempts)
+        yield from questions(work, material, guard, attempts)
+        yield from SeedQuestions(work, material, guard, attempts).batches()
+        yield from derived.rewordings()
+        yield from derived.expansions()
     if kind in ("all", "toolworld"):
-        yield from tool_worlds(synthesis)
-    read = synthesis.context.config.for_turn(synthesis.turn).cpt.sources if kind == "all" and synthesis.reads_text else ()
+        yield from tool_worlds(work, guard)
+    reads_text = "cpt" in config.wheel.stages or config.policy.path is None  # CPT, or the tokenizer of a policy from scratch
+    read = config.for_turn(work.turn).cpt.sources if kind == "all" and reads_text else ()
     if kind == "fas" or "fas" in read:
-        yield from first_order(synthesis)
+        yield from FirstOrder(work, material, guard).batches()
     if kind == "has" or "has" in read:
-        yield from own_decisions(synthesis)
+        yield from own_decisions(work, material, guard)
     if kind == "has":
-        yield from foreign_decisions(synthesis)
-    if kind == "all" and "sft" in synthesis.context.config.wheel.stages:
-        yield from cold_start(synthesis)
+        yield from foreign_decisions(work, material, guard)
+    if kind == "all" and "sft" in config.wheel.stages:
+        yield from cold_start(work, material, guard)
     if "documents" in read:
-        yield from documents(synthesis)
+        yield from documents(work, material, guard)
     if "again" in read:
-        yield from again(synthesis, CPT_KINDS)
+        yield from again(work, CPT_KINDS)
 
 
-def cold_start(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The runs that SFT learns from, of each source that `sft.from` names."""
-    sft = synthesis.context.config.for_turn(synthesis.turn).sft
+def cold_start(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
+    """The runs that SFT learns from, by the sources in `sft.from`."""
+    sft = work.context.config.for_turn(work.turn).sft
     for source in sft.sources:
         match source:
             case "oracle":
-                yield from demonstrations(synthesis)
+                yield from demonstrations(work, material, guard)
             case "own":
-                yield from rejection_sampled(synthesis)
+                yield from rejection_sampled(work)
             case "imported":
-                yield from stored_runs(synthesis, "imported", IMPORTED, sft.imported)
+                yield from stored_runs(work, material, guard, "imported", IMPORTED, sft.imported)
             case "rollouts":
-                yield from stored_runs(synthesis, "rollouts", "TRUE", sft.rollouts)
+                yield from stored_runs(work, material, guard, "rollouts", "TRUE", sft.rollouts)
             case "teacher":
-                yield from taught(synthesis)
+                yield from taught(work, material, guard)
             case "again":
-                yield from again(synthesis, SFT_KINDS)
+                yield from again(work, SFT_KINDS)
 
 
 def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
-    """Do the synthesis of a turn, or one kind of it alone, and return how much there is of each thing."""
+    """Run the synthesis of an iteration, or one kind of it, and return what the lake then has of each kind."""
     settings = context.config.for_turn(turn).synth
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count)
@@ -87,20 +91,20 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         context.stop_engines()  # the teacher's own take their place
         context.start_ray()
     with open_teacher(asked, context.lake) if asked is not None else nullcontext() as teacher:
-        synthesis = SynthesisContext(context, turn, teacher)
-        work_off(run, ground(synthesis, kind), needed=True)
-        work_off(run, parts(synthesis, kind), counted=synthesis.counted)
+        work, material, guard = begin(context, turn, teacher)
+        work_off(run, ground(work, material, kind), needed=True)
+        work_off(run, parts(work, material, guard, kind), counted=work.counted)
     splits = {"all": ("train", *context.config.evaluation.all_suites), "webshaper": ("train",)}.get(kind, ())
-    figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
+    counts = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:
-        _check_tasks(context, run, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
+        _check_tasks(context, run, turn, kind, [split for split in splits if not counts[f"tasks.{split}"]])
         for stage in context.config.wheel.stages if kind == "all" else ():
             context.check_examples(stage, turn)
-    return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
+    return {**counts, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
 
 
 def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
-    """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
+    """Check that every suite has tasks, training has some if any were asked for, and RL finds those that it draws from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and context.config.corpus.kind == "pages" and context.config.for_turn(turn).synth.seeds is not None:
         raise _nothing_left(context, run, "question about the pages", seed_questions.STAGE)
@@ -127,7 +131,7 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
 
 
 def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
-    """That decisions alone, if they are asked for, can be made of something."""
+    """Check that `flywheel synth has` has trajectories to work on."""
     if not wanted:
         raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
     if not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
@@ -135,7 +139,7 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
 
 
 def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> RequestError:
-    """That a teacher brought nothing that held at this stage of synthesis, with what became of most of what the run asked it there."""
+    """The error if nothing from the teacher passed this stage's checks, with the most frequent reason."""
     sql = (
         "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') AND recorded >= ? "
         "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"

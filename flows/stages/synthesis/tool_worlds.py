@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flows.stages.synthesis.batches import Batch, Made
-from flows.stages.synthesis.context import SynthesisContext
+from flows.stages.synthesis.batches import Batch, Guard, Made, Work
 from synth.questions.decontamination import EvaluationIndex
 from synth.worlds.world_proposals import STAGE
 from synth.worlds.world_writer import write_world
@@ -23,29 +22,29 @@ from warehouse.digests import seed_from
 from warehouse.records import Failure
 
 
-def tool_worlds(synthesis: SynthesisContext) -> Iterator[Batch]:
+def tool_worlds(work: Work, guard: Guard) -> Iterator[Batch]:
     """The worlds of every description, one after the other."""
-    config = synthesis.settings.tool_worlds
+    config = work.settings.tool_worlds
     if config is None:
         return
     described = [(path, number) for path in config.descriptions for number in range(config.worlds)]
     for place, (path, number) in enumerate(described):
-        yield Batch(STAGE, place, partial(_write, synthesis, config, path, number))
+        yield Batch(STAGE, place, partial(_write, work, guard, config, path, number))
 
 
-def _write(synthesis: SynthesisContext, config: WrittenWorldsConfig, path: Path, number: int) -> Made:
+def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, path: Path, number: int) -> Made:
     name = path.stem if config.worlds == 1 else f"{path.stem}-{number}"
-    seed = seed_from(synthesis.seed(STAGE), path.name, number)
-    made = write_world(name, read_description(path), synthesis.asked(STAGE), config, seed)
-    stored = synthesis.keys()
+    seed = seed_from(work.seed(STAGE), path.name, number)
+    made = write_world(name, read_description(path), work.asked(STAGE), config, seed)
+    stored = work.keys()
     shared = share_out([task for task in made.tasks if task.key not in stored], config, seed)
-    suites = synthesis.suites()
+    suites = guard.suites()
     suites[config.suite] = [*suites.get(config.suite, ()), *shared.held_out]
-    index = EvaluationIndex.of(suites, synthesis.settings.decontamination)
+    index = EvaluationIndex.of(suites, work.settings.decontamination)
     trained, met = _clear(index, shared.trained)
     demonstrated, met_too = _clear(index, shared.demonstrated)
-    examples, dropped = index.clear_examples(demonstrate(demonstrated, config.limits, synthesis.turn))
-    synthesis.count(
+    examples, dropped = index.clear_examples(demonstrate(demonstrated, config.limits, work.turn))
+    work.count(
         **made.counts,
         conversations=sum(task.question != goal_in_words(task) for task in trained),
         held_out=len(shared.held_out),

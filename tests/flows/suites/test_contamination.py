@@ -14,7 +14,7 @@ from flows.config import load_config
 from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
 from flows.suites.tasks import SuiteTasks
-from synth.exporters.tasks import PromptOptions, rl_dataset
+from synth.exporters import PromptOptions, rl_dataset
 from warehouse import Call, Document, DocumentSplit, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.slow

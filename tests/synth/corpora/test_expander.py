@@ -16,10 +16,8 @@ from rl.renderers.base import Action, ActionTurn, ParseError, Result, Truncation
 from rl.retrieval.search import SearchIndex
 from rl.tools import ToolError
 from synth.corpora.config import ExpanderConfig
-from synth.corpora.expander import INVALID, SYSTEM, Expansion, expand
-from synth.corpora.expansion_proofs import KnownFacts
-from synth.corpora.proposals import ProposalDefect
-from synth.corpora.tools import ExpanderEnvironment
+from synth.corpora.expander import INVALID, SYSTEM, ExpanderEnvironment, Expansion, expand
+from synth.corpora.proposals import KnownFacts, ProposalDefect
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.conversation import TextDialect, messages_of

@@ -14,12 +14,11 @@ import pytest
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import Expansion, expand
-from synth.corpora.expansion_proofs import KnownFacts
+from synth.corpora.proposals import KnownFacts
 from synth.formulas.projections import solve
 from synth.formulas.triples import is_constant
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from synth.teachers.config import TeacherConfig
 from synth.teachers.ledger import FILE, Ledger, Spent

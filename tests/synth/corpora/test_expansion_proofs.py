@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.expansion_proofs import KnownFacts, proofs_of, proofs_of_seed
-from synth.corpora.proposals import LeafExpansion, Objection, Proposal, ProposalDefect, merged_formula, merged_question
-from synth.corpora.tools import DescriptionVerdict
+from synth.corpora.expander import DescriptionVerdict
+from synth.corpora.proposals import (
+    KnownFacts,
+    LeafExpansion,
+    Objection,
+    Proposal,
+    ProposalDefect,
+    merged_formula,
+    merged_question,
+    proofs_of,
+    proofs_of_seed,
+)
 from synth.formulas.proofs import prove
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit

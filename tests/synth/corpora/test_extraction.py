@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, relation_name
-from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect
+from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts, relation_name
 from synth.corpora.passages import passages_of, short_passages_of
+from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.text_comparison import mentions, numbers, plain, unqualified

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from synth.corpora.grounding import GroundingDefect
+from synth.corpora.expander import DescriptionVerdict
 from synth.corpora.proposals import (
+    GroundingDefect,
     Layer,
     LeafExpansion,
     Proposal,
@@ -22,7 +23,6 @@ from synth.corpora.proposals import (
     objection_to,
     objection_to_merged,
 )
-from synth.corpora.tools import DescriptionVerdict
 from tests.synth.corpora.harbour import BY_ID, DEEP, FACT, GOOD, STAR, TASK, TWO
 from warehouse import Task
 

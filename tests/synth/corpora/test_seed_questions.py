@@ -9,10 +9,9 @@ import pytest
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
-from synth.corpora.linked_passages import LinkedPassages, Walk, readable
+from synth.corpora.passages import LinkedPassages, Walk, readable
 from synth.corpora.seed_proposals import Seed, SeedProposal, objection_to_entities, objection_to_quotes, objection_to_words
-from synth.corpora.seed_questions import ASKED, CHECKS, SeedGenerator, SeedQuestions, shortfall
-from synth.corpora.seed_searches import PassageSearch
+from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Document

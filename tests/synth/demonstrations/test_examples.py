@@ -17,15 +17,13 @@ from rl.renderers.examples import encode_example
 from rl.renderers.tags import TagDialect, tagged_text
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import path_of, solution_of, transcript
-from synth.fas.memory import remember
+from synth.fas.memory import Plan, propose, remember, required_knowledge
 from synth.fas.plans import Misalignment, misalignment
 from synth.fas.reasoning import FasConfig, build_fas, refine
-from synth.fas.slices import Plan, propose, required_knowledge
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.records import HasConfig, build_has
 from synth.parts import offer
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from synth.worlds.schema import ASKED
 from warehouse.records import Document, Example, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn

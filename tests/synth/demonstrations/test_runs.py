@@ -15,7 +15,7 @@ from rl.renderers.base import Schema
 from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
 from rl.supervised.config import StoredRunsConfig
-from synth.demonstrations.runs import Rejection, choose_runs, tools_of
+from synth.demonstrations.cold_start import Rejection, choose_runs, tools_of
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer

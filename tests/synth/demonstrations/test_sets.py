@@ -10,9 +10,8 @@ from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.contrasts import ActionOracle
-from synth.questions.builder import RejectionReason, build_questions
-from synth.questions.config import QuestionConfig
+from synth.has.records import ActionOracle
+from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.teachers.teacher import OracleTeacher
 from warehouse.records import Completion, Document, Fact, PartKind, Task, user
 

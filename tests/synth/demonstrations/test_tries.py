@@ -15,12 +15,10 @@ from rl.retrieval.config import ImperfectSearchConfig
 from rl.retrieval.imperfect import ImperfectIndex, split_page
 from rl.retrieval.search import Hits, Miss, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
-from synth.demonstrations.oracle import OracleStep, Solution, solution_of
-from synth.demonstrations.tries import MOST_TRIES, Search, all_tries
+from synth.demonstrations.oracle import MOST_TRIES, OracleStep, Search, Solution, all_tries, solution_of
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve, first_real_hit
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Example, PartKind, Task

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.fas.memory import Memory, Statement, remember
-from synth.fas.plan_judge import PlanJudge, PlanVerdict, read_verdict
-from synth.fas.plans import PlanSpec, build_plans
-from synth.fas.slices import QuestionStyle
+from synth.fas.memory import Memory, QuestionStyle, Statement, remember
+from synth.fas.plans import PlanJudge, PlanSpec, PlanVerdict, build_plans, read_verdict
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
-from synth.questions.wording import Phrasing
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Check, Document, Example, Fact, Failure, Lake, Part, PartKind, Task
 
@@ -37,7 +34,7 @@ def films() -> KnowledgeGraph:
 
 
 def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -> None:
-    memory = Memory.of(films, ["Alpha"])
+    memory = Memory(remember(films, "Alpha"))
     assert Statement("Alpha", "director", "director Dan", "dAlpha", "1990") in memory.about("Alpha")
     before = len(memory)
     memory.append(remember(films, "Alpha"))
@@ -49,7 +46,7 @@ def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -
 
 def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> None:
     wishes = PlanSpec(60, 4, 1, styles=STYLES)
-    examples, failures = build_plans(films, wishes, 1, None, Phrasing.of(films))
+    examples, failures = build_plans(films, wishes, 1, None)
     questions = " ".join(question for example in examples for question in example.questions)
     assert "number of star of Alpha?" in questions
     assert any("How many have Dan as director?" in failure.reason for failure in failures)  # no document has that title
@@ -61,7 +58,7 @@ def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> No
 
 def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> None:
     judge = PlanJudge(ScriptedTeacher(lambda _: "no, content"))
-    _, failures = build_plans(films, PlanSpec(200, 4, 1, styles=(QuestionStyle.NUMERICAL,)), 3, None, Phrasing(), judge=judge)
+    _, failures = build_plans(films, PlanSpec(200, 4, 1, styles=(QuestionStyle.NUMERICAL,)), 3, None, judge=judge)
     asked = {failure.reason.removeprefix("rejected plan for: "): failure.item["answer"] for failure in failures}
     assert len(asked) > 4
     for question, answer in asked.items():
@@ -75,7 +72,7 @@ def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> 
 
 def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     wishes = PlanSpec(80, 2, 3, styles=STYLES)
-    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
+    examples, failures = build_plans(graph, wishes, 1, retrieve)
     assert len(examples) + len(failures) <= 160
     for example in examples:
         found = retrieve(re.findall(r"<search> (.*)</search>", tagged_text(example.parts))[0])
@@ -88,8 +85,8 @@ def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retri
 def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
     judge = PlanJudge(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
     wishes = PlanSpec(60, 4, 3, styles=STYLES)
-    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph), judge=judge)
-    alone = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
+    examples, failures = build_plans(graph, wishes, 1, retrieve, judge=judge)
+    alone = build_plans(graph, wishes, 1, retrieve)
     assert [example.id for example in examples] == [example.id for example in alone[0]]
     assert {check.checker for check in judge.checks} == {"index", "teacher"}
     kept = {example.id for example in examples}
@@ -114,7 +111,7 @@ def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: Knowled
 def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
     replies = {"director": "no: logic", "star": None, "year": "who knows"}
     judge = PlanJudge(ScriptedTeacher(lambda asked: next((said for word, said in replies.items() if f"plan: {word}" in asked), "yes")))
-    examples, failures = build_plans(films, PlanSpec(40, 3, 1, styles=STYLES), 1, None, Phrasing.of(films), judge=judge)
+    examples, failures = build_plans(films, PlanSpec(40, 3, 1, styles=STYLES), 1, None, judge=judge)
     kinds = {failure.kind for failure in failures}
     assert {"fas_plan_teacher_logic", "fas_plan_not_judged"} <= kinds
     assert {failure.kind for failure in judge.failures} == {"verdict_unreadable", "timeout"}

@@ -10,11 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.fas.memory import Memory, Origin, Statement
-from synth.fas.memory_plans import MemoryPlans, build_memory_plans
-from synth.fas.plan_judge import PlanJudge
-from synth.fas.slice_questions import SliceConfig, WrittenQuestion, read_questions, write_questions
-from synth.fas.slices import QuestionStyle
+from synth.fas.memory import Memory, Origin, QuestionStyle, Statement
+from synth.fas.memory_plans import MemoryPlans, SliceConfig, WrittenQuestion, build_memory_plans, read_questions, write_questions
+from synth.fas.plans import PlanJudge
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.records import Document, Failure
 

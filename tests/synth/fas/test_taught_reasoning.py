@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from eval.judges import Judge
 from rl.renderers.tags import tagged_text
-from synth.fas.reasoning import FasConfig, build_fas
-from synth.fas.taught_reasoning import AnswerJudge, Assignment, Draft, ReasoningBounds, read_second, reason_by_teacher
+from synth.fas.reasoning import AnswerJudge, Assignment, Draft, FasConfig, ReasoningBounds, build_fas, read_second, reason_by_teacher
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from tests.synth.scripted import ScriptedTeacher

@@ -8,9 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.formulas.algebra import Constant, Expression, Intersection, Projection, Union, Variable, fold, from_triples, to_triples
 from synth.formulas.projections import evaluate, solve
-from synth.formulas.triples import MalformedFormula, canonical, validate
+from synth.formulas.triples import (
+    Constant,
+    Expression,
+    Intersection,
+    MalformedFormula,
+    Projection,
+    Union,
+    Variable,
+    canonical,
+    fold,
+    from_triples,
+    to_triples,
+    validate,
+)
 from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Fact, Triple
 

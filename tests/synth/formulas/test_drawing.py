@@ -7,8 +7,7 @@ from collections import Counter
 from synth.formulas.drawing import LONGEST_LABEL, MOST_TRIPLES, NodeKind, formula_tree, placed, tree_lines
 from synth.formulas.triples import layers
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.records import Triple
 

@@ -14,8 +14,7 @@ from synth.formulas.projections import solve
 from synth.formulas.proofs import Proofs, is_needed, prove, without
 from synth.formulas.triples import TARGET, constant, members, unknowns
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import RejectionReason, build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.records import Document, Fact, Triple
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.graph.topology import Hub, describe
+from synth.graph.knowledge_graph import Hub, KnowledgeGraph, describe
 from warehouse.records import Fact
 
 FACTS = (

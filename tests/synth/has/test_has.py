@@ -15,13 +15,11 @@ from pydantic import ValidationError
 from rl.renderers.tags import tagged_text
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.contrasts import ActionOracle
 from synth.has.decisions import describe, option, steps_of
 from synth.has.proposers import OracleProposer, OthersProposer
-from synth.has.records import HasConfig, build_has
+from synth.has.records import ActionOracle, HasConfig, build_has
 from synth.parts import thought_of, untagged
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact

@@ -18,7 +18,7 @@ from rl.ray_runtime import RayConfig
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
-from synth.has.policy_proposer import PolicyProposer
+from synth.has.proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has
 from synth.teachers.source import BackgroundLoop
 from tests.rl.rollouts.test_agent_loop import written

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.has.decisions import Decision, DecisionRecord, Option, describe, option, steps_of
+from synth.has.decisions import Decision, DecisionRecord, Option, describe, option, steps_of, style_leak
+from synth.has.proposers import TeacherProposer, WriterConfig, same_call
 from synth.has.records import HasConfig, HasExamples, build_has
-from synth.has.style_leak import style_leak
-from synth.has.teacher_proposer import TeacherProposer, WriterConfig, same_call
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.records import Call, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 

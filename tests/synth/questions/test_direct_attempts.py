@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
-from synth.questions.direct_attempts import (
+from synth.questions.difficulty import (
     DIRECT,
     UNREAD,
     DirectAttemptsConfig,

@@ -11,12 +11,10 @@ from synth.formulas.projections import solve, witness
 from synth.formulas.proofs import without
 from synth.formulas.triples import TARGET, depth, formula_digest, is_constant, members, validate
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
-from synth.questions.definitions import Definer
-from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow, readings
+from synth.questions.builder import QuestionConfig, build_questions
+from synth.questions.decontamination import split_of
+from synth.questions.expansion import Definer, GrownQuestion, GrowthSpec, Structure, essence, grow, readings
 from synth.questions.paths import Retrieve, find_document
-from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing, word_question
 from warehouse.records import Document, Fact
 

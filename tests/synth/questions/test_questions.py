@@ -16,11 +16,9 @@ from synth.demonstrations.oracle import path_of
 from synth.formulas.projections import solve
 from synth.formulas.triples import validate
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import RejectionReason, build_questions
-from synth.questions.config import QuestionConfig
-from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
-from synth.questions.splits import split_of
-from synth.questions.walks import Shape
+from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
+from synth.questions.decontamination import split_of
+from synth.questions.paths import Anchor, Hop, Retrieve, Shape, find_document, formula_of, trace
 from synth.worlds.schema import ASKED
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, Fact, Failure, Task

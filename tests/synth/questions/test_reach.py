@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
-from synth.questions.paths import Retrieve
-from synth.questions.reach import Reach, reach
-from synth.questions.splits import TRAIN, split_of
-from synth.questions.walks import MAX_SHARING
+from synth.questions.builder import QuestionConfig, build_questions
+from synth.questions.decontamination import TRAIN, split_of
+from synth.questions.paths import MAX_SHARING, Reach, Retrieve, reach
 from warehouse.records import Fact
 
 

@@ -215,7 +215,7 @@ def test_the_way_is_what_the_graph_says(graph: KnowledgeGraph) -> None:
 
 def test_proofs_stay_but_for_what_the_words_decide(graph: KnowledgeGraph) -> None:
     document = Document("d", "Blue River", "Blue River: seat Green Lake.", "s")
-    stated = KnowledgeGraph([*list(graph.facts())[:1], Fact("Blue River", "seat", "Green Lake", ("d",))], [document])
+    stated = KnowledgeGraph([graph.about("Amber Stone")[0], Fact("Blue River", "seat", "Green Lake", ("d",))], [document])
     proven = replace(TASK, proofs={"redundant": [], "easy": False})
     easy = [
         reword([proven], says(GOOD), RewordingConfig(), 0, stated, retrieve)[0][0].proofs

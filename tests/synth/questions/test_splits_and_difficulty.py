@@ -10,11 +10,10 @@ import pytest
 
 from synth.formulas.projections import witnesses
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
+from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks
 from synth.questions.difficulty import PassRate, branching, difficulty_of, pass_rates
 from synth.questions.paths import Retrieve
-from synth.questions.splits import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 

@@ -9,8 +9,7 @@ import pytest
 
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
-from synth.questions.config import QuestionConfig
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from warehouse.corpora.corpus import Corpus, Wording

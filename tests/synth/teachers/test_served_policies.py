@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.engines.config import EngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.corpora import extraction, seed_questions, seed_searches
-from synth.fas import memory_plans, slice_questions
-from synth.has import teacher_proposer
+from synth.corpora import extraction, seed_questions
+from synth.fas import memory_plans
+from synth.has import proposers
 from synth.questions import rewording
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
@@ -85,7 +85,7 @@ class Row(BaseModel):
 
 FORMS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": form_of(shape)
-    for module in (memory_plans, slice_questions, teacher_proposer, rewording, extraction, seed_questions, seed_searches, world_proposals)
+    for module in (memory_plans, proposers, rewording, extraction, seed_questions, world_proposals)
     for name, shape in vars(module).items()
     if isinstance(shape, TypeAdapter)
 }

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from synth.corpora import extraction, grounding, seed_questions, seed_searches
-from synth.fas import memory_plans, plan_judge, slice_questions, taught_reasoning
-from synth.has import teacher_proposer
+from synth.corpora import extraction, proposals, seed_questions
+from synth.fas import memory_plans, plans, reasoning
+from synth.has import proposers
 from synth.questions import rewording
 from synth.teachers.teacher import Ending, Fault, judged, read_json, read_yes
 from synth.teachers.worked_examples import INVENTED
@@ -23,19 +23,19 @@ OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
     "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
     "seed": (seed_questions.EXAMPLES, seed_questions._PROPOSAL),
-    "contradiction": (seed_searches._CONTRADICTIONS, seed_searches._VERDICT),
-    "answers": (seed_searches._FOUND_ANSWERS, seed_searches._FOUND),
-    "questions": (slice_questions._EXAMPLES, slice_questions._ROWS),
-    "plan": (memory_plans._EXAMPLES, memory_plans._ROW),
-    "action": (teacher_proposer._TAKEN_EXAMPLES, teacher_proposer._ON_TEXT),
-    "another": (teacher_proposer._OTHER_EXAMPLES, teacher_proposer._ON_TEXT),
+    "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
+    "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
+    "questions": (memory_plans._QUESTION_EXAMPLES, memory_plans._ROWS),
+    "plan": (memory_plans._PLAN_EXAMPLES, memory_plans._PLAN_ROW),
+    "action": (proposers._TAKEN_EXAMPLES, proposers._ON_TEXT),
+    "another": (proposers._OTHER_EXAMPLES, proposers._ON_TEXT),
 }
 IN_WORDS: dict[str, Examples] = {
     "rewording": rewording.EXAMPLES,
-    "stated": grounding._READINGS,
-    "judge": plan_judge._EXAMPLES,
-    "first": taught_reasoning._FIRSTS,
-    "second": taught_reasoning._SECONDS,
+    "stated": proposals._READINGS,
+    "judge": plans._EXAMPLES,
+    "first": reasoning._FIRSTS,
+    "second": reasoning._SECONDS,
 }
 ALL = [example for examples in (*(examples for examples, _ in OF_A_FORM.values()), *IN_WORDS.values()) for example in examples]
 
@@ -76,16 +76,16 @@ def ordered(form: dict[str, Any], value: Any) -> list[Any]:
 
 
 def test_examples_in_words_are_what_is_read() -> None:
-    assert [read_yes(replied(reply, user(asked))) for asked, reply in grounding._READINGS] == [True, False]
-    verdicts = [plan_judge.read_verdict("s", reply) for _, reply in plan_judge._EXAMPLES]
-    assert verdicts == [plan_judge.PlanVerdict(True), plan_judge.PlanVerdict(False, "content")]
-    assert all(taught_reasoning._ANSWER.search(reply) for _, reply in (*taught_reasoning._FIRSTS, *taught_reasoning._SECONDS))
+    assert [read_yes(replied(reply, user(asked))) for asked, reply in proposals._READINGS] == [True, False]
+    verdicts = [plans.read_verdict("s", reply) for _, reply in plans._EXAMPLES]
+    assert verdicts == [plans.PlanVerdict(True), plans.PlanVerdict(False, "content")]
+    assert all(reasoning._ANSWER.search(reply) for _, reply in (*reasoning._FIRSTS, *reasoning._SECONDS))
     for question, reworded in rewording.EXAMPLES:
         assert [name for name in INVENTED if name in question] == [name for name in INVENTED if name in reworded]
 
 
 def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
-    for asked, reply in (*extraction.EXAMPLES, *seed_questions.EXAMPLES, *seed_searches._CONTRADICTIONS, *seed_searches._FOUND_ANSWERS):
+    for asked, reply in (*extraction.EXAMPLES, *seed_questions.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
         assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
 
 
@@ -96,7 +96,7 @@ def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none()
         for _, reply in examples:
             copied = judged(replied(reply, request))
             assert not named(reply) or (isinstance(copied, Failure) and copied.kind == Fault.COPIED and copied.item["text"] == reply)
-    asked = user("Where did Orla Vennick grow up?", examples=taught_reasoning._SECONDS)
+    asked = user("Where did Orla Vennick grow up?", examples=reasoning._SECONDS)
     assert isinstance(judged(replied("Orla Vennick grew up by the sea.", asked)), Completion)
     assert isinstance(judged(replied("ORLA VENNICK grew up in larkmereth.", asked)), Failure)
     assert isinstance(judged(replied("Sootlantor was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Failure)
