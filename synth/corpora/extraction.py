@@ -119,11 +119,12 @@ def _claims(documents: Sequence[Document], teacher: Teacher, config: ExtractionC
     places = [(document, passage) for document in documents for passage in short_passages_of(document.text, config.passage_characters)]
     replies = teacher.complete([_request(document, passage, config) for document, passage in places])
     for (document, passage), reply in zip(places, replies, strict=True):
-        read = reply if isinstance(reply, Failure) else read_json(reply, _STATEMENTS)
-        if isinstance(read, Failure):
+        if isinstance(reply, Failure):
+            harvest.failures.append(reply)
+        elif isinstance(read := read_json(reply, _STATEMENTS), Failure):
             harvest.failures.append(read)
-            continue
-        yield from (_Claim(statement, document, passage) for statement in read)
+        else:
+            yield from (_Claim(statement, document, passage) for statement in read)
 
 
 def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
