@@ -95,23 +95,23 @@ def parse(name: str, text: str, tools: tuple[Schema, ...] = TOOLS) -> ActionTurn
     return dialect.parse(answering(dialect, f"hm\n</think>\n\n{text}" if dialect.layout.opens_thought else text), tools)
 
 
-@pytest.mark.parametrize("value", HARD)
 @pytest.mark.parametrize("name", FORMS)
-def test_marks_inside_arguments_are_text(name: str, value: str) -> None:
-    """As the policy's own template writes the call, in letters: ids of control tokens never stand in a text."""
+def test_marks_inside_arguments_are_text(name: str) -> None:
+    """As the policy's own template writes the call, in letters: ids of control tokens never appear in a text."""
     dialect = proven(name)
     place = "Amber7Stone"
     written = dialect.decode(calling(dialect, place)[:-1])
     quoted = '"' in written[written.index(place) - 1]
-    text = written.replace(place, json.dumps(value, ensure_ascii=False)[1:-1] if quoted else value)
-    assert dialect.layout.parser(text, TOOLS, dialect.layout.opens_thought) == ActionTurn(
-        (Action("search", json.dumps({"query": value}, ensure_ascii=False)),), None
-    )
+    for value in HARD:
+        text = written.replace(place, json.dumps(value, ensure_ascii=False)[1:-1] if quoted else value)
+        expected = ActionTurn((Action("search", json.dumps({"query": value}, ensure_ascii=False)),), None)
+        assert dialect.layout.parser(text, TOOLS, dialect.layout.opens_thought) == expected
 
 
-@pytest.mark.parametrize("value", [value for value in HARD if "</think>" not in value and "<tool_call>" not in value])
-def test_marks_inside_reasoning_and_answers_are_text(value: str) -> None:
-    for parser in (TOOL_PARSERS[name] for name in ("json_in_tags", "functions_in_tags", "pairs_in_tags", "bare_json")):
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_marks_inside_reasoning_and_answers_are_text(name: str) -> None:
+    parser = TOOL_PARSERS[name]
+    for value in (value for value in HARD if "</think>" not in value and "<tool_call>" not in value):
         assert parser(f"<think>maybe {value} or so</think>\nGreen Lake", TOOLS) == ActionTurn(
             (Action(ANSWER, "Green Lake"),), f"maybe {value} or so"
         )
@@ -120,32 +120,26 @@ def test_marks_inside_reasoning_and_answers_are_text(value: str) -> None:
             assert parser(answer, TOOLS) == ActionTurn((Action(ANSWER, answer),))
 
 
-@pytest.mark.parametrize("text", TAKEN.values(), ids=TAKEN)
 @pytest.mark.parametrize("name", FORMS)
-def test_a_reply_that_is_a_json_call_is_a_call(name: str, text: str) -> None:
-    for each in (text, text if proven(name).layout.opens_thought else f"<think>\nhm\n</think>\n\n{text}"):
-        turn = parse(name, each)
-        assert isinstance(turn, ActionTurn) and turn.calls == (READ,)
-    if text == CALL and name != "llama3_1":
-        turn = parse(name, text, ())
-        assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, CALL),)
+def test_a_reply_that_is_a_json_call_is_a_call(name: str) -> None:
+    for text in TAKEN.values():
+        for each in (text, text if proven(name).layout.opens_thought else f"<think>\nhm\n</think>\n\n{text}"):
+            turn = parse(name, each)
+            assert isinstance(turn, ActionTurn) and turn.calls == (READ,), each
+    if name != "llama3_1":
+        turn = parse(name, CALL, ())
+        assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, CALL),), "without tools on offer"
 
 
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
 @pytest.mark.parametrize("name", FORMS)
-def test_a_json_call_that_cannot_be_made_is_shown_to_the_policy(name: str, text: str) -> None:
-    if name == "llama3_1" and text == MALFORMED["no arguments"]:
-        return  # a whole call in its own format: the tool itself says what is missing
-    assert isinstance(parse(name, text), ParseError)
-
-
-@pytest.mark.parametrize("text", ANSWERS)
-@pytest.mark.parametrize("name", FORMS)
-def test_other_json_and_calls_with_text_behind_them_are_answers(name: str, text: str) -> None:
-    if name == "llama3_1" and text.startswith(CALL):
-        return  # its own format is bare JSON: text behind it is a malformed call
-    turn = parse(name, text)
-    assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, text.strip()),)
+def test_malformed_calls_are_shown_to_the_policy_and_other_json_is_an_answer(name: str) -> None:
+    for kind, text in MALFORMED.items():
+        if not (name == "llama3_1" and kind == "no arguments"):  # a whole call in its own format: the tool says what is missing
+            assert isinstance(parse(name, text), ParseError), text
+    for text in ANSWERS:
+        if not (name == "llama3_1" and text.startswith(CALL)):  # its own format is bare JSON: text after it is a malformed call
+            turn = parse(name, text)
+            assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, text.strip()),)
 
 
 @pytest.mark.parametrize("name", ["tags", "text"])
