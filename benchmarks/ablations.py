@@ -29,12 +29,11 @@ from benchmarks.homes import do, judge, place
 from benchmarks.tables import table as as_table
 from eval.statistics import Interval
 from flows.config import load_config
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending
 from flows.operations.config import BudgetConfig
 from flows.plan import evaluation_id, policy_id, synthesis_id
-from flows.stage_run import StageRun
 from rl.learner.metrics import TrainingHalted
 from warehouse import Lake
 from warehouse.digests import digest, seed_from

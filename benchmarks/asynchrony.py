@@ -26,11 +26,10 @@ from typing import Any, cast
 
 from benchmarks.homes import copy_home
 from flows.config import FlywheelConfig
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.overrides import apply_overrides
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.reinforcement import reinforce
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts

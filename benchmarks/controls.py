@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.homes import do, judge
 from benchmarks.tables import points, rate, table
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.plan import evaluation_id, policy_id
 from flows.results import paired, read_verdicts
-from flows.stage_run import StageRun
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, reward_trajectories, weights_of
 from rl.supervised.config import SftConfig
 from synth.parts import SFT_KINDS
@@ -355,7 +354,7 @@ def _curriculum(context: RunContext) -> Curriculum:
 
 def _tasks(context: RunContext) -> list[Task]:
     """The tasks that RL drew from, as it found them."""
-    from flows.task_choice import choose_tasks
+    from flows.inputs import choose_tasks
 
     return choose_tasks(context.lake, context.config, ITERATION, _rl(context).snapshot_before)[0]
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import FlywheelConfig
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
 from flows.operations.budgets import Meter
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 
 Work = Callable[[StageRun], dict[str, Any]]
 

@@ -16,8 +16,8 @@ from statistics import mean
 from typing import Any
 
 from flows.home import Home
+from flows.pipeline import run_flow, sampling_flow
 from flows.plan import policy_id, sampling_id
-from flows.stage_flows import run_flow, sampling_flow
 from warehouse import Lake
 from warehouse.errors import RequestError
 

@@ -1,7 +1,7 @@
-"""An open home, as the stages share it: its configuration, its lake, its engines. Opened once, used by every flow inside.
+"""An open home (`RunContext`) and the stage at work in it (`StageRun`), as every stage is given them.
 
-Engines start when the first stage needs them, or beside the stages before it (`begin_engines`), and stay for the rest: a stage that follows
-loads its weights into them. While a home is open, its context reports what is at work in it (`flows/progress.py`).
+A home is opened once per process and shared by all flows inside. Engines start with the first stage that needs them, or ahead of it
+(`begin_engines`), and stay: the next stage loads its weights into them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,53 +21,204 @@ from flows.config import FlywheelConfig
 from flows.home import Home, exclusive
 from flows.judges import HomeJudges, check_judge
 from flows.lakes import champion_of, policy_of
+from flows.operations.budgets import EARLIER, Meter
 from flows.operations.control import Control
 from flows.operations.requests import RequestListener
 from flows.placement import reserved_cpus
 from flows.plan import policy_id
-from flows.progress import Progress, ProgressWriter
+from flows.progress import Progress, ProgressWriter, StageProgress
 from flows.status_line import show_status
-from synth.parts import CPT_KINDS, SFT_KINDS
-from warehouse import Document, Lake, Policy, Task
-from warehouse.errors import RequestError
+from warehouse import Document, Failure, Lake, Metric, Policy, Record, Run, Task
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
-    from flows.stage_run import StageRun
     from rl.engines.base import PoolFigures
     from rl.ray_runtime import RayRuntime
     from rl.rollouts.config import RolloutConfig
     from rl.rollouts.rollout import Rollouts
 
-
 log = logging.getLogger("flywheel")
+
+FLUSH_SECONDS = 3.0
+"""Maximum delay before a kept record is committed; many records share one commit."""
+SHOW_SECONDS = 5.0
+"""Minimum interval between two progress lines of a stage."""
+SHOWN = ("loss", "reward", "success", "horizon", "turns", "tokens_per_second", "logprob_difference")
+"""The metrics on the progress line; the lake has all of them."""
+
+
+@dataclass(slots=True)
+class StageRun:
+    """A stage at work: stores its records and metrics, tracks its progress, waits while paused, and stops when its budget is spent."""
+
+    lake: Lake
+    run: Run
+    meter: Meter | None = None
+    """Its budget; None: unlimited."""
+    total_steps: int | None = None
+    stopped: str | None = None
+    """Why it stopped early, as a sentence."""
+    step: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    first_step: int = 0
+    began: float = field(default_factory=time.time)
+    control: Control = field(default_factory=Control)
+    _paused_before: float = 0.0
+    """Seconds for which `control` was paused before this run began."""
+    _paused_recorded: float = 0.0
+    _paused_metered: float = 0.0
+    _waiting: list[Record] = field(default_factory=list)
+    _writer: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "lake"))
+    _writing: Future[None] | None = None
+    _settling: float = 0.0
+    _flushed: float = field(default_factory=time.monotonic)
+    _shown: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """The run's id in the lake."""
+        return self.run.id
+
+    @property
+    def lake_seconds(self) -> float:
+        """Seconds spent waiting for the lake."""
+        return self.lake.seconds + self._settling
+
+    @property
+    def paused_seconds(self) -> float:
+        """Seconds for which this stage was paused."""
+        return self.control.paused_seconds - self._paused_before
+
+    def heed(self, control: Control) -> None:
+        """Obey `control` from now on; waits here while it is paused."""
+        self.control, self._paused_before = control, control.paused_seconds
+        self._wait_while_paused()
+
+    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Store the metrics of a step and wait while paused; returns whether the stage has to stop here."""
+        self.record(step, figures)
+        return self.spent()
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        """Store the metrics of a step, and log them from time to time."""
+        run, figures = self.run, {**figures, **self._newly_paused()}
+        self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items())
+        self._show(step, figures)
+        self._move(step)
+        self.figures = dict(figures)
+
+    def keep(self, records: Iterable[Record]) -> None:
+        """Store records within seconds, with others in one commit. `flush` before anything that relies on them."""
+        self._waiting += records
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._begin_commit()
+
+    def store(self, records: Iterable[Record]) -> None:
+        """Commit records at once, in the background. Raises any error of the previous commit."""
+        self._waiting += records
+        self._begin_commit()
+
+    def advance(self, done: int, total: int) -> None:
+        """Report progress of work without metrics of its own, such as an evaluation's trajectories."""
+        self.total_steps = total
+        self._move(done)
+
+    def progress(self) -> StageProgress:
+        """The stage's part of the progress record."""
+        run, resumed = self.run, EARLIER in self.run.figures
+        return StageProgress(
+            run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, resumed, self.figures
+        )
+
+    def spent(self) -> bool:
+        """Whether the budget is spent and the stage has to stop; logged and recorded once. Waits while paused."""
+        self._wait_while_paused()
+        found = self.meter.overspent() if self.meter is not None and self.stopped is None else None
+        if self.meter is not None and found is not None:
+            self.stopped = f"{self.id} stops: {found[1]}"
+            log.warning(self.stopped)
+            if self.meter.ends:
+                self.lake.add([over_budget(self.run, found[0], self.stopped)])
+        return self.stopped is not None
+
+    def flush(self) -> None:
+        """Wait until all records are in the lake."""
+        self._begin_commit()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for the commit in progress. Raises its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            began = time.perf_counter()
+            writing.result()
+            self._settling += time.perf_counter() - began
+
+    def _wait_while_paused(self) -> None:
+        """Paused time does not count against the budget's hours."""
+        if self.control.state.paused_since is not None:
+            log.info("%s is paused%s", self.id, "" if self.step is None else f" after step {self.step}")
+            self.flush()
+            self.control.wait()
+        paused = self.paused_seconds
+        if self.meter is not None:
+            self.meter.leave_out(paused - self._paused_metered)
+        self._paused_metered = paused
+
+    def _newly_paused(self) -> dict[str, float]:
+        paused = self.paused_seconds
+        new, self._paused_recorded = paused - self._paused_recorded, paused
+        return {"paused_seconds": new} if new else {}
+
+    def _begin_commit(self) -> None:
+        self.settle()
+        if self._waiting:
+            self._writing = self._writer.submit(self.lake.add, self._waiting)
+        self._waiting, self._flushed = [], time.monotonic()
+
+    def _move(self, step: int) -> None:
+        if self.step is None:
+            self.first_step, self.began = step, time.time()
+        self.step = step
+
+    def _show(self, step: int, figures: Mapping[str, float]) -> None:
+        if time.monotonic() - self._shown < SHOW_SECONDS and step != self.total_steps:
+            return
+        self._shown = time.monotonic()
+        of = f"/{self.total_steps}" if self.total_steps else ""
+        shown = "  ".join(f"{name} {value:.3g}" for name, value in figures.items() if name in SHOWN)
+        log.info("%s  step %d%s  %s", self.run.id, step, of, shown)
+
+
+def over_budget(run: Run, limit: str, reason: str) -> Failure:
+    """The record of a stage that was stopped or skipped because its iteration's budget was spent."""
+    return Failure(run.stage, f"budget_{limit}", reason, {"run": run.id, "turn": run.wheel_turn})
 
 
 @dataclass(slots=True)
 class RunContext:
-    """What every stage of an open home is given."""
+    """An open home: configuration, lake, engines, judges and user requests."""
 
     home: Home
     config: FlywheelConfig
     lake: Lake
     _rollouts: Rollouts | None = field(default=None)
     turns: int | None = None
-    """How many turns the wheel is to make, where a wheel it is."""
+    """Number of iterations asked for; None outside `flywheel run`."""
     _at_work: StageRun | None = field(default=None)
     _last_figures: PoolFigures | None = field(default=None)
     _ray: RayRuntime | None = field(default=None)
     judges: HomeJudges = field(init=False)
     control: Control = field(default_factory=Control)
-    """What people have asked of this process: to stand still, to run fewer trajectories side by side."""
 
     def __post_init__(self) -> None:
         self.judges = HomeJudges(self.config.evaluation.judge, self.lake)
 
     def verifiers(self, default: str | None = None, listed: Mapping[str, str] | None = None, tasks: Iterable[Task] = ()) -> Verifiers:
-        """Those that judge the home's tasks, as the configuration opens them; the judge among them where `default` or a task asks for it.
+        """The home's verifiers, with the judge if `default` or a task asks for it.
 
         Raises:
-            RequestError: there is no such verifier, no model for the judge, or it is not fit to judge.
+            RequestError: an unknown verifier, no model for the judge, or a judge that fails its calibration.
         """
         evaluation = self.config.evaluation
         if (default or evaluation.verifier) == JUDGE or asks_judge(tasks):
@@ -75,7 +227,7 @@ class RunContext:
         return evaluation.open_verifiers(default, listed)
 
     def calibrate(self) -> None:
-        """Calibrate the judges that the configuration asks for, before any other work. Raises RequestError where one is not fit."""
+        """Calibrate the judges that the configuration uses. Raises RequestError for one that fails."""
         if self.config.asks_judge is None:
             return
         self.verifiers()
@@ -86,25 +238,25 @@ class RunContext:
                 _ = self.judges.of_turns
 
     def watch(self, run: StageRun) -> StageRun:
-        """Report this stage's progress from now on, and have it heed what is asked, before it begins too; returns it."""
+        """Report this stage's progress from now on and have it obey user requests; waits here while paused."""
         self._at_work = run
         run.heed(self.control)
         return run
 
     def restrict(self) -> None:
-        """Have the rollouts admit as many trajectories as was asked; may be called from any thread."""
+        """Apply the requested limit on concurrent trajectories; may be called from any thread."""
         rollouts = self._rollouts
         if rollouts is not None:
-            with suppress(RuntimeError):  # they are closed in this moment
+            with suppress(RuntimeError):  # they are being closed
                 rollouts.admit(self.control.state.admitted)
 
     def work_facts(self) -> dict[str, Any]:
-        """The run at work and its step, where there is one."""
+        """The run at work and its step, if any."""
         run = self._at_work
         return {} if run is None else {"run": run.id, "step": run.step}
 
     def progress(self) -> Progress:
-        """What is at work at this moment."""
+        """The progress record of this moment."""
         stage, rollouts = self._at_work, self._rollouts
         now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None, control=self.control.state)
         if rollouts is None:
@@ -116,16 +268,16 @@ class RunContext:
         )
 
     def begin_engines(self) -> None:
-        """Have the home's engines start with its first policy while a stage that needs none is at work; `rollouts` waits for them.
+        """Start the engines with the home's first policy while an earlier stage works; `rollouts` waits for them.
 
-        Nothing happens before there is a policy, or where the learner may want what engines take: on a GPU, or with `engine.sleep_level`.
+        Does nothing without a first policy, or where the learner may need what engines hold: on a GPU, or with `engine.sleep_level`.
         """
         engine, first = self.config.rollout.engine, policy_id(0, "init")
         if self._rollouts is None and not (engine.gpus or engine.sleep_level) and self.lake.runs("id = ? AND state = 'completed'", [first]):
             try:
                 self.start_ray()
-            except ConnectionError as error:  # the stage that needs them tries again, as after any fault
-                log.warning("engines do not start beside the stages before: %s", error)
+            except ConnectionError as error:  # the stage that needs them retries, as after any fault
+                log.warning("engines could not be started ahead: %s", error)
                 return
             self._begin(self.config.rollout, self.home.policies / first)
 
@@ -142,7 +294,7 @@ class RunContext:
 
     @contextmanager
     def other_rollouts(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Iterator[Rollouts]:
-        """Engines and environments of other settings than the home's, for this block; the home's own make room for them."""
+        """Engines and environments with other settings, for this block; the home's own are stopped first."""
         self.stop_engines()
         try:
             yield self._start(config, policy_path, documents)
@@ -155,20 +307,20 @@ class RunContext:
         return rollouts
 
     def _begin(self, config: RolloutConfig, policy_path: Path) -> Rollouts:
-        from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
+        from rl.rollouts.rollout import Rollouts  # Ray and transformers: only when engines are wanted
 
         self._rollouts = rollouts = Rollouts.begin(config, policy_path)
-        self.restrict()  # after they can be found: a request that comes now is heard here or there
+        self.restrict()  # after the assignment, so that a concurrent request finds them here or there
         self._last_figures = None
         return rollouts
 
     def rest_engines(self) -> None:
-        """Stop sampling while a learner has its turn, and give back what `engine.sleep_level` says, until `rollouts` is called again."""
+        """Pause sampling and free what `engine.sleep_level` says, until `rollouts` is called again."""
         if self._rollouts is not None:
             self._rollouts.pause()
 
     def start_ray(self) -> None:
-        """Start Ray, or connect to it, with room for all that any stage reserves; engines and learners then find it there."""
+        """Start Ray, or connect to it, with room for everything that any stage reserves."""
         if self._ray is None:
             from rl.ray_runtime import RayRuntime
 
@@ -182,34 +334,16 @@ class RunContext:
         return self._rollouts
 
     def folder(self, policy: Policy) -> Path:
-        """Where a policy's weights lie; the lake stores it relative to the home, so that a home can be moved."""
+        """The folder of a policy's weights; the lake stores it relative to the home, so that a home can be moved."""
         return self.home.root / policy.path
 
     def policy(self, policy_id: str) -> Policy:
-        """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
+        """The policy with that id. Raises RequestError, naming those that exist."""
         return policy_of(self.lake, policy_id)
 
     def champion(self, before: int | None = None) -> Policy | None:
-        """The policy that was promoted last, or last before a turn; None where there is none yet."""
+        """The policy that was promoted last, or last before an iteration."""
         return champion_of(self.lake, before)
-
-    def check_examples(self, stage: str, turn: int) -> None:
-        """Check that a turn has examples for CPT or SFT; RL learns from none.
-
-        Raises RequestError where what the stage's `from` names brought none.
-        """
-        settings = self.config.for_turn(turn)
-        needed = {"cpt": (CPT_KINDS, settings.cpt.sources), "sft": (SFT_KINDS, settings.sft.sources)}
-        if stage not in needed:
-            return
-        kinds, sources = needed[stage]
-        sql = "SELECT count(*) AS n FROM examples WHERE wheel_turn = ? AND list_contains(?, kind)"
-        if not self.lake.query(sql, [turn, list(kinds)]).column("n")[0].as_py():
-            raise RequestError(
-                f"{policy_id(turn, stage)} has nothing to train on: {stage}.from names {', '.join(sources)}, and that brought no example "
-                f"(a policy without a success has none of its own): name another source beside it. What was dropped, and why: "
-                f'flywheel sql "SELECT kind, reason, count(*) FROM failures GROUP BY ALL" --home {self.home.root}'
-            )
 
     def stop_engines(self) -> None:
         """Stop engines, environments and Ray; the next stage that needs them starts new ones."""
@@ -221,7 +355,7 @@ class RunContext:
             ray.close()
 
     def close(self) -> None:
-        """Stop engines and environments, close the lake."""
+        """Stop engines, environments and judges, and close the lake."""
         self.stop_engines()
         self.judges.close()
         self.lake.close()
@@ -237,11 +371,11 @@ def is_open(root: Path) -> bool:
 
 @contextmanager
 def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]:
-    """The home at `root`, opened: by the outermost flow for all the flows inside it. One process at a time may hold it.
+    """The home at `root`, opened by the outermost flow for all flows inside it. Only one process at a time may hold it.
 
     Raises:
         RequestError: there is no home.
-        HomeBusy: another process is at work in it, and was for `patience_seconds`.
+        HomeBusy: another process held it for `patience_seconds`.
     """
     root = root.resolve()
     if root in _open:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.variants import Variant
@@ -17,6 +19,16 @@ def open_lake(home: Path) -> Lake:
     """The lake of `home`, read-only. Raises RequestError where there is none."""
     _check(home)
     return Lake(home, read_only=True)
+
+
+@contextmanager
+def reading(home: Path) -> Iterator[Lake | None]:
+    """The lake of `home`, read-only; None if there is none yet."""
+    if not (home / "lake").is_dir():
+        yield None
+        return
+    with Lake(home, read_only=True) as lake:
+        yield lake
 
 
 def open_to_keep(home: Path) -> Lake:

@@ -15,8 +15,8 @@ from typing import cast
 
 from flows.config import FlywheelConfig
 from flows.home import check_place
+from flows.inputs import check_conditions
 from flows.placement import check_placement
-from flows.task_choice import check_choice
 from rl.hardware import FLOAT32, GIB, Architecture, bytes_of
 from rl.policies.config import PolicyConfig
 from synth.teachers.config import TeacherConfig
@@ -62,7 +62,7 @@ def preflight(
         check_teacher(config, turn)
     if not begun:
         _suites_of_pages(config)
-    check_choice(config, home)
+    check_conditions(config)
     if home is not None:
         _room(config, home, stages)
 

@@ -16,9 +16,9 @@ from eval.judges import Judge
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
 from flows.evaluation_config import EvaluationConfig
 from flows.home import Home
+from flows.inputs import bringing_tasks
 from flows.judges import HomeJudges
 from flows.lakes import open_lake
-from flows.task_choice import bringing_tasks
 from synth.teachers.config import TeacherConfig
 from warehouse import Lake, Task
 from warehouse.errors import RequestError

@@ -87,8 +87,8 @@ def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
     """Make the attempts that are missing, also those of a suite that was ended before their tasks came."""
     from flows.context import open_context
+    from flows.pipeline import evaluation_flow, run_flow
     from flows.plan import evaluation_id, reopen
-    from flows.stage_flows import evaluation_flow, run_flow
     from flows.suites.config import is_own
 
     with open_context(home) as context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,19 +31,22 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import completed, has_begun, is_done, missing_policies, next_turn, plan, turns_to_synthesise
+    from flows.inputs import describe_counts
+
+    logging.getLogger("flywheel").info("checking the configuration, and what it names, for %s", place.root)
+    from flows.inputs import check_inputs
+    from flows.lakes import reading
+    from flows.plan import completed_in, has_begun, is_done, missing_policies, plan, turns_to_synthesise
     from flows.preflight import preflight
-    from flows.task_choice import check_suites
-    from flows.training_data import check_training_data, describe_counts
 
     if dry_run:
         place.check_claim(config)
-    done, reads = completed(place), {}
-    if not is_done(done, turns):
-        left = missing_policies(done, config)
-        preflight(config, place.root, has_begun(done), turns_to_synthesise(done, turns), left)
-        check_suites(config, place.root)
-        reads = check_training_data(config, place.root, done, next_turn(done))
+    reads: dict[str, dict[str, int | None]] = {}
+    with reading(place.root) as lake:
+        done = completed_in(lake)
+        if not is_done(done, turns):
+            preflight(config, place.root, has_begun(done), turns_to_synthesise(done, turns), missing_policies(done, config))
+            reads = check_inputs(config, place.root, lake, done)
     if dry_run:
         would_run, would_train_on = plan(done, config, turns), describe_counts(reads)
         if json_:
@@ -52,17 +56,18 @@ def run(
             _print_dry_run(home, would_run, would_train_on)
         return
     place.claim(config)
-    from flows.wheel import turn_the_wheel
+    logging.getLogger("flywheel").info("checked; starting Prefect, and loading torch, TRL and Ray")
+    from flows.pipeline import run_pipeline
+    from flows.success_table import evaluation_rows, print_table, sentences
+    from warehouse import Lake
 
-    table = turn_the_wheel(place, turns)
-    if json_:
-        print_json(table)
-    else:
-        from flows.success_table import print_table, sentences
-        from warehouse import Lake
-
-        with Lake(place.root, read_only=True) as lake:
-            print_table(table, sentences(lake))
+    run_pipeline(place, turns)
+    with Lake(place.root, read_only=True) as lake:
+        rows = evaluation_rows(lake)
+        if json_:
+            print_json(rows)
+        else:
+            print_table(rows, sentences(lake))
 
 
 def _print_dry_run(home: Path, would_run: list[dict[str, str]], would_train_on: dict[str, dict[str, Any]]) -> None:
@@ -97,14 +102,18 @@ def init(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import completed, has_begun, turns_to_synthesise
+    from flows.inputs import check_inputs
+    from flows.lakes import reading
+    from flows.plan import completed_in, has_begun, turns_to_synthesise
     from flows.preflight import preflight
 
-    done = completed(place)
-    if not has_begun(done):  # one of a model that is there is made without questions
-        preflight(config, place.root, synthesis=turns_to_synthesise(done, 1) if config.policy.path is None else (), stages=["init"])
+    with reading(place.root) as lake:
+        done = completed_in(lake)
+        if not has_begun(done):  # a policy from an existing model needs no questions
+            preflight(config, place.root, synthesis=turns_to_synthesise(done, 1) if config.policy.path is None else (), stages=["init"])
+            check_inputs(config, place.root, lake, done, whole=False)
     place.claim(config)
-    from flows.wheel import make_first_policy
+    from flows.pipeline import make_first_policy
 
     policy = make_first_policy(place)
     folder = place.policies / policy
@@ -172,7 +181,7 @@ def synth(
     if synthesis_id(turn, kind.value) not in completed(place):
         check_teacher(config, turn, kind.value)
     place.claim(config)
-    from flows.stage_flows import run_flow, synthesis_flow
+    from flows.pipeline import run_flow, synthesis_flow
 
     try:
         run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
@@ -223,18 +232,20 @@ def train(
     if variant is not None:
         check_variant(stage.value, variant.value)
     from flows.home import Home
-    from flows.plan import completed, has_begun
+    from flows.inputs import check_before, check_inputs
+    from flows.lakes import open_lake
+    from flows.plan import completed_in, has_begun
     from flows.preflight import preflight
 
-    config = Home(home).load()
-    preflight(config, home, begun=has_begun(completed(Home(home))), synthesis=(), stages=[stage.value])
-    from flows.lakes import open_lake
-    from flows.order import check_before
-    from flows.stage_flows import run_flow, training_flow
-
+    config, chosen = Home(home).load(), variant.value if variant else ""
     with open_lake(home) as lake:
-        check_before(lake, config, stage.value, turn, variant.value if variant else "")
-    run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
+        done = completed_in(lake)
+        preflight(config, home, begun=has_begun(done), synthesis=(), stages=[stage.value])
+        check_inputs(config, home, lake, done, whole=False)
+        check_before(lake, config, stage.value, turn, chosen)
+    from flows.pipeline import run_flow, training_flow
+
+    run_flow(home, training_flow, stage=stage.value, turn=turn, variant=chosen)
 
 
 def _as_sampled(temperature: float) -> float:
@@ -268,8 +279,8 @@ def rollout(
         raise RequestError("give either --suite NAME or --tasks SQL.")
     from flows.config import TEACHER, playing_teacher
     from flows.home import Home
+    from flows.inputs import tasks_with
     from flows.lakes import open_lake, policy_of
-    from flows.task_choice import tasks_with
 
     config = Home(home).load()  # what is wrong is said before a server for the flow is started
     condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
@@ -280,7 +291,7 @@ def rollout(
             policy_of(lake, policy)
         tasks_with(lake, condition)
     config.evaluation.open_verifiers()
-    from flows.stage_flows import run_flow, sampling_flow
+    from flows.pipeline import run_flow, sampling_flow
 
     _show(
         run_flow(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_

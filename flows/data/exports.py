@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flows.data.imports import config_of
 from flows.evaluation_config import EvaluationConfig
-from flows.training_data import tools_of
+from flows.inputs import tools_of
 from rl.renderers.registry import dialect_config
 from synth.exporters import ChatOptions, PromptOptions, TextOptions, cpt_dataset, rl_dataset, sft_dataset, tasks_to_write, webshaper_dataset
 from synth.formulas.webshaper import write_rows

@@ -33,11 +33,9 @@ from flows.home import Home, HomeBusy
 from flows.lakes import open_to_keep
 from flows.operations.config import BudgetConfig, EventKind
 from flows.operations.events import Event, notify
+from flows.pipeline import evaluation_flow, open_home, synthesis_flow, wheel_flow
 from flows.plan import completed, next_turn
-from flows.run_stage import open_home
 from flows.runtime import cancel_exit, import_safely, quiet_libraries, start_reaper
-from flows.stage_flows import evaluation_flow, synthesis_flow
-from flows.wheel import wheel_flow
 from warehouse.errors import RequestError
 
 log = logging.getLogger("flywheel")

@@ -19,10 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.evaluation_config import AsyncEvaluationConfig
-from flows.stage_run import StageRun
-from flows.task_choice import bringing_tasks
+from flows.inputs import bringing_tasks
 from rl.learner.batches import token_versions
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import RolloutRequest

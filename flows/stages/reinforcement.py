@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
+from flows.inputs import choose_tasks
 from flows.plan import WHEEL_ROLLOUTS, policy_id
-from flows.stage_run import StageRun
 from flows.stages.async_evaluation import AsyncEvaluation
 from flows.stages.training import finish
-from flows.task_choice import choose_tasks
 from flows.variants import horizons
 from rl.curriculum import Curriculum
 from rl.engines.base import WeightProbe

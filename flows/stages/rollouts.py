@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.config import playing_teacher
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
+from flows.inputs import tasks_with
 from flows.plan import suite_label
 from flows.results import forget, paired, read_verdicts
-from flows.stage_run import StageRun
-from flows.task_choice import tasks_with
 from rl.engines.base import PoolFigures
 from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer
 
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
+from flows.inputs import check_examples
 from flows.plan import policy_id
-from flows.stage_run import StageRun
 from rl.policies.policy import create_policy
 from rl.renderers.base import Truncation
 from rl.renderers.examples import EncodedExample, encode_examples
@@ -56,14 +56,14 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
     """Agentic continual pre-training on documents, plans, reasoning and decision records of this turn."""
     config = context.config.for_turn(turn).cpt
-    context.check_examples("cpt", turn)
+    check_examples(context.lake, context.config, "cpt", turn)
     return supervise(context, run, turn, parent, context.lake.examples(CPT_KINDS, turn=turn), config)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
     config = context.config.for_turn(turn).sft
-    context.check_examples("sft", turn)
+    check_examples(context.lake, context.config, "sft", turn)
     return supervise(context, run, turn, parent, context.lake.examples(SFT_KINDS, turn=turn), config, variant)
 
 

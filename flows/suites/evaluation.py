@@ -12,11 +12,10 @@ from typing import Any
 from prefect import flow
 
 from eval.suites.tasks import SUITE
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.data.imports import PLACE
+from flows.pipeline import open_home, run_stage
 from flows.plan import evaluation_id
-from flows.run_stage import open_home, run_stage
-from flows.stage_run import StageRun
 from flows.suites.config import SuiteConfig, limits_of
 from flows.suites.results import check_same, policies_on
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
+from flows.inputs import bringing_tasks
 from flows.stages.synthesis.questions import explain_shortfall
 from flows.stages.synthesis.sources import on_side
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
-from flows.task_choice import bringing_tasks
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from flows.context import open_context
+from flows.pipeline import run_attempt
 from flows.plan import SynthesisKind, synthesis_id
-from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 
 

@@ -31,7 +31,7 @@ from prefect.workers.process import ProcessWorker
 from flows.config import load_config
 from flows.context import open_context
 from flows.home import Home
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from flows.stages.training import initialise
 from warehouse import Lake

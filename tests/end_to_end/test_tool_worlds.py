@@ -15,7 +15,7 @@ from eval.sandbox.sandbox import isolation
 from flows.config import load_config
 from flows.context import RunContext, open_context
 from flows.home import Home
-from flows.run_stage import Work, run_attempt
+from flows.pipeline import Work, run_attempt
 from flows.stages.reinforcement import reinforce
 from flows.stages.synthesis.stage import synthesise
 from flows.stages.training import finetune, initialise

@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 
 from flows.context import open_context
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.async_evaluation import STAGE as BESIDE
 from flows.stages.reinforcement import reinforce
 from rl.engines.base import PoolFigures, WeightProbe

@@ -16,14 +16,13 @@ from typing import Any, cast
 import pytest
 
 from flows.config import load_config
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending
 from flows.operations.config import BudgetConfig
+from flows.pipeline import run_attempt
 from flows.report.data import read_report_data
 from flows.report.plots import reinforcement_plots
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
 from flows.stages.async_evaluation import STAGE, AsyncEvaluation, draw, figures_of
 from flows.stages.reinforcement import reinforce
 from flows.top.state import Watcher

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.stage_run import StageRun
+from flows.context import StageRun
 from flows.stages.synthesis.batches import Batch, Made, dropped_by, sizes, work_off
 from warehouse import Failure, Lake, Run, Task
 from warehouse.errors import RequestError, WorkFailed

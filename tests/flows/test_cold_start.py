@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 from eval.suites.tasks import enter_suite
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.reinforcement import pass_rates
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.sources import read_sources

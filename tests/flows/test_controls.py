@@ -29,10 +29,9 @@ from benchmarks.controls import (
     shuffled_outcome,
 )
 from flows.config import load_config
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
 from flows.variants import horizons

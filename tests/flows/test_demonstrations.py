@@ -14,8 +14,8 @@ from flows.cli import app
 from flows.config import load_config
 from flows.data.imports import import_file
 from flows.home import Home
+from flows.inputs import training_counts
 from flows.reverification import reverify_home
-from flows.training_data import check_training_data
 from tests.flows.test_cold_start import OURS, SMALL, cold_started, home_of
 from warehouse import Example, Lake, Metric, Outcome, Part, PartKind, Policy, RequestError, Run, Task
 
@@ -57,7 +57,7 @@ def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> Non
     told = CliRunner().invoke(app, ["import", "openai", str(tmp_path / "rows.jsonl"), "--home", str(tmp_path / "home")])
     assert "10 trajectories, 10 of them new (6 demonstrations: no reward in the file" in told.output
     with home_of(tmp_path / "home", 'sft.from=["imported"]', "sft.imported.per_task=20") as context:
-        counted = check_training_data(context.config, tmp_path / "home", set(), 1)
+        counted = training_counts(context.config, tmp_path / "home", context.lake, set(), 1)
         assert len(cold_started(context)) == 7, "six demonstrations and the success"
     assert counted["sft"] == {"imported": 7}
 

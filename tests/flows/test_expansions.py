@@ -13,7 +13,7 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.expander import SYSTEM
 from synth.questions.difficulty import DIRECT

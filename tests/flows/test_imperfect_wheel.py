@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
 from flows.stages.synthesis.sources import Material

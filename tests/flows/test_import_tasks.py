@@ -20,7 +20,7 @@ from flows.data.decontamination import decontaminate_home
 from flows.data.imports import import_file
 from flows.data.task_imports import TaskImport, import_documents, import_tasks
 from flows.home import Home
-from flows.task_choice import check_choice, choose_tasks
+from flows.inputs import choose_tasks
 from rl.retrieval.search import SearchIndex
 from warehouse import DocumentSplit, Lake, Task
 from warehouse.errors import RequestError
@@ -264,7 +264,6 @@ def test_the_example_of_the_page_brings_in_what_its_run_draws_from(tmp_path: Pat
             assert imported.exit_code == 0, imported.output
     Path("own.toml").write_text(profile)
     config = load_config("own.toml")
-    check_choice(config, Path("runs/own"))
     with Lake(Path("runs/own")) as lake:
         tasks, _ = choose_tasks(lake, config, 1)
         assert Counter(task.environment for task in tasks) == {"python": 100, "search": 2}

@@ -15,7 +15,7 @@ from flows.context import open_context
 from flows.data.imports import import_file
 from flows.data.task_imports import TaskImport, import_tasks
 from flows.home import Home
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Policy, Task
 from warehouse.errors import RequestError

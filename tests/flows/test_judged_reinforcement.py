@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from flows.context import open_context
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.reinforcement import reinforce
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
-from flows.order import check_before, parent_id
+from flows.inputs import check_before
+from flows.plan import parent_id
 from flows.variants import Variant
 from warehouse import Example, Lake, Policy, Run, Task
 from warehouse.errors import RequestError

@@ -20,10 +20,9 @@ from benchmarks.evidence_tables import own_rise, own_seeds, own_verdict
 from benchmarks.homes import place
 from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from flows.stages.training import finetune, pretrain
 from synth.demonstrations.oracle import solution_of

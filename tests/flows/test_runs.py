@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.context import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.reinforcement import LakeStore
 from warehouse import Lake, Metric, Task
 from warehouse.errors import RequestError

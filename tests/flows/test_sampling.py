@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from flows.config import FlywheelConfig
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.home import Home
-from flows.stage_run import StageRun
 from flows.stages.rollouts import SamplingPlan, sample, wanted_of_policy
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy

@@ -15,9 +15,9 @@ from flows.config import load_config
 from flows.context import RunContext
 from flows.graphs import facts_around
 from flows.home import Home
+from flows.pipeline import run_attempt
 from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, survival
-from flows.run_stage import run_attempt
 from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.passages import readable

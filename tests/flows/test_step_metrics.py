@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from flows.context import open_context
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.reinforcement import reinforce
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts

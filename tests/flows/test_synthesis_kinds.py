@@ -14,8 +14,8 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
+from flows.pipeline import run_attempt
 from flows.plan import SynthesisKind
-from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError

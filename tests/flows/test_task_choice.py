@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import load_config
+from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext
 from flows.home import Home
-from flows.run_stage import run_attempt
+from flows.inputs import check_conditions, check_inputs, choose_tasks
+from flows.lakes import reading
+from flows.pipeline import run_attempt
+from flows.plan import completed_in
 from flows.stages.synthesis.stage import synthesise
-from flows.task_choice import check_choice, choose_tasks
 from rl.curriculum import CurriculumConfig, Pool, admitted, check_tasks, sample_tasks
 from warehouse import Lake, Run, Task
 from warehouse.errors import RequestError
@@ -34,6 +36,12 @@ def home_of(root: Path, *tasks: Task) -> Path:
     with Lake(root) as lake:
         lake.add(tasks)
     return root
+
+
+def check_choice(config: FlywheelConfig, home: Path) -> None:
+    check_conditions(config)
+    with reading(home) as lake:
+        check_inputs(config, home, lake, completed_in(lake), whole=False)
 
 
 def chosen(root: Path, *settings: str) -> list[str]:
@@ -96,7 +104,6 @@ def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -
     for config in (load_config(SMALL), load_config(SMALL, ['wheel.stages=["cpt"]', "synth.webshaper.counts={}"])):
         check_choice(config, home)
         check_choice(config, tmp_path / "none")
-        check_choice(config)
     for place in (home, tmp_path / "none"):
         with pytest.raises(RequestError, match="has no task that meets"):
             check_choice(load_config(SMALL, ALONE), place)
@@ -109,7 +116,7 @@ def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -
 def test_the_form_of_a_condition_is_told_where_there_is_no_lake() -> None:
     for setting in ("rl.tasks=split = ", "later.rl.tasks=)"):
         with pytest.raises(RequestError, match=r"rl.tasks = .* is no condition"):
-            check_choice(load_config(SMALL, [setting]))
+            check_conditions(load_config(SMALL, [setting]))
 
 
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
-from flows.stage_run import StageRun
 from flows.stages.rollouts import SamplingPlan, sample_teacher, wanted_of_teacher
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.teachers.misbehaving_server import MisbehavingServer

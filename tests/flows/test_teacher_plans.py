@@ -9,7 +9,7 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
-from flows.run_stage import run_attempt
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.writing_models import first_order_model

@@ -16,9 +16,9 @@ from flows.cli import app
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
+from flows.pipeline import run_attempt
 from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, worlds_kept
-from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from tests.flows.test_expansions import teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL

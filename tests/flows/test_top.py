@@ -21,9 +21,9 @@ import pytest
 from rich.console import Console
 
 from flows.config import FlywheelConfig
+from flows.context import StageRun
 from flows.home import Home
 from flows.progress import Progress, ProgressWriter, StageProgress, read_progress
-from flows.stage_run import StageRun
 from flows.status_line import StatusLine
 from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words

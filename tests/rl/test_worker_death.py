@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from flows.cli.faults import exit_status
-from flows.operations.attempts import is_fault
+from flows.pipeline import is_fault
 from rl.worker_death import WITHOUT_A_WORD, WorkerDied, own_process_died, worker_died
 
 WHAT = "the worker of the environment 'search'"

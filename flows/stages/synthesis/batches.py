@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
 from flows.data.decontamination import by_suite
 from flows.plan import WHEEL_ROLLOUTS
-from flows.stage_run import StageRun
 from flows.stages.synthesis.sources import Material
 from synth.config import SynthConfig
 from synth.parts import offer

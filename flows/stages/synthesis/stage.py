@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from flows.context import RunContext
+from flows.context import RunContext, StageRun
+from flows.inputs import check_examples, choose_tasks
 from flows.plan import SynthesisKind
-from flows.stage_run import StageRun
 from flows.stages.synthesis.actions import FirstOrder, foreign_decisions, own_decisions
 from flows.stages.synthesis.batches import EARLIER, IMPORTED, Batch, Guard, Work, begin, dropped_by, work_off
 from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
 from flows.stages.synthesis.questions import DerivedQuestions, DirectAttempts, SeedQuestions, questions, suites
 from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.tool_worlds import tool_worlds
-from flows.task_choice import choose_tasks
 from synth.corpora import seed_questions
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers import teacher as asked_teacher
@@ -99,7 +98,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     if not run.stopped:
         _check_tasks(context, run, turn, kind, [split for split in splits if not counts[f"tasks.{split}"]])
         for stage in context.config.wheel.stages if kind == "all" else ():
-            context.check_examples(stage, turn)
+            check_examples(context.lake, context.config, stage, turn)
     return {**counts, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
 
 

@@ -10,8 +10,8 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from flows.home import HomeBusy
-from flows.operations.attempts import is_fault
 from flows.operations.budgets import BudgetSpent
+from flows.pipeline import is_fault
 from rl.engines.base import EngineDead, EngineFault
 from rl.env_pool.circuit_breaker import CircuitOpen
 from rl.worker_death import WorkerDied

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from flows.context import StageRun
 from flows.operations.budgets import GIB, BudgetSpent, Meter, Spending, overspent, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
+from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import Batch, work_off
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
 

@@ -18,15 +18,14 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
-from flows.context import RunContext, open_context
+from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending, spending
 from flows.operations.config import BudgetConfig
 from flows.operations.control import Control, ControlState, Order
 from flows.operations.requests import MOST_BYTES, ControlRequest, RequestListener, ask
+from flows.pipeline import run_attempt
 from flows.progress import Progress, ProgressWriter, read_progress
-from flows.run_stage import run_attempt
-from flows.stage_run import StageRun
 from flows.top.state import Watcher
 from flows.top.view import frame
 from tests.flows.wheel_records import START

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.operations.attempts import is_fault
+from flows.pipeline import is_fault
 from rl.ray_runtime import RayConfig, RayRuntime, _start_fault
 
 
