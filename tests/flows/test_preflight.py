@@ -163,7 +163,7 @@ def test_what_synthesis_has_made_is_not_to_be_made(tmp_path: Path) -> None:
 
 def test_a_run_reads_once_what_its_home_has_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Mock(return_value=set())
-    monkeypatch.setattr("flows.plan.completed", reads)
+    monkeypatch.setattr("flows.plan.completed_in", reads)
     result = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--dry-run"])
     assert (result.exit_code, reads.call_count) == (0, 1)
 
