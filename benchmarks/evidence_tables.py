@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.claims import MARGIN, verdict
 from benchmarks.tables import points, rate, table
 from eval.statistics import PairedTest, sign_test, wilson
-from flows.gains import signed
 from flows.report.yields import counted_words
+from flows.results import signed
 
 Record = dict[str, Any]
 """The content of a file of results."""

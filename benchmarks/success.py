@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from flows.success_table import evaluation_rows, stage_name
+from flows.results import evaluation_rows, stage_name
 from warehouse import Lake
 
 Key = tuple[str, int, str]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from eval.statistics import wilson
-from flows.gains import signed
-from flows.results import probability
+from flows.results import probability, signed
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

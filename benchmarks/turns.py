@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from flows.success_table import evaluation_rows, stage_name
+from flows.results import evaluation_rows, stage_name
 from warehouse import Lake
 
 Turns = dict[int, dict[int, tuple[float, int]]]

@@ -22,11 +22,9 @@ from flows.home import Home, exclusive
 from flows.judges import HomeJudges, check_judge
 from flows.lakes import champion_of, policy_of
 from flows.operations.budgets import EARLIER, Meter
-from flows.operations.control import Control
-from flows.operations.requests import RequestListener
+from flows.operations.control import Control, Progress, ProgressWriter, RequestListener, StageProgress
 from flows.placement import reserved_cpus
 from flows.plan import policy_id
-from flows.progress import Progress, ProgressWriter, StageProgress
 from flows.status_line import show_status
 from warehouse import Document, Failure, Lake, Metric, Policy, Record, Run, Task
 from warehouse.storage import LOCAL

@@ -8,6 +8,9 @@ from typing import Any
 
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.sources import on_side, read_sources
+from rl.terminal import in_line, say
+from synth.formulas.drawing import formula_tree, tree_lines
+from synth.formulas.triples import TARGET, constant
 from synth.graph.knowledge_graph import MOST_FACTS, KnowledgeGraph, Topology, describe
 from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of
 from synth.questions.paths import Reach, reach
@@ -15,6 +18,8 @@ from warehouse import Lake
 from warehouse.errors import RequestError
 
 TRAINING, SUITES = "training", "suites"
+SHOWN_FACTS = 40
+"""Facts of one entity that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +105,48 @@ def _asked(lake: Lake) -> dict[str, frozenset[str]]:
         if task.formula:
             found[TRAINING if task.is_trained_on else SUITES] |= entities_of(task)
     return {who: frozenset(entities) for who, entities in found.items()}
+
+
+def draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
+    """Draw the facts of an entity as a tree."""
+
+    def node(name: str) -> str:
+        return TARGET if name == entity else constant(name)
+
+    tree = formula_tree([(node(subject), relation, node(value)) for subject, relation, value in facts[:SHOWN_FACTS]])
+    if len(tree):
+        tree.nodes[0]["text"] = entity
+    say("\n".join(tree_lines(tree)))
+    if len(facts) > SHOWN_FACTS:
+        say(f"and {len(facts) - SHOWN_FACTS:,} facts more")
+
+
+def print_figures(figures: GraphFigures) -> None:
+    """Print one graph's figures."""
+
+    shape = figures.topology
+    degrees = ", ".join(f"{percent} % have {value:,} or fewer" for percent, value in shape.degrees.items())
+    several = f"{len(shape.components):,}; the largest holds {shape.largest_share:.1%} of the entities"
+    lines = [
+        ("entities", f"{shape.entities:,}"),
+        ("facts", f"{shape.facts:,} of {len(shape.relations)} relations; a document states {_share(shape.stated, shape.facts)}"),
+        ("components", several),
+        ("degrees", f"{shape.mean_degree:.1f} facts an entity in the mean; {degrees}"),
+        ("dead ends", f"{_share(shape.dead_ends, shape.entities)} of the entities: no fact is about them"),
+        *(("relation", f"{in_line(name)[:60]:40} {count:>10,} facts") for name, count in shape.relations[:10]),
+        *(("hub", f"{in_line(hub.entity)[:60]:40} {hub.degree:>10,} facts, {hub.about:,} about it") for hub in shape.hubs),
+    ]
+    for who, one in figures.reach.items():
+        used = f"{_share(one.facts, shape.facts)} of the facts, {_share(one.entities, shape.entities)} of the entities"
+        lines.append((who, f"questions may use {used}"))
+        ends = ", ".join(f"{hops} {_share(count, shape.entities)}" for hops, count in enumerate(one.answers, start=1))
+        lines.append(("", f"by their hops they can end at, at the most: {ends}"))
+        if who in figures.asked:
+            lines.append(("", f"the home's are about {_share(figures.asked[who], shape.entities)} of the entities"))
+    say(f"\n{figures.name}")
+    for name, text in lines:
+        say(f"  {name:11} {text}")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"

@@ -83,7 +83,7 @@ class Home:
 
     @property
     def requests(self) -> Path:
-        """What is asked of the process at work (`flows/operations/requests.py`)."""
+        """What is asked of the process at work (`flows/operations/control.py`)."""
         return self.root / "requests"
 
     @property

@@ -1,12 +1,21 @@
-"""What trajectories came to by the latest verdicts: how often a policy solved each task, and two policies compared on the same tasks."""
+"""What policies achieved: verdicts, gains over earlier policies, and the table of success that a run ends with.
+
+Against the stage before alone, a stage that repairs what another broke looks like a gain. So the headline compares the last policy with the
+best earlier one, and names every stage that did harm. The best earlier policy is chosen by the success that it is compared by, which
+favours it a little: what is called better is better all the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rich.table import Table
 
 from eval.statistics import PairedTest, SignFlips, paired_test
+from flows.lakes import champion_of
+from flows.plan import policy_id
+from flows.screen import Screen
 from warehouse import Failure, Lake, Outcome, Score, Trajectory
 
 Solved = Mapping[Any, float]
@@ -52,3 +61,281 @@ def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
 def probability(p_value: float) -> str:
     """A p-value as it stands in a sentence."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+
+
+STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold start", "rl": "reinforcement learning"}
+"""What each stage is called in sentences."""
+SIGNIFICANT = 0.05
+"""Up to this p-value a difference is one."""
+HARD_SPACE = "\N{NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A policy on a suite: its place in the wheel, its success with the 95 % interval, and how often it solved each task."""
+
+    policy: str
+    turn: int
+    stage: str
+    suite: str
+    success: float
+    low: float
+    high: float
+    attempts: int
+    solved: Solved
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Success in points less that of an earlier policy, with the paired test on the tasks that both were judged on.
+
+    Where there is no such task `test` is None, and the points are the difference of the two figures.
+    """
+
+    earlier: Judged
+    points: float
+    test: PairedTest | SignFlips | None
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "open"]:
+        """Whether the difference is one, and which way."""
+        if self.test is None or self.test.p_value > SIGNIFICANT:
+            return "open"
+        return "better" if self.points > 0 else "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A policy with its gain over the stage before, and over the best policy before; None where there is none."""
+
+    judged: Judged
+    stage: Gain | None
+    best: Gain | None
+
+    @property
+    def harmful(self) -> bool:
+        """Whether the stage that made this policy left it worse than it found it."""
+        return self.stage is not None and self.stage.verdict == "worse"
+
+
+def standings(judged: Sequence[Judged]) -> list[Standing]:
+    """Those of one suite, in the order of the wheel. Of earlier policies that are equally good the first is the best."""
+    found: list[Standing] = []
+    for place, one in enumerate(judged):
+        earlier = judged[:place]
+        best = max(earlier, key=lambda each: each.success, default=None)
+        found.append(Standing(one, gain(earlier[-1], one) if earlier else None, gain(best, one) if best else None))
+    return found
+
+
+def gain(earlier: Judged, later: Judged) -> Gain:
+    """What the later one gained over the earlier one."""
+    test = paired(earlier.solved, later.solved)
+    return Gain(earlier, 100 * (later.success - earlier.success if test is None else test.difference), test)
+
+
+def headline(wheel: Sequence[Standing]) -> str:
+    """The last policy's success, and whether it is better than the best of those before it."""
+    if not wheel:
+        return "Nothing has been evaluated yet"
+    last, best = wheel[-1].judged, wheel[-1].best
+    solved = f"{percent(last.success)} of unseen tasks solved"
+    if best is None:
+        return f"{solved} after {STAGE_NAMES.get(last.stage, last.stage)}"
+    if best.test is None:
+        return f"{solved}, and {percent(best.earlier.success)} of others by an earlier policy"
+    points = f"{abs(best.points):.1f}{HARD_SPACE}points"
+    match best.verdict:
+        case "better":
+            return f"{solved}, {points} more than by any policy before"
+        case "worse":
+            return f"{solved}, {points} less than by an earlier policy"
+    return f"{solved}; no gain over {best.earlier.policy}, the best policy before it, is shown"
+
+
+def comparison(wheel: Sequence[Standing]) -> str:
+    """The last policy against the best of those before it, with its figures; empty where there is none."""
+    best = wheel[-1].best if wheel else None
+    if best is None:
+        return ""
+    earlier = best.earlier
+    solved = f"{percent(earlier.success)} ({percent(earlier.low)} to {percent(earlier.high)})"
+    last = place_of(wheel[-1].judged)
+    return f"Before {last} the best policy was that of {place_of(earlier)}, which solved {solved}: {in_words(best)}."
+
+
+def harm(wheel: Sequence[Standing]) -> list[str]:
+    """A sentence for each stage that left its policy worse than the stage before."""
+    return [
+        f"{_capital(place_of(each.judged))} did harm: {in_words(each.stage)} against {place_of(each.stage.earlier)}."
+        for each in wheel
+        if each.harmful and each.stage is not None
+    ]
+
+
+def place_of(judged: Judged) -> str:
+    """The stage and its turn, as they stand in a sentence."""
+    return f"{STAGE_NAMES.get(judged.stage, judged.stage)} of turn{HARD_SPACE}{judged.turn}"
+
+
+def in_words(gain: Gain) -> str:
+    """The points, and the test behind them."""
+    points = f"{signed(gain.points)}{HARD_SPACE}points"
+    if gain.test is None:
+        return f"{points}, on other tasks"
+    chance, name = (text.replace(" ", HARD_SPACE) for text in (probability(gain.test.p_value), gain.test.name))
+    return f"{points} ({chance}, {name} on {gain.test.tasks:,} common tasks)"
+
+
+def signed(points: float) -> str:
+    """A difference with its sign, which is never a hyphen."""
+    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal, or a dash."""
+    return "–" if share is None else f"{100 * share:.1f}{HARD_SPACE}%"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+Rows = list[dict[str, Any]]
+STAGES = ("init", "cpt", "sft", "rl")
+"""Stages of a turn of the wheel, in their order."""
+
+
+def evaluation_rows(lake: Lake) -> Rows:
+    """The rows of the view `evaluations`, in the order of the wheel.
+
+    A row over all hops also has `change`, success less that of the policy's parent on the tasks that both were judged on, and
+    `p_value` of the paired test (`eval.statistics.paired_test`); both are None where the parent was not evaluated on the suite.
+    `best_earlier`, `best_change` and `best_p_value` say the same of the best policy that the wheel had made before.
+    """
+    rows = _rows(lake)
+    verdicts = read_verdicts(lake)
+    parents = {policy.id: policy.parent for policy in lake.policies()}
+    own = [one for row in rows if (one := _judged(row, verdicts)) is not None and _is_own(one)]
+    for row in (row for row in rows if row["hops"] is None):
+        before = verdicts.get((parents.get(row["policy"]) or "", row["suite"]), {})
+        test = paired(before, verdicts.get((row["policy"], row["suite"]), {}))
+        best = _over_best(_judged(row, verdicts), [each for each in own if each.suite == row["suite"]])
+        row |= {"change": test.difference if test else None, "p_value": test.p_value if test else None}
+        row |= {"best_earlier": best.earlier.policy if best else None, "best_change": best.points / 100 if best else None}
+        row |= {"best_p_value": best.test.p_value if best and best.test else None}
+    return rows
+
+
+def sentences(lake: Lake) -> list[str]:
+    """The headline of the wheel on its main suite, which is the one with the most attempts, and what stands behind it."""
+    verdicts = read_verdicts(lake)
+    own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
+    attempts: dict[str, int] = {}
+    for one in own:
+        attempts[one.suite] = attempts.get(one.suite, 0) + one.attempts
+    if not attempts:
+        return _gate(lake)
+    suite = min(attempts, key=lambda name: (-attempts[name], name))
+    wheel = standings([one for one in own if one.suite == suite])
+    return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake)]
+
+
+def _gate(lake: Lake) -> list[str]:
+    """What the last gate decided, which policy is the champion and where it lies; and stages that left the weights as they were."""
+    gates = sorted(lake.runs("stage = 'gate' AND state = 'completed'"), key=lambda run: run.wheel_turn)
+    if not gates:
+        return []
+    policies = {policy.id: policy for policy in lake.policies()}
+    champion = champion_of(lake)
+    kept = f"the champion is {champion.id}, in {lake.place.home / champion.path}" if champion else "there is no champion yet"
+    told = [f"Gate: {gates[-1].figures['reason']}; {kept}."]
+    for policy in policies.values():
+        parent = policies.get(policy.parent or "")
+        if policy.wheel_turn == gates[-1].wheel_turn and parent is not None and parent.weights_digest == policy.weights_digest:
+            told.append(
+                f"{policy.id} has the weights of {parent.id}: it learned nothing. Rewards that are equal in every group give no gradient; "
+                f"see the metrics zero_variance, format and reward, begin with demonstrations (SFT), or take a larger model."
+            )
+    return told
+
+
+def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
+    """Success after each stage: one line a policy and suite, one column for all tasks and for each number of hops; then what is said."""
+    title = "success on held-out tasks, % (95 % interval); changes on the same tasks (paired test)"
+    table = Table(title=title, title_justify="left")
+    hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
+    columns = ("suite", "turn", "after", "tasks", "invalid", "success", "against the stage before", "against the best before")
+    for name in (*columns, *(f"{h} hop{'s' if h > 1 else ''}" for h in hops)):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("suite", "after") else "right")
+    for overall in (row for row in rows if row["hops"] is None):
+        parts = {row["hops"]: row for row in rows if row["policy"] == overall["policy"] and row["suite"] == overall["suite"]}
+        table.add_row(
+            overall["suite"],
+            str(overall["turn"]),
+            stage_name(overall),
+            str(overall["tasks"]),
+            str(overall["invalid"]),
+            _rate(overall, interval=True),
+            _change(overall["change"], overall["p_value"]),
+            _change(overall["best_change"], overall["best_p_value"], overall["best_earlier"]),
+            *(_rate(parts[h]) if h in parts else "" for h in hops),
+        )
+    console = Screen(width=max(190, Screen().width))
+    console.print(table)
+    for sentence in said:
+        console.print(sentence.replace(HARD_SPACE, " "), markup=False, highlight=False)
+
+
+def stage_name(row: Mapping[str, Any]) -> str:
+    """The stage, with the variant that stands in the policy's id."""
+    return str(row["policy"]).split("-", 1)[-1]
+
+
+def _rows(lake: Lake) -> Rows:
+    return lake.query(
+        """
+        SELECT turn, stage, policy, suite, hops, tasks, trajectories, invalid, success, low, high FROM evaluations
+        ORDER BY suite <> 'held_out', suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, hops NULLS FIRST
+        """
+    ).to_pylist()
+
+
+def _judged(row: Mapping[str, Any], verdicts: Mapping[tuple[str, str], Solved]) -> Judged | None:
+    """The row over all hops of a policy that has a verdict."""
+    if row["hops"] is not None or row["success"] is None or row["stage"] not in STAGES:
+        return None
+    solved = verdicts.get((row["policy"], row["suite"]), {})
+    figures = (row["success"], row["low"], row["high"], row["trajectories"] - row["invalid"])
+    return Judged(row["policy"], row["turn"], row["stage"], row["suite"], *figures, solved)
+
+
+def _is_own(one: Judged) -> bool:
+    """Whether the wheel made it, and not a comparison."""
+    return one.policy == policy_id(one.turn, one.stage)
+
+
+def _over_best(one: Judged | None, own: Sequence[Judged]) -> Gain | None:
+    """Its gain over the best of the wheel's `own` that were made before it."""
+    if one is None:
+        return None
+    earlier = [each for each in own if _place(each) < _place(one)]
+    return gain(max(earlier, key=lambda each: each.success), one) if earlier else None
+
+
+def _place(one: Judged) -> tuple[int, int]:
+    return one.turn, STAGES.index(one.stage)
+
+
+def _change(change: float | None, p_value: float | None, against: str | None = None) -> str:
+    if change is None:
+        return ""
+    tested = "" if p_value is None else f" ({probability(p_value)})"
+    return f"{signed(100 * change)}{tested}{f' {against}' if against else ''}"
+
+
+def _rate(row: Mapping[str, Any], interval: bool = False) -> str:
+    if row["success"] is None:
+        return "–"
+    around = f" ({100 * row['low']:.1f}–{100 * row['high']:.1f})" if interval else ""
+    return f"{100 * row['success']:.1f}{around}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from rl.terminal import in_line
 
 if TYPE_CHECKING:
-    from flows.progress import StageProgress
+    from flows.operations.control import StageProgress
 
 WIDTH = 30
 _CLEAR = "\r\x1b[2K"
@@ -53,7 +53,7 @@ def show_status(stage: StageProgress | None) -> None:
 
 def line(stage: StageProgress, now: float) -> str:
     """A bar, the stage, and how far it is."""
-    from flows.progress import position  # Pydantic: not before a stage is at work
+    from flows.operations.control import position  # Pydantic: not before a stage is at work
 
     return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")
 

@@ -20,8 +20,7 @@ from transformers import AutoTokenizer
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import VERIFIERS
 from flows.config import load_config
-from flows.data.imports import FORMATS, import_file
-from flows.data.task_imports import TaskImport, import_tasks
+from flows.data.imports import FORMATS, TaskImport, import_file, import_tasks
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
 from rl.env_pool.worker import EnvironmentWorker
@@ -295,7 +294,7 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
         "rl/env_pool/pool.py", "rl/envs/base.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
-        "flows/data/task_imports.py",
+        "flows/data/imports.py",
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
         "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"

@@ -1,7 +1,7 @@
 """`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong; 130: interrupted.
 
-Each family of commands is a module. Heavy imports stay inside the commands: `--help` must answer at once. A wrong request is one
-sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
+Each family of commands is a module. Heavy imports stay inside the commands, so that `--help` answers at once. A wrong request is reported
+in one sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
 """
 
 from __future__ import annotations
@@ -9,25 +9,63 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, starter, verification
-from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
-from flows.cli.sentences import Commands
+from flows.cli import control, data, evaluation, inspection, lake, planning, stages
 from flows.runtime import import_safely, quiet_libraries
 from flows.status_line import StatusLine
-from rl.terminal import visible
+from rl.terminal import in_line, say, visible
 from warehouse.account import ensure_home
 from warehouse.errors import RequestError
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as in shells."""
+LONGEST = 1600
+"""Characters of an error message; the foreign text in it may be longer."""
+_CLOSED = ("read-only", "readonly", "permission denied", "not a directory", "unable to open database file", "cannot open file")
+"""What DuckDB and SQLite say when they may not write."""
+_DAMAGED = ("parquet", "database disk image is malformed", "file is not a database", "catalog.sqlite", "don't know what type", "tprotocol")
+"""What they say when a file of the lake is damaged."""
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Typer's error for unreadable arguments; newer versions have it in another module."""
+
+
+class Commands(TyperGroup):
+    """A command group whose usage errors are a RequestError in one sentence, instead of a usage page."""
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        with _in_one_sentence():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_one_sentence():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        message = error.format_message()
+        if error.ctx is None or "\n\n" in message:  # the help page of a group that was called without a command
+            raise
+        sentence = " ".join(message.removesuffix(".").replace("Value error, ", "").split())
+        raise RequestError(f"{sentence}; see `{error.ctx.command_path} --help`.") from error
+
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
     "init": stages.init,
-    "new": starter.new,
+    "new": planning.new,
     "plan": planning.plan,
     "synth": stages.synth,
     "train": stages.train,
@@ -36,11 +74,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pause": control.pause,
     "resume": control.resume,
     "limit": control.limit,
-    "serve": schedules.serve,
-    "deploy": schedules.deploy,
+    "serve": control.serve,
+    "deploy": control.deploy,
     "sql": inspection.sql,
     "show": inspection.show,
-    "graph": graphs.graph,
+    "graph": inspection.graph,
     "traces": inspection.traces,
     "report": inspection.report,
     "top": inspection.top,
@@ -48,9 +86,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "model": data.model,
     "import": data.import_,
     "extract": data.extract,
-    "verify": verification.verify,
-    "validate": verification.validate,
-    "reverify": verification.reverify,
+    "verify": evaluation.verify,
+    "validate": evaluation.validate,
+    "reverify": evaluation.reverify,
     "export": data.export,
     "decontaminate": data.decontaminate,
 }
@@ -67,7 +105,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
-app.add_typer(public_data.data_app, name="data")
+app.add_typer(data.data_app, name="data")
 app.add_typer(lake.lake_app, name="lake")
 
 
@@ -77,7 +115,7 @@ def main() -> None:
 
 
 def run_app(app: Callable[[], Any]) -> None:
-    """Run a command line with our log on standard error; an error of ours ends it with one sentence and its exit status."""
+    """Run a command line with our log on standard error; an expected error ends it with one sentence and its exit status."""
     quiet_libraries()
     import_safely()
     # A flow that fails raises, and the error is printed once, below.
@@ -130,3 +168,57 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         return visible(super().format(record))
+
+
+def exit_status(error: Exception) -> int:
+    """Print an error that the user can act on as one sentence, and return its exit status. Raises every other error again."""
+    found = _message_of(error)
+    if found is None:
+        raise error
+    _say(found[0])
+    return found[1]
+
+
+def show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a bug (`sys.excepthook`), with control characters escaped."""
+    say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr)
+
+
+def say_interrupted() -> None:
+    """Report Ctrl-C, and silence what libraries log while they shut down."""
+    logging.disable()
+    _say("interrupted; the same command goes on")
+
+
+def _say(sentence: str) -> None:
+    say(in_line(f"flywheel: {sentence}"), sys.stderr)
+
+
+def _message_of(error: Exception) -> tuple[str, int] | None:
+    import duckdb  # slow to import
+
+    from warehouse.drafts import is_full
+    from warehouse.errors import WorkFailed
+
+    if isinstance(error, RequestError | WorkFailed):
+        return _short(str(error)), 2 if isinstance(error, RequestError) else 1
+    if is_full(error):
+        return f"the disk is full ({_first_line(error)}); what was stored is whole: make room, and start the same command again.", 1
+    if isinstance(error, OSError) and error.filename is not None:
+        place = str(error.filename).removesuffix(".part")
+        return f"{place} cannot be read or written ({error.strerror}): name another place, or see to this one.", 2
+    if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _CLOSED):
+        return f"the lake, or what was to be written, is not open to writing ({_first_line(error)}): name another place.", 2
+    if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _DAMAGED):
+        why = _first_line(error)
+        return f"a file of the lake is damaged ({why}): `flywheel lake check` names it; put it back, or take another --home.", 2
+    return None
+
+
+def _short(sentence: str) -> str:
+    """A message of bounded length: its subject is at the beginning, the remedy at the end."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 400]} … {sentence[-400:]}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].removesuffix(".")[:300]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import SHOWN_ROWS, Format, HomeOption, JsonOption, ProfileOption, print_json
+from flows.cli.options import SHOWN_ROWS, Format, HomeOption, JsonOption, ProfileOption, SetOption, print_json
 from rl.terminal import say
 
 
@@ -28,7 +28,7 @@ def sql(
 
     Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
     """
-    from flows.cli.rows import print_result
+    from flows.cli.output import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
     from warehouse.queries import bounded_process
@@ -64,8 +64,7 @@ def show(
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
-    from flows.cli.output import plain_trajectory, print_trajectory
-    from flows.cli.task_output import find_task, plain_task, print_task
+    from flows.cli.output import find_task, plain_task, plain_trajectory, print_task, print_trajectory
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
 
@@ -88,6 +87,52 @@ def show(
             print_trajectory(found[0], lake, tokens)
 
 
+def graph(
+    home: Annotated[
+        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder: its graph, and what its tasks ask.")
+    ] = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    around: Annotated[str | None, typer.Option(help="Draw the facts of this entity instead.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Components, degrees, hubs and dead ends of a knowledge graph, and what share of it questions can reach. Starts nothing.
+
+    Example: flywheel graph --profile movies
+    """
+    from flows.config import load_config
+    from flows.graphs import draw_around, facts_around, graph_figures, print_figures
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from warehouse.errors import RequestError
+
+    if profile is not None or home is None:
+        if profile is None:
+            raise RequestError("flywheel graph needs --home DIR, or --profile NAME for a graph that no home has yet.")
+        config, lake = load_config(profile, set_ or []), None
+    else:
+        if set_:
+            raise RequestError("--set goes with --profile: the graph of a home is that of its own configuration.")
+        config, lake = Home(home).load(), open_lake(home) if (home / "lake").is_dir() else None
+    if around is not None:
+        facts = facts_around(config, around)
+        if json_:
+            print_json([dict(zip(("subject", "relation", "object"), fact, strict=True)) for fact in facts])
+        else:
+            draw_around(around, facts)
+        return
+    try:
+        figures = graph_figures(config, lake)
+    finally:
+        if lake is not None:
+            lake.close()
+    if json_:
+        print_json([one.record() for one in figures])
+    else:
+        for one in figures:
+            print_figures(one)
+
+
 def traces(
     home: HomeOption,
     to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a file that ends in .jsonl.")],
@@ -100,7 +145,7 @@ def traces(
 
     Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
     """
-    from flows.data.traces import send_traces
+    from flows.data.exports import send_traces
     from flows.lakes import open_lake
 
     with open_lake(home) as lake:

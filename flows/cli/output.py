@@ -1,19 +1,158 @@
-"""What commands print beside rows: the schema of a lake, and one trajectory turn by turn. Imported inside commands."""
+"""What commands print: rows as table, JSON, JSON lines, CSV, Markdown or Parquet; a lake's schema; a trajectory; a task.
+
+A table shortens long values and says how many rows there are; all other formats hold every row and value. Imported inside commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pyarrow
+import pyarrow.parquet
+from rich.table import Table
 from rich.text import Text
 
-from flows.cli.rows import print_result
+from flows.cli.options import SHOWN_ROWS, Format, json_text, print_json
 from flows.screen import Screen
-from rl.terminal import say, visible
+from rl.terminal import in_line, say, visible
 from warehouse import Call, Image, Lake, Task, Trajectory, Turn
+from warehouse.errors import RequestError
 from warehouse.lake import CatalogEntry
+
+LONGEST_CELL = 80
+"""Characters of a value that a table shows; identities are never cut, and the other forms hold all of it."""
+_IDENTITIES = ("id", "key", "policy", "run", "digest", "snapshot", "path", "home")
+
+
+def print_result(rows: pyarrow.Table, form: str, most: int = SHOWN_ROWS) -> None:
+    """Print `rows`; of a table at most `most`, 0 for all.
+
+    Raises:
+        RequestError: Parquet on a terminal, which cannot show it.
+    """
+    _FORMS[Format(form)](_with_spans_as_text(_with_names_apart(rows)), most)
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print dictionaries as a table with a column for each key of any of them."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    print_result(pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), "table", most=0)
+
+
+def _with_names_apart(rows: pyarrow.Table) -> pyarrow.Table:
+    """Columns of one name get numbers, `policy`, `policy_2`: where a row is a dictionary, the last of them would hide the others."""
+    names: list[str] = []
+    for name in rows.column_names:
+        number, own = 1, name
+        while own in names:
+            number += 1
+            own = f"{name}_{number}"
+        names.append(own)
+    return rows.rename_columns(names)
+
+
+def _with_spans_as_text(rows: pyarrow.Table) -> pyarrow.Table:
+    """Spans of time, such as `finished - started`, as people write them: Arrow's own form is a tuple of months, days and nanoseconds."""
+    for number, name in enumerate(rows.column_names):
+        if pyarrow.types.is_interval(rows.schema.types[number]):
+            spans = [None if span is None else _span(*span) for span in rows.column(number).to_pylist()]
+            rows = rows.set_column(number, name, pyarrow.array(spans, pyarrow.string()))
+    return rows
+
+
+def _span(months: int, days: int, nanoseconds: int) -> str:
+    """A span of time: `3 months`, `2 days 0:10:00.000`, `0:00:01.258`."""
+    long = [f"{count} {unit}" for count, unit in ((months, "months"), (days, "days")) if count]
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    clock = f"{'-' if nanoseconds < 0 else ''}{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest // 10**6:03}"
+    return " ".join([*long, clock] if nanoseconds or not long else long)
+
+
+def _print_json(rows: pyarrow.Table, most: int) -> None:
+    print_json(rows.to_pylist())
+
+
+def _print_jsonl(rows: pyarrow.Table, most: int) -> None:
+    for row in rows.to_pylist():
+        print(json_text(row))
+
+
+def _print_csv(rows: pyarrow.Table, most: int) -> None:
+    text = io.StringIO(newline="")
+    writer, quoting = (csv.writer(text, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    for row in (rows.column_names, *(row.values() for row in rows.to_pylist())):
+        cells = [json_text(value) if isinstance(value, list | dict) else value for value in row]
+        (quoting if any("\r" in str(cell) for cell in cells) else writer).writerow(cells)  # which readers take for the end of a line
+    sys.stdout.write(text.getvalue())
+
+
+def _print_markdown(rows: pyarrow.Table, most: int) -> None:
+    lines = [rows.column_names, ["---"] * rows.num_columns, *(map(_plain, row.values()) for row in rows.to_pylist())]
+    for cells in lines:
+        say(f"| {' | '.join(in_line(cell).replace('|', chr(92) + '|') for cell in cells)} |")
+
+
+def _print_parquet(rows: pyarrow.Table, most: int) -> None:
+    if sys.stdout.isatty():
+        raise RequestError("Parquet is binary and a terminal cannot show it: send it into a file, … --format parquet > rows.parquet.")
+    whole = io.BytesIO()
+    pyarrow.parquet.write_table(rows, whole)
+    sys.stdout.buffer.write(whole.getvalue())
+
+
+def _print_table(rows: pyarrow.Table, most: int) -> None:
+    shown = rows.slice(0, most) if most else rows
+    cells = [[_cell(name, value) for name, value in row.items()] for row in shown.to_pylist()]
+    names = [in_line(name) for name in rows.column_names]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 > Screen().width:
+        _print_upright(names, cells)
+    else:
+        _print_flat(names, cells, sum(widths) + 3 * len(widths) + 1)
+    left = f" of {rows.num_rows:,}; `--rows 0` shows all" if shown.num_rows < rows.num_rows else ""
+    say(f"{shown.num_rows:,} row{'' if shown.num_rows == 1 else 's'}{left}")
+
+
+def _print_flat(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> None:
+    table = Table()
+    for name in names:
+        table.add_column(Text(name))
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Screen(width=max(width, Screen().width)).print(table)
+
+
+def _print_upright(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """A block a row, a line a column: for rows that are wider than the terminal."""
+    console, indent = Screen(), max(map(len, names))
+    for number, row in enumerate(cells, start=1):
+        console.print(Text(f"── row {number} ", style="dim"))
+        for name, value in zip(names, row, strict=True):
+            console.print(Text.assemble((f"{name:>{indent}}  ", "bold"), value), soft_wrap=True)
+
+
+def _cell(name: str, value: Any) -> str:
+    text = in_line(_plain(value))
+    whole = len(text) <= LONGEST_CELL or any(name == each or name.endswith(f"_{each}") for each in _IDENTITIES)
+    return text if whole else text[: LONGEST_CELL - 1] + "…"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+_FORMS: dict[Format, Callable[[pyarrow.Table, int], None]] = {
+    Format.table: _print_table,
+    Format.json: _print_json,
+    Format.jsonl: _print_jsonl,
+    Format.csv: _print_csv,
+    Format.markdown: _print_markdown,
+    Format.parquet: _print_parquet,
+}
 
 
 def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
@@ -93,3 +232,96 @@ def _print_call(console: Screen, call: Call) -> None:
     facts += [] if call.reward is None else [f"reward {call.reward:g}"]
     facts += [f"{name} {value}" for name, value in call.figures.items()]
     _say(console, f"call         {call.tool} {call.arguments or ''}  [{' · '.join(facts)}]", "magenta")
+
+
+MOST_EARLIER = 20
+"""Tasks that one was made from, one from the other, that are shown."""
+_MADE_FROM = {"expanded_from": "expanded from", "reworded_from": "reworded from"}
+
+
+def find_task(lake: Lake, key: str) -> Task | None:
+    """The task of that key."""
+    return next(iter(lake.read(Task, "key = ?", [key])), None)
+
+
+def earlier_tasks(lake: Lake, task: Task) -> list[Task]:
+    """The tasks that one was made from by expansion or rewording, the last first, as far as the lake has them."""
+    found: list[Task] = []
+    here: Task | None = task
+    while here is not None and len(found) < MOST_EARLIER:
+        named = next((here.provenance[name] for name in _MADE_FROM if isinstance(here.provenance.get(name), str)), None)
+        here = None if named is None or named in {task.key, *(one.key for one in found)} else find_task(lake, named)
+        found += [] if here is None else [here]
+    return found
+
+
+def plain_task(task: Task, lake: Lake) -> dict[str, Any]:
+    """A task as JSON can hold it, with its formula as networkx's node-link data."""
+    from networkx import node_link_data
+
+    from synth.formulas.drawing import formula_tree
+
+    earlier = earlier_tasks(lake, task)
+    tree = formula_tree(task.formula, earlier[0].formula if earlier else ())
+    drawn = node_link_data(tree, edges="edges") if task.formula else None
+    return {
+        **asdict(task),
+        "digest": task.digest,
+        "graph": drawn,
+        "made_from": [one.key for one in earlier],
+        "attempts": _attempts(lake, task),
+    }
+
+
+def print_task(task: Task, lake: Lake) -> None:
+    """Print a task, with what a person looks for first on top."""
+    console, earlier = Screen(), earlier_tasks(lake, task)
+    _say(console, task.key, "bold")
+    asked = f"{task.split} · {task.environment} · {task.hops} hops · {task.constraints} constraints · {task.layers} layers"
+    _say(console, asked, "dim")
+    _say(console, f"question  {task.question}\naccepted  {' | '.join(task.answers)}")
+    if path := task.provenance.get("path"):
+        _say(console, f"path      {' → '.join(map(str, path))}")
+    _draw(console, task, earlier)
+    for name, value in task.proofs.items():
+        _say(console, f"proof     {name}: {_brief(value)}")
+    for place, one in enumerate(earlier):
+        _say(console, f"── {_how(earlier[place - 1] if place else task)} {one.key}", "dim")
+        _say(console, f"question  {one.question}")
+        _draw(console, one, earlier[place + 1 :])
+    for row in _attempts(lake, task):
+        _say(console, f"attempts  {row['policy']}, {row['stage']}: {row['outcome']} {row['attempts']}", "cyan")
+
+
+def _draw(console: Screen, task: Task, earlier: list[Task]) -> None:
+    """The formula, with a `+` at what it has beyond the formula that it was made from."""
+    from synth.formulas.drawing import MOST_TRIPLES, formula_tree, tree_lines
+    from synth.formulas.triples import validate
+
+    if not task.formula:
+        return
+    if problems := validate(task.formula):
+        _say(console, f"formula   {problems[0].detail}", "red")
+    before = next((one.formula for one in earlier), ())
+    _say(console, "\n".join(tree_lines(formula_tree(task.formula, before))), "green")
+    if len(task.formula) > MOST_TRIPLES:
+        _say(console, f"and {len(task.formula) - MOST_TRIPLES} triples more", "dim")
+
+
+def _how(later: Task) -> str:
+    return next(words for name, words in _MADE_FROM.items() if name in later.provenance)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Iterable) and not isinstance(value, str | dict):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _attempts(lake: Lake, task: Task) -> list[dict[str, Any]]:
+    """How many attempts of each policy came to which outcome, by the latest verdicts."""
+    return lake.query(
+        "SELECT policy, stage, coalesce(outcome::VARCHAR, 'not judged') AS outcome, count(*) AS attempts FROM outcomes "
+        "WHERE task_key = ? GROUP BY ALL ORDER BY ALL",
+        [task.key],
+    ).to_pylist()

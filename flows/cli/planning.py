@@ -1,16 +1,195 @@
-"""`flywheel plan`: what a configuration will take of memory, disk and time, before anything runs."""
+"""Commands before a run: `new` writes a commented profile, `plan` estimates memory, disk and time."""
 
 from __future__ import annotations
 
+import ast
+import json
+import shlex
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.options import JsonOption, ProfileOption, SetOption, print_json
+from rl.terminal import say
 
 if TYPE_CHECKING:
     from rl.hardware import Device
+
+TEMPLATE = Path(__file__).with_name("starter.toml.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the profile is for; an empty text is what nobody has."""
+
+    model: str
+    tasks: str
+    documents: str
+    tools: str
+    gpu: bool
+    held_out: str = ""
+    demonstrations: str = ""
+
+    @property
+    def folder_of_model(self) -> str:
+        """Where the model lies, or will lie once `flywheel model` has written it."""
+        return self.model if not self.model or Path(self.model).is_dir() else f"models/{Path(self.model).stem}"
+
+    @property
+    def pages(self) -> str:
+        """The folder of documents; a file of rows is imported instead."""
+        return self.documents if self.documents and Path(self.documents).is_dir() else ""
+
+    @property
+    def environment(self) -> str:
+        """Where tasks are played."""
+        return "tools" if self.tools else "search" if self.documents else "python"
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="The TOML file to write; one that exists is never overwritten.")],
+    model: Annotated[str | None, typer.Option(help="A chat model: folder, GGUF file or smollm2; the packaged policy without it.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Your own tasks: a file, or hf:NAME; questions are generated without them.")] = None,
+    documents: Annotated[str | None, typer.Option(help="What searches read: a folder of pages, or a file of rows.")] = None,
+    tools: Annotated[str | None, typer.Option(help="Your own tools: a Python file with functions under @tool, or a TOML file.")] = None,
+    gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Whether engine and learner share a GPU.")] = None,
+    held_out: Annotated[str | None, typer.Option("--held-out", help="Tasks that are only evaluated on: a file, or hf:NAME.")] = None,
+    demonstrations: Annotated[str | None, typer.Option(help="Runs to learn from first, as OpenAI messages: a JSON lines file.")] = None,
+) -> None:
+    """Write a commented profile to start from, and say what to run next. On a terminal it asks for what no flag says; Enter skips.
+
+    Example: flywheel new mine.toml --model models/qwen --tasks mine.jsonl --documents notes --gpu
+    """
+    from warehouse.errors import RequestError
+
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    wanted = Wanted(
+        _answer(model, "A chat model: a folder, a GGUF file or smollm2 (Enter: the packaged policy)", asks),
+        _answer(tasks, "Your tasks: a file or hf:NAME (Enter: generated questions)", asks),
+        _answer(documents, "Documents to search: a folder or a file (Enter: none)", asks),
+        _answer(tools, "Your tools: a Python or TOML file (Enter: none)", asks),
+        gpu if gpu is not None else asks and typer.confirm("Train on a GPU?", default=False),
+        _answer(held_out, "Tasks to evaluate on alone: a file or hf:NAME (Enter: none)", asks),
+        _answer(demonstrations, "Runs to learn from first: OpenAI messages (Enter: none)", asks),
+    )
+    _check(wanted)
+    profile = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
+    tools_file = profile.with_suffix(".tools.toml") if wanted.tools.endswith(".py") else None
+    for each in filter(None, (profile, tools_file)):
+        if each.exists():
+            raise RequestError(f"{each} is there already and is not overwritten; name another file.")
+    profile.parent.mkdir(parents=True, exist_ok=True)
+    if tools_file is not None:
+        tools_file.write_text(_tools_toml(Path(wanted.tools)))
+    profile.write_text(profile_text(wanted, tools_file or Path(wanted.tools)))
+    made = f"wrote {profile}" + (f" and {tools_file}" if tools_file else "")
+    say("\n".join([made, *_warnings(wanted), "next:", *_next_commands(profile, wanted)]))
+
+
+def profile_text(wanted: Wanted, tools_file: Path) -> str:
+    """The profile; of the tools it names the TOML file, by its whole path, for workers read it wherever they run."""
+    from jinja2 import Environment, StrictUndefined
+
+    context, action, observation = (4096, 256, 512) if wanted.gpu and wanted.model else (1024, 96, 256) if wanted.model else (512, 24, 64)
+    template = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text())
+    return template.render(
+        model=_toml(wanted.folder_of_model),
+        tasks=wanted.tasks,
+        pages=_toml(wanted.pages),
+        documents=wanted.documents,
+        held_out=wanted.held_out,
+        demonstrations=wanted.demonstrations,
+        tools=_toml(str(tools_file.absolute()) if wanted.tools else ""),
+        teacher=wanted.pages and not wanted.tasks,
+        own=wanted.tasks or wanted.documents or wanted.tools,
+        gpu=wanted.gpu,
+        small=not wanted.model or wanted.model == "smollm2",
+        context=context,
+        action=action,
+        observation=observation,
+    )
+
+
+def _answer(given: str | None, question: str, asks: bool) -> str:
+    if given is not None or not asks:
+        return given or ""
+    return str(typer.prompt(question, default="", show_default=False)).strip()
+
+
+def _check(wanted: Wanted) -> None:
+    """Raises RequestError for a file or folder that is not there."""
+    from warehouse.errors import RequestError
+
+    given = {"tasks": wanted.tasks, "documents": wanted.documents, "tools": wanted.tools}
+    given |= {"held-out": wanted.held_out, "demonstrations": wanted.demonstrations}
+    if wanted.model != "smollm2":
+        given["model"] = wanted.model
+    for name, path in given.items():
+        if path and not path.startswith("hf:") and not Path(path).exists():
+            hint = f", or `flywheel model smollm2 --to {path}` writes a small one there" if name == "model" else ""
+            raise RequestError(f"--{name}: there is no {path}; put it there or name another place{hint}.")
+
+
+def _toml(text: str) -> str:
+    """`text` as a TOML string; nothing where there is none. JSON's escapes are TOML's, but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
+
+
+def _tools_toml(file: Path) -> str:
+    """A file of tools that names each function under `@tool` in a Python file, which is read and not run.
+
+    Raises:
+        RequestError: it is not Python, or nothing in it is marked.
+    """
+    from warehouse.errors import RequestError
+
+    try:
+        body = ast.parse(file.read_text()).body
+    except (SyntaxError, ValueError) as error:
+        raise RequestError(f"--tools: {file} is no Python that can be read ({error}); correct it, or name a TOML file of tools.") from error
+    names = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and any(map(_is_tool, one.decorator_list))]
+    if not names:
+        raise RequestError(f"--tools: {file} has no function under @tool (from rl.tools import tool); mark those that policies may call.")
+    tables = [f"[tools.{name}]\nfunction = {_toml(f'{file.absolute()}:{name}')}\n" for name in names]
+    return "# The tools that policies may call; docs/tools.md has what else may stand here.\n\n" + "\n".join(tables)
+
+
+def _is_tool(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(called, ast.Name | ast.Attribute) and (called.id if isinstance(called, ast.Name) else called.attr) == "tool"
+
+
+def _warnings(wanted: Wanted) -> list[str]:
+    """What a profile cannot give with what it was made for."""
+    warnings = []
+    if wanted.tasks and not wanted.model:
+        warnings.append("note: the packaged policy does not read English: own questions are learnt by a chat model alone (--model smollm2)")
+    if wanted.tasks and not wanted.held_out:
+        warnings.append("note: nothing is evaluated without held-out tasks: --held-out FILE")
+    return warnings
+
+
+def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
+    """What to run next, in order; what begins with # is for the reader."""
+    home = f"--home {shlex.quote(f'runs/{profile.stem}')}"
+    imports = f"--environment {wanted.environment} --verifier qa_em {home}"
+    commands = []
+    if wanted.folder_of_model != wanted.model:
+        commands.append(f"flywheel model {shlex.quote(wanted.model)} --to {shlex.quote(wanted.folder_of_model)}")
+    if wanted.tasks:
+        commands.append(f"flywheel import tasks {shlex.quote(wanted.tasks)} {imports}")
+    if wanted.held_out:
+        commands.append(f"flywheel import tasks {shlex.quote(wanted.held_out)} --split mine {imports}")
+    if wanted.demonstrations:
+        commands.append(f"flywheel import openai {shlex.quote(wanted.demonstrations)} {home}")
+    if wanted.documents and not wanted.pages:
+        commands.append(f"flywheel import documents {shlex.quote(wanted.documents)} {home}")
+    name = shlex.quote(str(profile))
+    run = f"flywheel run --profile {name} {home}"
+    return [f"  {command}" for command in (*commands, f"flywheel plan --profile {name}", f"{run} --dry-run", run)]
 
 
 def plan(

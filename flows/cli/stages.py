@@ -58,7 +58,7 @@ def run(
     place.claim(config)
     logging.getLogger("flywheel").info("checked; starting Prefect, and loading torch, TRL and Ray")
     from flows.pipeline import run_pipeline
-    from flows.success_table import evaluation_rows, print_table, sentences
+    from flows.results import evaluation_rows, print_table, sentences
     from warehouse import Lake
 
     run_pipeline(place, turns)
@@ -72,7 +72,7 @@ def run(
 
 def _print_dry_run(home: Path, would_run: list[dict[str, str]], would_train_on: dict[str, dict[str, Any]]) -> None:
     """What would run, and what each stage of the iteration at hand would train on."""
-    from flows.cli.rows import print_rows
+    from flows.cli.output import print_rows
 
     left = list(would_train_on)
     rows = []
@@ -206,7 +206,7 @@ def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
 
 def _show_survival(home: Path, turn: int, kind: SynthKind) -> None:
     """What share of the proposals for seed questions and for tool worlds survived; nothing where none was asked for."""
-    from flows.cli.rows import print_rows
+    from flows.cli.output import print_rows
     from flows.lakes import open_lake
     from flows.plan import synthesis_id
     from flows.report.yields import read_yields, survival, worlds_kept
@@ -302,6 +302,6 @@ def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        from flows.cli.rows import print_rows
+        from flows.cli.output import print_rows
 
         print_rows(rows)

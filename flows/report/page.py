@@ -18,14 +18,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from flows.gains import percent, signed
 from flows.report import plots, tables
 from flows.report.data import ReportData, read_report_data
 from flows.report.panels import Panel, Plots
 from flows.report.question_plots import question_plots
 from flows.report.summary import monitored_metrics, summarize, unbroken
 from flows.report.trajectories import Reading, read_trajectories
-from flows.results import probability
+from flows.results import percent, probability, signed
 from warehouse import Lake
 from warehouse.drafts import drafted
 

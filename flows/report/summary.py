@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
-from flows.gains import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
+from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.variants import Variant
 from rl.learner.config import MetricLimit
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flows.gains import percent
 from flows.report.data import Evaluation, ReportData
 from flows.report.iterations import Ancestor, Iteration
 from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
 from flows.report.yields import COMMON, PartYield, counted_words
+from flows.results import percent
 from flows.variants import HORIZONS, Variant
 from synth.graph.knowledge_graph import Topology
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from flows.gains import percent
+from flows.results import percent
 from synth.corpora.seed_questions import ASKED, CHECKS
 from synth.worlds.world_proposals import PARTS as WORLD_PARTS
 from warehouse import Lake

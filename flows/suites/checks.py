@@ -14,7 +14,7 @@ from flows.screen import Screen
 from flows.suites.config import SuiteConfig
 from flows.suites.results import policies_on, read_coverage, read_trials
 from flows.suites.tasks import SuiteTasks, digest_of
-from flows.verifiers import validate_tasks
+from flows.verification import validate_tasks
 from warehouse import Lake
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from flows.config import FlywheelConfig
 from flows.home import Home
+from flows.operations.control import Progress, StageProgress, read_progress
 from flows.plan import Step, gate_id, steps
-from flows.progress import Progress, StageProgress, read_progress
 from rl.supervised.config import SupervisedConfig
 from warehouse import Lake
 

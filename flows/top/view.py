@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
-from flows.operations.control import ControlState
-from flows.progress import position
+from flows.operations.control import ControlState, position
 from flows.status_line import bar
 from flows.top.state import BesideEvaluation, Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flows.home import Home
-from flows.progress import read_progress
+from flows.operations.control import read_progress
 from flows.runtime import TOKEN, carriers, token_of
 from tests.chaos.processes import Process, entries, held_by, processes_of, read_process, still_there
 

@@ -14,7 +14,7 @@ import pytest
 
 from eval.graders.answers import sub_match
 from eval.judges import LEAST_TEMPERATURE, PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_reply, refuse_unfit
-from flows.verifiers import open_judge
+from flows.verification import open_judge
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig

@@ -24,8 +24,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.cli.faults import _told
+from flows.cli import _message_of, app
 from flows.config import load_config
 from flows.data.imports import FORMATS
 from flows.home import Home
@@ -351,7 +350,7 @@ def tried(command: tuple[str, ...]) -> str | None:
         return None
     if not isinstance(error, Exception):
         return f"{type(error).__name__}: {error}"
-    told = _told(error)
+    told = _message_of(error)
     if told is None:
         import traceback
 

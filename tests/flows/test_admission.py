@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eval.graders.verifiers import GRADERS, Grader
-from flows.data.admission import Proof, prove
+from flows.data.imports import Proof, prove
 from warehouse import Task
 
 

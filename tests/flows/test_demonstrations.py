@@ -15,7 +15,7 @@ from flows.config import load_config
 from flows.data.imports import import_file
 from flows.home import Home
 from flows.inputs import training_counts
-from flows.reverification import reverify_home
+from flows.verification import reverify_home
 from tests.flows.test_cold_start import OURS, SMALL, cold_started, home_of
 from warehouse import Example, Lake, Metric, Outcome, Part, PartKind, Policy, RequestError, Run, Task
 

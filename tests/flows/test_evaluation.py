@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eval.graders.choice import verifiers_of
-from flows.reverification import reverify
+from flows.verification import reverify
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs import game
 from rl.envs.base import Resources

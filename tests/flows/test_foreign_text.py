@@ -12,11 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.suites.validation import Tally, Trait, TraitState, Validation
-from flows.cli import PlainFormatter
-from flows.cli.faults import exit_status, show_defect
-from flows.cli.output import print_schema
-from flows.cli.rows import print_result
-from flows.cli.verification import _print_validation
+from flows.cli import PlainFormatter, exit_status, show_defect
+from flows.cli.evaluation import _print_validation
+from flows.cli.output import print_result, print_schema
 from flows.operations.events import figure_rows
 from flows.screen import Screen
 from flows.suites.checks import print_traits
@@ -33,7 +31,7 @@ PRINTS = {
     "rl/envs/code.py": 1,  # in the program that a policy wrote
     "eval/sandbox/sandbox.py": 1,
     "flows/cli/options.py": 1,  # JSON, exact
-    "flows/cli/rows.py": 1,
+    "flows/cli/output.py": 1,
 }
 """Modules that print, and how often; what `say` and `Screen` print is seen to by them."""
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.gains import HARD_SPACE
 from flows.report import build_report
 from flows.report.data import read_report_data
 from flows.report.summary import summarize
-from flows.success_table import evaluation_rows, print_table, sentences
+from flows.results import HARD_SPACE, evaluation_rows, print_table, sentences
 from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow

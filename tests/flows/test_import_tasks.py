@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.config import load_config
 from flows.data.decontamination import decontaminate_home
-from flows.data.imports import import_file
-from flows.data.task_imports import TaskImport, import_documents, import_tasks
+from flows.data.imports import TaskImport, import_documents, import_file, import_tasks
 from flows.home import Home
 from flows.inputs import choose_tasks
 from rl.retrieval.search import SearchIndex

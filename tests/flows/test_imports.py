@@ -12,8 +12,7 @@ import pytest
 
 from flows.config import load_config
 from flows.context import open_context
-from flows.data.imports import import_file
-from flows.data.task_imports import TaskImport, import_tasks
+from flows.data.imports import TaskImport, import_file, import_tasks
 from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise

@@ -16,11 +16,11 @@ from eval.turn_judges import TurnJudge
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, open_context
-from flows.data.task_imports import TaskImport, import_tasks
+from flows.data.imports import TaskImport, import_tasks
 from flows.home import Home
 from flows.preflight import preflight
-from flows.reverification import reverify_home
 from flows.suites.config import find_suite
+from flows.verification import reverify_home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, RewardValue, find_functions, reward_trajectories
 from tests.eval.test_judges import grading, strict

@@ -7,7 +7,7 @@ import json
 import duckdb
 import pytest
 
-from flows.cli.rows import print_result
+from flows.cli.output import print_result
 
 
 @pytest.mark.parametrize(

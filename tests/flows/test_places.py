@@ -14,8 +14,7 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.cli.faults import exit_status
+from flows.cli import app, exit_status
 from flows.config import load_config
 from flows.home import Home, check_place
 from warehouse import Lake, Task

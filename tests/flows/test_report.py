@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from eval.statistics import mcnemar
-from flows.gains import HARD_SPACE
 from flows.report import build_report
 from flows.report.data import ReportData, read_report_data
 from flows.report.page import pack
@@ -35,6 +34,7 @@ from flows.report.plots import (
 from flows.report.summary import monitored_metrics, summarize
 from flows.report.tables import iterations_table, line_table, metrics_table
 from flows.report.trajectories import Reading, TokenTexts, read_trajectories
+from flows.results import HARD_SPACE
 from tests.flows.wheel_records import HOSTILE, TOKENIZER, attempt, policies, task, write_wheel
 from warehouse import Lake
 from warehouse.records import Outcome

@@ -13,8 +13,7 @@ from eval.graders.choice import verifiers_of
 from eval.graders.unsupervised import Agreement
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from flows.evaluation_config import EvaluationConfig
-from flows.reverification import reverify, reverify_home
-from flows.verifiers import open_verifier
+from flows.verification import open_verifier, reverify, reverify_home
 from rl.rewards.reward import reward_trajectories
 from synth.teachers.config import TeacherConfig
 from tests.eval.test_judges import grading, strict

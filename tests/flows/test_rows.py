@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from flows.cli import PlainFormatter
-from flows.cli.rows import print_result
+from flows.cli.output import print_result
 from rl.terminal import in_line, visible
 
 HOSTILE = "a\x1b]0;title\x07b\u202ec\x9bd\r\u200be"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.cli.output import _print_turn, plain_trajectory, print_trajectory
-from flows.cli.task_output import print_task
+from flows.cli.output import _print_turn, plain_trajectory, print_task, print_trajectory
 from warehouse import Call, Image, Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 CALLS = (

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.cli.starter import Wanted, profile_text
+from flows.cli.planning import Wanted, profile_text
 from flows.config import load_config
 from tests.chat_models import create_chat_model
 from warehouse.errors import RequestError

@@ -23,7 +23,7 @@ from rich.console import Console
 from flows.config import FlywheelConfig
 from flows.context import StageRun
 from flows.home import Home
-from flows.progress import Progress, ProgressWriter, StageProgress, read_progress
+from flows.operations.control import Progress, ProgressWriter, StageProgress, read_progress
 from flows.status_line import StatusLine
 from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words

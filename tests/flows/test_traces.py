@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from flows.data.traces import send_traces
+from flows.data.exports import send_traces
 from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 from warehouse.records import Call

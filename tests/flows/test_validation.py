@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flows.cli import app
-from flows.verifiers import validate_home, validate_rows
+from flows.verification import validate_home, validate_rows
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
 

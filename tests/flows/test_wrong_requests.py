@@ -20,8 +20,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.cli.faults import exit_status
+from flows.cli import app, exit_status
 from flows.config import load_config
 from flows.home import Home
 from tests.clock import processor_seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
-from flows.cli.faults import exit_status
+from flows.cli import exit_status
 from flows.pipeline import is_fault
 from rl.worker_death import WITHOUT_A_WORD, WorkerDied, own_process_died, worker_died
 

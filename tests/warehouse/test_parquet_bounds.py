@@ -14,8 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.cli.faults import exit_status
+from flows.cli import app, exit_status
 from tests.memory import most_taken
 from tests.warehouse.parquet_files import (
     DELTA_BYTE_ARRAY,

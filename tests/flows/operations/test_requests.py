@@ -22,10 +22,19 @@ from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending, spending
 from flows.operations.config import BudgetConfig
-from flows.operations.control import Control, ControlState, Order
-from flows.operations.requests import MOST_BYTES, ControlRequest, RequestListener, ask
+from flows.operations.control import (
+    MOST_BYTES,
+    Control,
+    ControlRequest,
+    ControlState,
+    Order,
+    Progress,
+    ProgressWriter,
+    RequestListener,
+    ask,
+    read_progress,
+)
 from flows.pipeline import run_attempt
-from flows.progress import Progress, ProgressWriter, read_progress
 from flows.top.state import Watcher
 from flows.top.view import frame
 from tests.flows.wheel_records import START

@@ -11,7 +11,7 @@ import pytest
 
 from eval.suites.tasks import SUITE, origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
-from flows.data.task_imports import TaskImport, import_tasks
+from flows.data.imports import TaskImport, import_tasks
 from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, is_own, own_suite
 from flows.suites.evaluation import _keep_tasks, rollout_config, same_documents
 from flows.suites.results import check_same

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.cli.faults import exit_status
+from flows.cli import exit_status
 from rl.engines.base import EngineState
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig

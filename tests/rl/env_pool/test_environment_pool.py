@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from flows.cli.faults import exit_status
+from flows.cli import exit_status
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
 from rl.env_pool.pool import EnvironmentPool
 from rl.envs.base import EnvironmentFault, FaultKind
