@@ -155,12 +155,6 @@ def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> Non
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
-def test_no_more_is_asked_of_a_layer_that_is_lost() -> None:
-    agent = Agent(by_name={"Amber Stone": "nothing", "Green Lake": INN})
-    result = run(agent, TWO)
-    assert len(result.trajectories) == 1 and not any("Name to replace: Green Lake" in text for text in agent.seen)
-
-
 def test_what_the_description_before_names_is_taken() -> None:
     """Both would be told by Red Hill: the second is refused, and says so to the teacher beforehand."""
     school = {"subject": "Green Lake", "relation": "near", "object": "Red Hill", "quote": "Green Lake lies near Red Hill", "document": "d5"}
@@ -258,14 +252,6 @@ def test_a_later_layer_does_not_tell_what_an_earlier_one_hides() -> None:
         result = run(Agent(GOOD, second), config=ExpanderConfig(layers=2, attempts=1))
         assert [failure.kind for failure in result.failures] == [kind, INCOMPLETE]
         assert [task.layers for task in result.tasks] == [2]
-
-
-def test_a_layer_that_fails_leaves_what_the_earlier_ones_made() -> None:
-    result = run(Agent(GOOD, {"description": "Amber Stone", "facts": [STAR]}), config=ExpanderConfig(layers=2, attempts=1))
-    assert [task.question for task in result.tasks] == ["base of the workplace of Amber Stone?"]
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.LEAKED, INCOMPLETE]
-    assert {failure.item["task"] for failure in result.failures} == {"k"}, "the version between is stored nowhere"
-    assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,6 @@ def test_an_expansion_is_supported_by_what_it_quotes_though_the_graph_names_no_d
     assert proofs["unsupported"] == [0]
 
 
-def test_what_the_teacher_left_open_of_any_leaf_is_open_of_the_question() -> None:
-    open_ = leaf(GOOD, DescriptionVerdict(None, None), None)
-    proofs = proofs_of(TASK, [open_], INDEX, known())
-    assert isinstance(proofs, dict) and proofs["unproven"] == ["type_consistent", "too_simple", "stated"]
-
-
 @pytest.mark.slow
 def test_sql_counts_what_is_unproven(tmp_path: Path) -> None:
     about = {"expander": "m", "expanded_by": "layerwise"}

@@ -206,15 +206,6 @@ def test_a_table_without_full_stops_is_read_in_pieces() -> None:
     assert short_passages_of("One two. Three four! Five?", 20) == passages_of("One two. Three four! Five?", 20)
 
 
-def test_passages_are_whole_sentences() -> None:
-    assert passages_of("One two. Three four! Five? A much longer sentence.", 20) == [
-        "One two. Three four!",
-        "Five?",
-        "A much longer sentence.",
-    ]
-    assert passages_of("  ", 20) == []
-
-
 def test_names_are_compared_by_their_words() -> None:
     assert plain("  Málaga — «C.F.» ") == "malaga c f"
     assert mentions("in Green Lake, green lake and Greenlake", "GREEN LAKE") == 2

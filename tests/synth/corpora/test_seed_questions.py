@@ -60,13 +60,6 @@ def test_markdown_is_read_as_a_reader_sees_it() -> None:
     assert targets == {"the **hill**": "hill.md", "Lake": "Lake", "x": "y.png"}
 
 
-def test_passages_are_as_long_as_they_may_be() -> None:
-    pages = [Document("a", "a", "word " * 1_000, "t"), Document("b", "b", "x" * 999, "t")]
-    passages = LinkedPassages.of(pages, 300, 5).passages
-    assert max(len(passage.text) for passage in passages) <= 300
-    assert sum(passage.text.count("word") for passage in passages) == 1_000 and sum(passage.text.count("x") for passage in passages) == 999
-
-
 def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
     walks = LINKED.walks(50, 3, 7)
     met = [frozenset(passage.id for passage in walk.passages) for walk in walks]

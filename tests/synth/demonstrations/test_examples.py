@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from rl.renderers.base import Truncation
@@ -104,13 +103,6 @@ def test_demonstration_tokens_are_those_of_the_dialect(
     )
 
 
-def test_clean_demonstrations_answer_right(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    examples, failures = build_demonstrations(graph, tasks, DemonstrationConfig(), 1, retrieve)
-    assert failures == []
-    assert [answer_in(example) for example in examples] == [task.answers[0] for task in tasks]
-    assert [example.sources for example in examples] == [(task.key,) for task in tasks]
-
-
 @pytest.mark.parametrize("style", ["early_stop", "wrong_turn"])
 def test_spoilt_demonstrations_answer_wrong(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], style: str) -> None:
     examples, _ = build_demonstrations(graph, tasks, DemonstrationConfig(**{style: 1.0}), 1, retrieve)
@@ -121,20 +113,6 @@ def test_spoilt_demonstrations_answer_wrong(graph: KnowledgeGraph, retrieve: Ret
         assert answer_in(example) in texts_of(example, PartKind.RESULT)[-1]
         searches = len(texts_of(example, PartKind.CALL))
         assert searches < task.hops if style == "early_stop" else 1 <= searches <= task.hops
-
-
-def test_styles_are_drawn_by_their_probabilities(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    deep = [task for task in tasks if task.hops > 1]
-    examples, _ = build_demonstrations(graph, deep, DemonstrationConfig(early_stop=0.5, wrong_turn=0.3), 1, retrieve)
-    early = sum("early_stop" in example.id for example in examples) / len(examples)
-    assert 0.35 < early < 0.65
-
-
-def test_a_task_of_another_world_gives_a_failure(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    other = replace(tasks[0], answers=("Nobody",))
-    examples, failures = build_demonstrations(graph, [other], DemonstrationConfig(), 1)
-    assert examples == []
-    assert [failure.kind for failure in failures] == ["no_demonstration"]
 
 
 def test_plans_begin_with_a_search_that_finds_required_knowledge(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
@@ -208,13 +186,6 @@ def test_decision_records_show_options_choice_response_and_verdict(graph: Knowle
             assert turn.observation in text
 
 
-def test_the_choice_stands_at_any_number(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    examples, *_ = build_has(graph, _trajectories(graph, retrieve, tasks), {t.key: t for t in tasks}, HasConfig(), 1, retrieve)
-    chosen = re.findall(r"I will choose option (\d)", " ".join(example.text for example in examples))
-    assert {"1", "2", "3"} == set(chosen)
-    assert max(chosen.count(number) for number in "123") < len(chosen) / 2
-
-
 def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
     good = next(iter(_trajectories(graph, retrieve, tasks)))
     unusable = [
@@ -229,14 +200,6 @@ def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph,
     assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
 
 
-def test_an_action_that_was_no_call_is_still_a_decision(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    turn = Turn(0, (1,), (0.0,), "<search> no end", None, None, (2,), "Error: no call", None, "unparsable", 0.0, 0)
-    trajectory = _trajectory("t", tasks[0].key, (turn,), Outcome.FAILURE)
-    (example,) = build_has(graph, [trajectory], {tasks[0].key: tasks[0]}, HasConfig(), 1)[0]
-    assert "write no end" in example.text
-    assert tagged_text(example.parts).endswith("</think><information> Error: no call</information> My decision is Incorrect")
-
-
 def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:
     tools = [{"type": "function", "function": {"name": "search", "description": "Sucht «été».", "parameters": {}}}]
     (example,) = build_demonstrations(graph, tasks[:1], DemonstrationConfig(), 1)[0]
@@ -247,12 +210,6 @@ def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGr
     assert offer(example, []) == example
     document = Example("d", "document", (Part(PartKind.DOCUMENT, "Amber", True),), ())
     assert offer(document, tools) == document
-
-
-@pytest.mark.parametrize("wrong", [{"early_stop": 0.7, "wrong_turn": 0.7}, {"late": 1.0}])
-def test_impossible_demonstrations_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        DemonstrationConfig(**wrong)
 
 
 def _trajectories(graph: KnowledgeGraph, retrieve: Retrieve, tasks: Iterable[Task]) -> Iterable[Trajectory]:

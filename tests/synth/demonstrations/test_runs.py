@@ -125,17 +125,6 @@ def test_what_is_not_taken_is_one_failure_of_its_kind(rejection: Rejection) -> N
     assert failure.reason
 
 
-def test_every_other_rejection_is_of_a_run_too_many() -> None:
-    assert set(Rejection) - REFUSED.keys() == {Rejection.ENOUGH}
-
-
-def test_the_reason_names_what_is_wrong() -> None:
-    reasons = {rejection: chosen([refused])[1][0].reason for rejection, refused in REFUSED.items()}
-    assert reasons[Rejection.INVALID] == "timeout: too slow"
-    assert reasons[Rejection.UNREADABLE] == "turn 0 holds no call and no answer"
-    assert reasons[Rejection.UNKNOWN_TOOL] == "it calls browse, and on offer are search"
-
-
 def test_runs_that_nobody_judged_are_taken_where_that_is_asked_for() -> None:
     (example,), failures = chosen([run("a", outcome=None)], unjudged="keep")
     assert (example.sources, failures) == (("a", "x"), [])
@@ -171,18 +160,6 @@ def test_the_shortest_run_of_each_task_is_taken() -> None:
     ]
 
 
-def test_what_cannot_be_taken_leaves_its_place_to_the_next() -> None:
-    examples, failures = chosen([run("short", turns=(VOID, END)), run("long", searches=3)])
-    assert [example.sources[0] for example in examples] == ["long"]
-    assert [failure.kind for failure in failures] == ["cold_start_unreadable_action"]
-
-
-def test_as_many_of_a_task_as_are_asked_for() -> None:
-    examples, failures = chosen([run(f"r{searches}", "x", searches) for searches in (4, 1, 3, 2)], per_task=3)
-    assert [example.sources[0] for example in examples] == ["r1", "r2", "r3"]
-    assert [failure.item["trajectory"] for failure in failures] == ["r4"]
-
-
 def test_of_more_than_the_count_a_seeded_draw_is_taken_and_the_others_are_failures() -> None:
     runs = [run(f"r{number}", key) for key in TASKS for number in range(3)]
     unique = [replace(each, id=f"{each.task_key}-{each.id}") for each in runs]
@@ -214,11 +191,6 @@ def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
     ]
 
 
-def test_ids_of_a_policy_that_is_not_ours_are_written_anew() -> None:
-    (example,), _ = chosen([run("a")], own=["t1-rl"])
-    assert not any(part.ids for part in example.parts)
-
-
 @pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
 def test_another_wheel_turn_has_examples_of_its_own(own: tuple[str, ...]) -> None:
     first, again, second = (chosen([run("a")], own=own, wheel_turn=number)[0][0] for number in (1, 1, 2))
@@ -238,27 +210,12 @@ def test_tools_are_called_by_our_names_and_their_arguments_too() -> None:
     assert offered_by(example) == ["search"]
 
 
-def test_arguments_that_are_plain_text_stay_as_they_are() -> None:
-    (example,), _ = chosen([imported("a", ("lookup", "Amber Stone"))], tools={"lookup": {"name": "search", "arguments": {"q": "query"}}})
-    assert calls_of(example) == [("search", "Amber Stone")]
-
-
-def test_an_answer_is_mapped_to_nothing() -> None:
-    (example,), _ = chosen([imported("a", ("lookup", "q"))], tools={"lookup": {"name": "search"}, ANSWER: {"name": "search"}})
-    assert example.parts[-1] == Part(PartKind.ANSWER, "Green Lake", True)
-
-
 def test_a_tool_without_a_name_of_ours_takes_its_runs_out() -> None:
     mapping = {"lookup": {"name": "search"}, "visit": {"name": ""}}
     (example,), (failure,) = chosen([imported("a", ("lookup", "q")), imported("b", ("visit", "u"), task_key="y")], tools=mapping)
     assert example.sources[0] == "a"
     assert (failure.kind, failure.item["trajectory"]) == ("cold_start_unknown_tool", "b")
     assert failure.reason == "it calls what the mapping takes out, and on offer are search"
-
-
-def test_with_a_mapping_a_tool_that_is_not_ours_takes_its_run_out() -> None:
-    _, (failure,) = chosen([imported("a", ("visit", "u"))], tools={"lookup": {"name": "search"}})
-    assert (failure.kind, failure.reason) == ("cold_start_unknown_tool", "it calls visit, and on offer are search")
 
 
 @pytest.mark.parametrize("place", ["provenance", "row"])
@@ -270,27 +227,12 @@ def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(p
     assert calls_of(example) == [("lookup", '{"q": "x"}')]
 
 
-def test_an_imported_run_that_calls_what_it_was_not_offered_is_not_taken() -> None:
-    _, (failure,) = chosen([imported("a", ("lookup", "q"), provenance={"tools": [schema("visit", "url")]})])
-    assert (failure.kind, failure.reason) == ("cold_start_unknown_tool", "it calls lookup, and on offer are visit")
-
-
-def test_a_run_of_ours_is_offered_our_tools() -> None:
-    (example,), _ = chosen([run("a", provenance={"tools": [schema("lookup", "q")]})])
-    assert offered_by(example) == ["search"]
-
-
 @pytest.mark.parametrize("recorded", [None, [], "search", [{"name": "lookup"}], [{"function": {"name": 3}}], [schema("a", "b"), 1]])
 def test_where_no_schemas_were_recorded_the_tools_are_those_that_were_called(recorded: Any) -> None:
     calls = [("lookup", '{"q": "x"}'), ("visit", '{"url": "u"}'), ("lookup", '{"q": "y", "top": 3}'), ("think", "plain"), ("list", "[1]")]
     found = tools_of(imported("a", *calls, provenance={} if recorded is None else {"tools": recorded}))
     properties = {tool["function"]["name"]: list(tool["function"]["parameters"]["properties"]) for tool in found}
     assert properties == {"lookup": ["q", "top"], "visit": ["url"], "think": [], "list": []}
-
-
-def test_a_run_without_calls_offers_no_tools() -> None:
-    (example,), _ = chosen([imported("a")])
-    assert [part.kind for part in example.parts] == [PartKind.QUESTION, PartKind.THOUGHT, PartKind.ANSWER]
 
 
 # Released runs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from eval.graders.answers import join_items, split_items
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
@@ -96,8 +95,3 @@ def test_no_single_action_leads_on_to_a_set(films: KnowledgeGraph, tasks: dict[t
     oracle = ActionOracle(films)
     assert oracle.progress(tasks["1950", "1951"], ()) is None
     assert oracle.progress(tasks["1952",], ()) is not None
-
-
-@pytest.mark.parametrize("items", [["a", "b"], ["a; b", "c"], ["a | b", "c"], ["one"]])
-def test_a_list_is_taken_apart_as_it_was_put_together(items: list[str]) -> None:
-    assert split_items(join_items(items), items) == items

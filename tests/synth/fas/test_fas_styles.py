@@ -70,17 +70,6 @@ def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> 
             raise AssertionError(question)
 
 
-def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    wishes = PlanSpec(80, 2, 3, styles=STYLES)
-    examples, failures = build_plans(graph, wishes, 1, retrieve)
-    assert len(examples) + len(failures) <= 160
-    for example in examples:
-        found = retrieve(re.findall(r"<search> (.*)</search>", tagged_text(example.parts))[0])
-        assert found is not None
-        assert found.id in example.sources
-    assert {failure.item["style"] for failure in failures} <= {"numerical"}  # other styles begin at a name, which the search finds
-
-
 @pytest.mark.slow
 def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
     judge = PlanJudge(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))

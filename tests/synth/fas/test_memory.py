@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from synth.corpora.passages import NameFinder, capitalised_names, passages_of
-from synth.fas.memory import LONGEST_PASSAGE, Memory, Origin, Statement, statements_brought, statements_in
+from synth.corpora.passages import NameFinder, passages_of
+from synth.fas.memory import Memory, Origin, Statement, statements_brought, statements_in
 from warehouse.records import Call, Document, StopReason, Trajectory, Turn
 
 DOCUMENTS = [
@@ -50,11 +50,6 @@ def test_what_a_tool_did_not_bring_is_not_remembered(outcome: str) -> None:
     assert not Memory(statements_brought([run("Amber Stone broke.", outcome)], FINDER))
 
 
-def test_a_text_without_sentences_is_no_statement() -> None:
-    long = Document("d4", "Table", "Green Lake " * LONGEST_PASSAGE, "notes")
-    assert not Memory(statements_in([long], FINDER))
-
-
 def test_what_is_read_later_is_appended_and_nothing_is_taken_twice() -> None:
     memory = Memory(statements_in(DOCUMENTS, FINDER))
     before = len(memory)
@@ -90,10 +85,6 @@ def test_names_are_found_as_whole_words_the_longest_first() -> None:
     assert finder.find("It is a Lake, no Lakes and no lake.") == ["Lake"]
     assert finder.find("Red Hill, Red Hill (film) and Quiet Field") == ["Red Hill (film)", "Quiet Field (film)"]
     assert NameFinder([]).find("anything") == []
-
-
-def test_runs_of_capitalised_words_look_like_names() -> None:
-    assert capitalised_names("Ann met the Mayor of Green Lake and Vincent van Gogh.") == ["Mayor of Green Lake", "Vincent van Gogh"]
 
 
 def test_passages_are_whole_sentences() -> None:

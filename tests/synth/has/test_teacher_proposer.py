@@ -149,21 +149,6 @@ def test_an_action_is_held_to_a_tool_of_those_there_are_and_to_the_kind_of_argum
         assert form["properties"]["arguments"]["type"] == kind
 
 
-def test_a_thought_without_a_word_is_none() -> None:
-    teacher = ScriptedTeacher(lambda text: written(",,", *(taken_in(text) or ("search", "White Hill"))))
-    proposer = TeacherProposer(teacher)
-    (step, *_) = steps_of(RUN, TASK.question)
-    proposer.prepare([step], 1)
-    assert [found.text for found in proposer.propose(step, 1, (), random.Random(0))] == ["search White Hill"]
-
-
-def test_the_limit_of_tokens_and_the_temperature_are_those_of_an_option() -> None:
-    teacher = Recording(writer)
-    TeacherProposer(teacher, WriterConfig(max_tokens=77, temperature=0.4)).prepare(steps_of(RUN, TASK.question), 1)
-    assert {(request.max_tokens, request.temperature) for request in teacher.requests} == {(77, 0.4)}
-    assert len({request.digest for request in teacher.requests}) == len(teacher.requests) >= 6
-
-
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
@@ -238,13 +223,6 @@ def test_a_step_with_too_few_alternatives_is_left_out_and_not_its_trajectory() -
     assert [part.learnt for part in kept] == [False]
     listed = decided([RUN], says).records[0]
     assert [step.is_choice for step in listed.steps] == [True, False, True]
-
-
-def test_a_trajectory_none_of_whose_steps_is_a_choice_is_left_out() -> None:
-    made = decided([RUN], lambda _: "I'm sorry, but I can't help with that.")
-    assert made.examples == [] and made.records == []
-    kinds = Counter(failure.kind for failure in made.failures)
-    assert (kinds["has_step_too_few_alternatives"], kinds["has_no_alternative"]) == (3, 1)
 
 
 def test_an_action_of_several_calls_is_not_written_anew() -> None:

@@ -61,14 +61,6 @@ def test_without_any_constraint_there_are_more_answers(graph: KnowledgeGraph, st
     assert any(solve(graph, without(g.formula, n)) == {g.answer} for g in unchecked for n in range(len(g.formula)) if without(g.formula, n))
 
 
-def test_every_constraint_of_a_definition_is_needed_for_it(graph: KnowledgeGraph) -> None:
-    seeds = draw(graph, GrowthSpec(Structure.LAYERWISE, 1, intersections=1.0))
-    pairs = [grown for grown in seeds if len(grown.formula) == 2]
-    assert len(pairs) > 20
-    for grown in pairs:
-        assert all(solve(graph, [triple]) > {grown.answer} for triple in grown.formula)
-
-
 def test_sequential_leaves_constants_beside_the_target_and_random_joins_constants(graph: KnowledgeGraph) -> None:
     sequential = draw(graph, GrowthSpec(Structure.SEQUENTIAL, 3, intersections=1.0))
     assert sum(bool(beside_target(grown)) for grown in sequential) > 10
@@ -169,10 +161,3 @@ def test_splits_of_grown_questions_share_no_entity_on_the_way(graph: KnowledgeGr
         assert tasks
         named[split] = {name for task in tasks for name in task.provenance["path"]}
     assert not named["train"] & named["heldout"]
-
-
-def test_a_wish_beyond_the_graph_is_a_shortfall() -> None:
-    graph = KnowledgeGraph([Fact("a", "r", "b", ("d",))], [Document("d", "a", "a: r b.", "x")])
-    tasks, failures = build_questions(graph, QuestionConfig(counts={1: 5}, structure="layerwise"), 1, lambda query: graph.documents["d"])
-    assert len(tasks) == 2
-    assert failures[-1].item == {"layers": 1, "shape": "layerwise", "missing": 3}

@@ -13,7 +13,6 @@ from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from warehouse.corpora.corpus import Corpus, Wording
-from warehouse.corpora.countries import WORDINGS as COUNTRIES
 from warehouse.corpora.films import WORDINGS as FILMS
 from warehouse.records import Document, Fact, Triple
 
@@ -59,40 +58,30 @@ def test_one_relation_is_asked_for_in_a_sentence_of_its_own(relation: str, quest
     assert asked((BOAT, relation, "?")) == question
 
 
-def test_what_is_asked_of_is_described_by_its_condition() -> None:
-    assert asked(("V@f", "cast member", ANN), ("V@f", "release year", "?")) == "In which year was the film with Ann Lee released?"
-    assert asked(("V@f", "release year", YEAR), ("V@f", "genre", "?")) == "What is the genre of the film released in 2001?"
-
-
-def test_several_conditions_are_joined() -> None:
-    formula = (("V@f", "cast member", ANN), ("V@f", "release year", YEAR), ("V@f", "genre", "?"))
-    assert asked(*formula) == "What is the genre of the film with Ann Lee and released in 2001?"
-
-
-def test_a_condition_may_be_of_something_that_is_itself_described() -> None:
-    formula = ((RAIN, "cast member", "V@p"), ("V@f", "cast member", "V@p"), ("V@f", "genre", "?"))
-    assert asked(*formula) == "What is the genre of the film with a cast member of Rain?"
-
-
-def test_an_and_within_a_condition_is_set_in_brackets() -> None:
-    formula = (
+SENTENCES: dict[str, tuple[Triple, ...]] = {
+    "In which year was the film with Ann Lee released?": (("V@f", "cast member", ANN), ("V@f", "release year", "?")),
+    "What is the genre of the film released in 2001?": (("V@f", "release year", YEAR), ("V@f", "genre", "?")),
+    "What is the genre of the film with Ann Lee and released in 2001?": (
+        ("V@f", "cast member", ANN), ("V@f", "release year", YEAR), ("V@f", "genre", "?"),
+    ),
+    "What is the genre of the film with a cast member of Rain?": (
+        (RAIN, "cast member", "V@p"), ("V@f", "cast member", "V@p"), ("V@f", "genre", "?"),
+    ),
+    "What is the genre of the film released in 2001 and with (a cast member of Rain and a cast member of Night Boat)?": (
         (RAIN, "cast member", "V@p"), (BOAT, "cast member", "V@p"), ("V@f", "cast member", "V@p"), ("V@f", "release year", YEAR),
         ("V@f", "genre", "?"),
-    )  # fmt: skip
-    expected = "What is the genre of the film released in 2001 and with (a cast member of Rain and a cast member of Night Boat)?"
-    assert asked(*formula) == expected
+    ),
+    "Who is in the cast of the film released in 2001 or 2003?": (("V@f", "release year", "C@2001 | 2003"), ("V@f", "cast member", "?")),
+}  # fmt: skip
 
 
-def test_values_that_are_left_open_are_joined_by_or() -> None:
-    question = asked(("V@f", "release year", "C@2001 | 2003"), ("V@f", "cast member", "?"))
-    assert question == "Who is in the cast of the film released in 2001 or 2003?"
+@pytest.mark.parametrize("question", SENTENCES)
+def test_conditions_are_described_joined_nested_and_bracketed(question: str) -> None:
+    assert asked(*SENTENCES[question]) == question
 
 
-def test_an_entity_that_is_known_by_its_conditions_is_looked_for_itself() -> None:
+def test_a_target_of_several_relations_is_described_by_all() -> None:
     assert described(("?", "release year", YEAR), ("?", "cast member", ANN)) == "the film released in 2001 and with Ann Lee"
-
-
-def test_a_target_of_two_relations_is_described_by_both() -> None:
     assert described((BOAT, "cast member", "?"), (RAIN, "cast member", "?")) == "a cast member of Night Boat and a cast member of Rain"
 
 
@@ -129,10 +118,6 @@ def test_a_condition_of_what_leads_to_an_entity_says_nothing_of_what_is_known_of
 
 
 # Varieties
-
-
-def test_the_compact_form_knows_no_sentences() -> None:
-    assert asked(("V@f", "cast member", ANN), ("V@f", "genre", "?"), variety=1) == "genre of the film with cast member Ann Lee?"
 
 
 def test_the_freest_form_takes_any_of_the_wordings() -> None:
@@ -185,14 +170,6 @@ def test_braces_in_the_name_of_an_entity_are_text(name: str) -> None:
 
 
 # Whole corpora
-
-
-@pytest.mark.parametrize("wordings", [FILMS, COUNTRIES], ids=["films", "countries"])
-def test_the_wordings_of_a_corpus_say_what_they_speak_of(wordings: Mapping[str, Wording]) -> None:
-    for wording in wordings.values():
-        assert all("{s}" in text for text in (*wording.questions, *wording.phrases))
-        assert all(text.endswith("?") for text in wording.questions)
-        assert "{o}" in wording.condition
 
 
 def test_questions_of_a_corpus_are_in_its_words() -> None:
