@@ -1,10 +1,8 @@
 """The lake's contents as datasets for other tools: texts (CPT), messages (SFT), prompts (RL), and rows in the released WebShaper form.
 
 Rows are traced to their sources. Messages are in OpenAI's form with arguments as objects: an assistant message holds its thought in
-`<think>`
-and its calls as `tool_calls`; each result is a tool message that names its call; `weight` says whether the message is trained on. A sampled
-run
-is written from its turns, not its tokens. What messages cannot express raises `NotExpressible`.
+`<think>` and its calls as `tool_calls`; each result is a tool message that names its call; `weight` says whether the message is trained on.
+A sampled run is written from its turns, not its tokens. What messages cannot express raises `NotExpressible`.
 """
 
 from __future__ import annotations

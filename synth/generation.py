@@ -1,13 +1,17 @@
-"""The parts of a policy's engine pool and event loop that synthesis uses."""
+"""Sampling from a policy's engines outside rollouts, in the event loop that they live in."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from rl.engines.base import Generation, Sampling
+from rl.engines.base import EngineFault, Generation, Sampling
 
 T = TypeVar("T")
+SampleRequest = tuple[str, Sequence[int], Sampling]
+"""Request id, prompt ids and sampling parameters."""
 
 
 class GenerationPool(Protocol):
@@ -20,3 +24,30 @@ class AsyncRunner(Protocol):
     """Runs the event loop of a pool: a `BackgroundLoop` or `Rollouts`."""
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySampler:
+    """Samples continuations from `pool` in the event loop that `loop` runs, `concurrency` at a time."""
+
+    pool: GenerationPool
+    loop: AsyncRunner
+    concurrency: int = 64
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Generation | EngineFault]:
+        """One continuation per request, or the engine's fault."""
+        return self.loop.wait(self._sample(requests))
+
+    async def _sample(self, requests: Sequence[SampleRequest]) -> list[Generation | EngineFault]:
+        places = asyncio.Semaphore(self.concurrency)
+
+        async def one(request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation | EngineFault:
+            async with places:
+                try:
+                    return await self.pool.generate(request_id, prompt_ids, sampling)
+                except EngineFault as fault:
+                    return fault
+                finally:
+                    self.pool.release(request_id)
+
+        return list(await asyncio.gather(*(one(*request) for request in requests)))

@@ -1,8 +1,7 @@
 """The parts of training examples: question, thoughts, calls, results, and the tools on offer.
 
 They are written from scratch, or read from the turns of a stored run in whatever format its policy used: the tags of our dialect, `<think>`
-or
-plain text before a call of a chat template, or ReAct's `Thought:` and `Action:` lines.
+or plain text before a call of a chat template, or ReAct's `Thought:` and `Action:` lines.
 """
 
 from __future__ import annotations

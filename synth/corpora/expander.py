@@ -1,8 +1,8 @@
 """The Expander: a teacher in the agent loop that makes questions over an open corpus deeper (WebShaper, arXiv 2507.15061).
 
-Layer by layer, every constant of a question is replaced by a description that the teacher finds by searching; the answer never changes.
-All constants of a layer are replaced together, since a remaining one would be a shortcut; a layer that cannot be completed leaves the
-question unchanged. Constants are described one after the other, so that no entity is used twice.
+Layer by layer, every constant of a question is replaced by a description that the teacher finds by searching; the answer never changes. All
+constants of a layer are replaced together, since a remaining one would be a shortcut; a layer that cannot be completed leaves the question
+unchanged. Constants are described one after the other, so that no entity is used twice.
 
 Loop, limits and outcomes are those of `rl`: a fault of the teacher or a tool makes an expansion invalid, which is not a rejected proposal.
 Validation asks whether the constant is of the described kind and whether the teacher can name it without tools (section 3). A second

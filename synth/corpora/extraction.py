@@ -1,8 +1,7 @@
 """Open information extraction by a teacher, checked against the passage, with names linked to entities.
 
 The teacher states facts with quotations; a fact whose quotation is not in the passage is dropped. Optionally a second request that sees
-only
-passage and claim confirms it (a judgement, not a proof). `Linker` maps names to known entities and to each other; the first rule that
+only passage and claim confirms it (a judgement, not a proof). `Linker` maps names to known entities and to each other; the first rule that
 applies:
 
     the document's title, with or without its qualifier in brackets          -> the title's entity

@@ -1,16 +1,15 @@
 """What the Expander proposes for a constant: the checks that need no model, the proofs, and the resulting tasks.
 
 A proposal describes a constant without naming it and lists the facts behind the description. It is accepted if every fact is grounded in
-its
-document, the description names what it must and nothing that it must not, and the formula stays well formed: connected, no constant next to
-a constant, no entity used twice. The proposals of one layer are accepted together or not at all.
+its document, the description names what it must and nothing that it must not, and the formula stays well formed: connected, no constant
+next to a constant, no entity used twice. The proposals of one layer are accepted together or not at all.
 
 A fact is grounded if its quotation stands word for word in the passage and names both ends (the passage's title may stand for the subject).
 Whether the relation is right no quotation can show; a teacher is asked, and its verdict is recorded as such.
 
-With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#).
-A description that fits another entity is rejected; so is a question with other answers or a redundant constraint. What the graph cannot
-show is listed under `unproven`.
+With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#). A
+description that fits another entity is rejected; so is a question with other answers or a redundant constraint. What the graph cannot show
+is listed under `unproven`.
 """
 
 from __future__ import annotations
@@ -398,8 +397,7 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
     """The proofs of `task` with all its `leaves` expanded, or the objection.
 
     `easy`: the question's first hit names an answer (with a graph: is a document of the answer). `defined`: each description fits only its
-    name.
-    `type_consistent`, `too_simple` and `stated` are the teacher's judgement. `unproven` lists those that are None.
+    name. `type_consistent`, `too_simple` and `stated` are the teacher's judgement. `unproven` lists those that are None.
     """
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
     defined = None if known is None else _defined(leaves, known)

@@ -12,8 +12,7 @@ projection is quoted instead, and the documents are searched for counter-evidenc
     only_answer     a reader of the retrieved passages finds the answer, and no other that fits
 
 Each rejection is a `Failure`. Evidence counts only if its quotation stands in the passage it names; an unreadable reply leaves a verdict
-open
-(None). The last two checks cannot prove anything, which `unproven` in the proofs records.
+open (None). The last two checks cannot prove anything, which `unproven` in the proofs records.
 """
 
 from __future__ import annotations

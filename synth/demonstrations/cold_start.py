@@ -1,10 +1,9 @@
 """Examples of the cold start: the oracle's demonstrations, some corrupted on purpose, the policy's own successes, and stored runs.
 
 Half-good demonstrations leave decisions open (when to go on, which relation to follow), so that RL has something to choose from; a clean
-set
-gives a policy that is certain of everything and gains nothing. Played against the rollouts' search, some show how to search again. Later
-iterations use rejection sampling: the policy's successes, one per task, in the sampled token ids. Runs of other policies are rewritten from
-the record, with tools mapped to ours.
+set gives a policy that is certain of everything and gains nothing. Played against the rollouts' search, some show how to search again.
+Later iterations use rejection sampling: the policy's successes, one per task, in the sampled token ids. Runs of other policies are
+rewritten from the record, with tools mapped to ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The oracle: an agent that needs no model, because a task's formula and the graph give every step of its trajectory.
 
 It knows what to search for, which document answers, which relation to follow and the final answer. After reading a document it thinks of
-the
-relation and its value ("employer Blue River"). With an imperfect search it reads further pages or rephrases until the right document is
+the relation and its value ("employer Blue River"). With an imperfect search it reads further pages or rephrases until the right document is
 shown (not a namesake, not a stub without the fact); after a search in vain it thinks of what was missing ("no employer").
 """
 

@@ -1,13 +1,11 @@
 """The entity-anchored open-world memory of AgentFounder (arXiv 2509.13310, section 2.2), and questions of several styles over its slices.
 
 The memory holds statements per entity and is no graph: no statement points to another entry. Each statement records its source, its time
-and
-its kind. Sources are facts that documents state, passages (filed under every entity they name), and tool results of stored runs.
+and its kind. Sources are facts that documents state, passages (filed under every entity they name), and tool results of stored runs.
 
 A slice is what the documents say about the entities along a path. Diversity comes from the questions over it: *factual* (one statement),
 *multi-hop* (the whole path), *numerical* (a count, a difference, or how many share a value) and *synthesis* (several statements about one
-or two
-entities). Each has its answer and the statements it rests on; a slice that does not support a style yields no question of it.
+or two entities). Each has its answer and the statements it rests on; a slice that does not support a style yields no question of it.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ class Statement:
     """One statement about an entity.
 
     `relation` is empty for a passage. `source` is a document's id, or `trajectory/turn` for tool results. `time` is the year or day (ISO
-    8601) that
-    the source gives the entity, if exactly one.
+    8601) that the source gives the entity, if exactly one.
     """
 
     entity: str

@@ -2,10 +2,8 @@
 
 The teacher sees the slice as numbered statements and writes one question per style, with the numbers of the statements it rests on. It then
 plans, seeing only the question and the tools. A judge, shown the required knowledge, says whether the first action would acquire it
-(knowledge
-alignment, AgentFounder, arXiv 2509.13310, section 2.2). If there is a search it is run: a plan is kept if the first hit is a required
-document
-and the judge accepts. Knowledge that only tools brought is left to the judge.
+(knowledge alignment, AgentFounder, arXiv 2509.13310, section 2.2). If there is a search it is run: a plan is kept if the first hit is a
+required document and the judge accepts. Knowledge that only tools brought is left to the judge.
 """
 
 from __future__ import annotations

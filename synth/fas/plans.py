@@ -1,11 +1,9 @@
 """Plans with a first action (first-order action synthesis, AgentFounder, arXiv 2509.13310): what to find out, and what to do first.
 
 Several different questions share one slice of the memory, with one plan each: variety comes from the questions, not from sampling. Nothing
-is
-executed. A plan is kept only if its first action can acquire required knowledge and the plan covers the rest. The search index decides that
-where there is one, else a teacher as judge (knowledge alignment, section 2.2): it sees question, required knowledge and plan, and replies
-`yes`,
-or `no` with one of the paper's four kinds of error. All verdicts are recorded.
+is executed. A plan is kept only if its first action can acquire required knowledge and the plan covers the rest. The search index decides
+that where there is one, else a teacher as judge (knowledge alignment, section 2.2): it sees question, required knowledge and plan, and
+replies `yes`, or `no` with one of the paper's four kinds of error. All verdicts are recorded.
 """
 
 from __future__ import annotations

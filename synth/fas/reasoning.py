@@ -3,8 +3,7 @@
 Reasoning takes two passes (section 2.3): decompose and answer from memory; then refine on the required documents and keep the chain if its
 answer is accepted. The oracle's chains have the form of trajectories, and short lookups are mixed among long chains: a second form, or long
 texts alone, delay copying in a small policy. A teacher's first pass is not judged; the second must have a reasonable length, state its
-answer,
-and match an accepted one literally or, failing that, by a calibrated judge (`eval.judges`).
+answer, and match an accepted one literally or, failing that, by a calibrated judge (`eval.judges`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A question's formula as a tree: as text for a terminal, and with coordinates for a page.
 
 The root is the target; below each unknown are the triples that define it (`triples.spread`), so depth is the layer in which a grown
-question got
-the triple. Each mention of a constant is a node of its own; a triple that closes a circle ends in a node that repeats the unknown's name.
+question got the triple. Each mention of a constant is a node of its own; a triple that closes a circle ends in a node that repeats the
+unknown's name.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The evaluator of the algebra over a knowledge graph: exactly the entities that the graph proves to be answers.
 
 A formula whose unknowns form a tree is WebShaper's recursion T = R1(T1) ∩ … ∩ Rk(Tk), evaluated from the leaves to the target. A formula
-with a
-circle is relaxed to a tree (a superset), and each candidate is proved by searching values for all unknowns. Facts hold in both directions.
+with a circle is relaxed to a tree (a superset), and each candidate is proved by searching values for all unknowns. Facts hold in both
+directions.
 
 Sets are evaluated in the cheapest of three ways: as an image, built from the smallest part; by testing candidates against larger parts; or
-one
-by one until the first hit. So a genre shared by ten thousand films costs little next to an actor.
+one by one until the first hit. So a genre shared by ten thousand films costs little next to an actor.
 """
 
 from __future__ import annotations

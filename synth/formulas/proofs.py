@@ -1,9 +1,8 @@
 """Proofs of a question, computed from the graph and the corpus alone.
 
 *Without* a triple means without it and everything connected to the target only through it. A triple is needed if the formula without it has
-more
-answers (never fewer); the target's last constraint is always needed. Triples between two constants say nothing about the target: they are
-listed and otherwise ignored.
+more answers (never fewer); the target's last constraint is always needed. Triples between two constants say nothing about the target: they
+are listed and otherwise ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Formulas of questions: triples of variables, constants and the target, their defects and canonical form, and the algebra over them.
 
 A formula is a conjunction of knowledge projections (WebShaper, arXiv 2507.15061, section 3). A node is a variable `V@name`, a constant
-`C@text`,
-or the target `?`. A union is one merged constant, members joined by " | ": `C@1990 | 1991`.
+`C@text`, or the target `?`. A union is one merged constant, members joined by " | ": `C@1990 | 1991`.
 
-As an expression a formula denotes a set: constants, the knowledge projection R(V), unions, intersections, and by nesting the recursion
-T = R1(T1) ∩ … ∩ Rk(Tk). A variable names the set that defines it or, when repeated, the same entity, which is how circles are written.
+As an expression a formula denotes a set: constants, the knowledge projection R(V), unions, intersections, and by nesting the recursion T =
+R1(T1) ∩ … ∩ Rk(Tk). A variable names the set that defines it or, when repeated, the same entity, which is how circles are written.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:
     """The common form of formulas that differ only in variable names, order, duplicates and direction of triples.
 
     Unknowns are told apart by colour refinement. If several stay alike, each is tried first and the least result wins; fixing one splits
-    the rest
-    into components named separately, so that similar branches are cheap.
+    the rest into components named separately, so that similar branches are cheap.
     """
     triples = {(min(s, o), r, max(s, o)) for s, r, o in (_with_sorted_members(triple) for triple in formula)}
     names: dict[str, str] = {TARGET: TARGET}

@@ -1,9 +1,8 @@
 """The released WebShaper form: one JSON object per line; bad rows are quarantined, good ones written back unchanged.
 
 A row has `id`, `question`, `answer`, `formalization` (triples) and `urls`. An entry can pack several triples by " & ": packed columns have
-equally
-many parts, the others apply to all. An ampersand counts only if every part is a node, so `C@Taylor & Francis` is one constant. As in the
-released rows, constants connect. A constant without its prefix is a defect and not repaired.
+equally many parts, the others apply to all. An ampersand counts only if every part is a node, so `C@Taylor & Francis` is one constant. As
+in the released rows, constants connect. A constant without its prefix is a defect and not repaired.
 """
 
 from __future__ import annotations

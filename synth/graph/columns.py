@@ -1,8 +1,7 @@
 """A graph's facts in sorted numpy columns, and its names as interned texts.
 
 Facts are sorted three ways: by subject (compressed sparse rows, in original order), by object and relation, and by relation. About forty
-bytes
-per fact, and nothing for Python's garbage collector to walk. A text costs its bytes plus sixteen; a CRC-32 hash table maps texts to
+bytes per fact, and nothing for Python's garbage collector to walk. A text costs its bytes plus sixteen; a CRC-32 hash table maps texts to
 numbers.
 """
 
@@ -154,8 +153,7 @@ class FactColumns:
     """Distinct facts, identified by position in subject order.
 
     Subjects are entities 0 … len(starts) - 2. `of_object` and `of_relation` hold positions in the two other orders. The documents of a fact
-    are
-    `documents[document_starts[place] : document_starts[place + 1]]`.
+    are `documents[document_starts[place] : document_starts[place + 1]]`.
     """
 
     starts: Ids

@@ -1,8 +1,7 @@
 """The knowledge graph: facts with the documents that state them, indexed for knowledge projections, and its topology.
 
 Methods use names of entities and relations; `columns`, `entities` and `relation_names` give the numbers to code that evaluates formulas. An
-edge
-is a fact; connected components ignore direction, as projections do.
+edge is a fact; connected components ignore direction, as projections do.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ An action is described by its thought and its calls, in whatever format the traj
 rendering `thought` keeps the form of a trajectory, with the options listed inside the thought; `listing` is the paper's plain text.
 
 The style leak measures how often a classifier that sees only length and words finds the taken action: a conditional logit (softmax over a
-step's
-options of a linear function of length and hashed words), fitted by L-BFGS with a ridge penalty, cross-validated over trajectories.
+step's options of a linear function of length and hashed words), fitted by L-BFGS with a ridge penalty, cross-validated over trajectories.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """Proposers of alternatives: the graph's oracle, other runs, the policy, and a teacher. Nothing that they propose is executed.
 
 The oracle perturbs what the graph knows. Imported runs, which have no graph, get the actions of other runs on the same or the nearest
-questions.
-The policy's engines sample from the step's own context. A teacher writes all options of a step, the taken one included, one request each,
-so
-that style does not give the taken action away: it rewrites that first (same tool, every word of its argument), then adds one alternative at
-a
-time to those shown in random order. An unusable reply is a `Failure`, and another request takes its place while the step has any left.
+questions. The policy's engines sample from the step's own context. A teacher writes all options of a step, the taken one included, one
+request each, so that style does not give the taken action away: it rewrites that first (same tool, every word of its argument), then adds
+one alternative at a time to those shown in random order. An unusable reply is a `Failure`, and another request takes its place while the
+step has any left.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,7 +21,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.engines.base import EngineFault, Generation, Sampling
 from rl.renderers.base import Dialect, ParseError
 from rl.retrieval.search import SearchIndex
-from synth.generation import AsyncRunner, GenerationPool
+from synth.generation import PolicySampler, SampleRequest
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import Option, Step, describe, option, shortened, steps_of
 from synth.parts import Called, calls_of
@@ -152,24 +149,13 @@ class OthersProposer(_AsItWas):
 class PolicyProposer:
     """The policy samples each alternative from the step's own context, in token ids.
 
-    Imported runs have no token ids, so it proposes nothing for them. `loop` runs the engines' event loop; `concurrency` bounds requests in
-    flight,
-    and `spare_requests` those per step beyond one per alternative. A sample that repeats the taken action rewrites it.
+    Imported runs have no token ids, so it proposes nothing for them. Each step may take `spare_requests` more than one per alternative. A
+    sample that repeats the taken action rewrites it.
     """
 
-    def __init__(
-        self,
-        pool: GenerationPool,
-        loop: AsyncRunner,
-        dialect: Dialect,
-        sampling: Sampling,
-        seed: int = 0,
-        concurrency: int = 64,
-        spare_requests: int = 0,
-    ) -> None:
-        self._pool, self._loop, self._dialect, self._seed = pool, loop, dialect, seed
+    def __init__(self, sampler: PolicySampler, dialect: Dialect, sampling: Sampling, seed: int = 0, spare_requests: int = 0) -> None:
+        self._sampler, self._dialect, self._seed, self._spare = sampler, dialect, seed, spare_requests
         self._sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids or dialect.stop_token_ids)
-        self._places, self._spare = asyncio.Semaphore(concurrency), spare_requests
         self._found: dict[StepKey, dict[str, Option]] = {}
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
@@ -178,10 +164,10 @@ class PolicyProposer:
         foreign = dict.fromkeys(step.trajectory_id for step in steps if not step.prompt_ids)
         reason = "a policy cannot go on from a run without token ids"
         failures = [Failure("synth", "proposal_no_token_ids", reason, trajectory) for trajectory in foreign]
-        failures += self._loop.wait(self._sample_all([(step, number) for step in own for number in range(count)]))
+        failures += self._sample([(step, number) for step in own for number in range(count)])
         for number in range(count, count + self._spare):
             short = [step for step in own if len(self.propose(step, count, (), random.Random(0))) < count]
-            failures += self._loop.wait(self._sample_all([(step, number) for step in short]))
+            failures += self._sample([(step, number) for step in short])
         return failures
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
@@ -192,24 +178,17 @@ class PolicyProposer:
         was = describe(step.turn)
         return self._found.get(step.key, {}).get(was.action, was)
 
-    async def _sample_all(self, wanted: Sequence[tuple[Step, int]]) -> list[Failure]:
-        sampled = await asyncio.gather(*(self._sample(step, number) for step, number in wanted))
+    def _sample(self, wanted: Sequence[tuple[Step, int]]) -> list[Failure]:
+        sampled = self._sampler.sample([self._request(step, number) for step, number in wanted])
         found, failures = parted(self._read(step, result) for (step, _), result in zip(wanted, sampled, strict=True))
         for key, action in found:
             self._found.setdefault(key, {}).setdefault(action.action, action)
         return failures
 
-    async def _sample(self, step: Step, number: int) -> Generation | EngineFault:
+    def _request(self, step: Step, number: int) -> SampleRequest:
         ids = [*step.prompt_ids, *(i for turn in step.before for i in (*turn.action_ids, *turn.observation_ids))]
         sampling = replace(self._sampling, seed=seed_from("has policy", self._seed, *step.key, number))
-        request = f"has/{step.trajectory_id}/{step.turn.index}/{number}"
-        async with self._places:
-            try:
-                return await self._pool.generate(request, ids, sampling)
-            except EngineFault as fault:
-                return fault
-            finally:
-                self._pool.release(request)
+        return f"has/{step.trajectory_id}/{step.turn.index}/{number}", ids, sampling
 
     def _read(self, step: Step, result: Generation | EngineFault) -> tuple[StepKey, Option] | Failure:
         if isinstance(result, EngineFault):

@@ -1,10 +1,9 @@
 """Questions in the WebShaper form over a knowledge graph, each with its proofs.
 
 A candidate is drawn as a path through stated facts, or grown from a seed by layers (`synth.questions.expansion`). It is kept only if its
-formula
-has exactly one answer in the whole graph (or a few, if sets are allowed), a search finds every document on the way, every constraint is
-needed,
-and a document states every fact. Rejections are returned with their reasons; of the random structure that is most, which is its point.
+formula has exactly one answer in the whole graph (or a few, if sets are allowed), a search finds every document on the way, every
+constraint is needed, and a document states every fact. Rejections are returned with their reasons; of the random structure that is most,
+which is its point.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Keeping training apart from evaluation: decontamination, and splits by a hash independent of the seed.
 
 Training data is removed if it shares a question or formula with an evaluation set, is a near-duplicate, or contains a question. Formulas
-are
-compared in canonical form. Template questions are all alike, so a near-duplicate of a question with a formula must also name one of its
+are compared in canonical form. Template questions are all alike, so a near-duplicate of a question with a formula must also name one of its
 constants. Other evaluation sets are read from JSON or JSON lines.
 
 A split by entity separates tasks that share any entity; a task with entities on both sides belongs to neither. A split by formula keeps
-renamed
-copies together; one by pattern (the formula without constants) holds out kinds of questions. Plain numbers are values, not entities.
+renamed copies together; one by pattern (the formula without constants) holds out kinds of questions. Plain numbers are values, not
+entities.
 """
 
 from __future__ import annotations

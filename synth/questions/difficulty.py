@@ -4,15 +4,12 @@ A pass rate counts valid trajectories only; without any it is unknown, not zero.
 2504.12516): a short answer, easy to check and hard to find.
 
 Direct attempts follow WebShaper's validation (arXiv 2507.15061): a question that the teacher, or the policy itself, answers without tools
-is
-dropped. An accepted answer anywhere in a reply counts, so the check errs towards dropping; a truncated reply counts only if it contains
-one. A
-question without any readable attempt is dropped too. Provenance keeps the counts.
+is dropped. An accepted answer anywhere in a reply counts, so the check errs towards dropping; a truncated reply counts only if it contains
+one. A question without any readable attempt is dropped too. Provenance keeps the counts.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +18,11 @@ from typing import Literal, Protocol
 from pydantic import PositiveInt, model_validator
 
 from eval.graders.answers import sub_match
-from rl.engines.base import EngineFault, Sampling
+from rl.engines.base import EngineFault, Generation, Sampling
 from rl.engines.config import Temperature
 from rl.renderers.base import ParseError, RolloutDialect
 from synth.formulas.triples import is_constant, unknowns
-from synth.generation import AsyncRunner, GenerationPool
+from synth.generation import PolicySampler
 from synth.teachers.teacher import Fault, Teacher
 from warehouse.digests import seed_from
 from warehouse.lake import Lake
@@ -171,35 +168,32 @@ class TeacherAttempts:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAttempts:
-    """A policy's attempts on its own engines, whose event loop `loop` runs; the prompt offers no tool, and only an answer counts."""
+    """A policy's attempts on its own engines; the prompt offers no tool, and only an answer counts."""
 
     name: str
-    pool: GenerationPool
-    loop: AsyncRunner
+    sampler: PolicySampler
     dialect: RolloutDialect
     config: DirectAttemptsConfig
     seed: int
-    concurrency: int = 64
 
     def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
-        return self.loop.wait(self._all(tasks, number))
+        sampling = Sampling(self.config.temperature, self.config.max_tokens, self.dialect.stop_token_ids)
+        sampled = self.sampler.sample(
+            [
+                (
+                    f"direct/{task.key}/{number}",
+                    self.dialect.prompt_ids(task.question),
+                    replace(sampling, seed=seed_from("direct", self.seed, task.key, number)),
+                )
+                for task in tasks
+            ]
+        )
+        return [self._read(task, number, result) for task, result in zip(tasks, sampled, strict=True)]
 
-    async def _all(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
-        places = asyncio.Semaphore(self.concurrency)
-        return list(await asyncio.gather(*(self._one(task, number, places) for task in tasks)))
-
-    async def _one(self, task: Task, number: int, places: asyncio.Semaphore) -> str | Failure:
-        seed = seed_from("direct", self.seed, task.key, number)
-        sampling = Sampling(self.config.temperature, self.config.max_tokens, self.dialect.stop_token_ids, seed=seed)
-        request = f"direct/{task.key}/{number}"
-        async with places:
-            try:
-                generation = await self.pool.generate(request, self.dialect.prompt_ids(task.question), sampling)
-            except EngineFault as fault:
-                return Failure(STAGE, "direct_engine_fault", str(fault), {"task": task.key, "attempt": number})
-            finally:
-                self.pool.release(request)
-        action = self.dialect.parse(generation.token_ids)
+    def _read(self, task: Task, number: int, result: Generation | EngineFault) -> str | Failure:
+        if isinstance(result, EngineFault):
+            return Failure(STAGE, "direct_engine_fault", str(result), {"task": task.key, "attempt": number})
+        action = self.dialect.parse(result.token_ids)
         answers = [] if isinstance(action, ParseError) else [call.arguments for call in action.calls if call.tool == ANSWER]
         return answers[0] if answers else ""
 

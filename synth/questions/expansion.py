@@ -1,11 +1,9 @@
 """Growing a question from a seed, layer by layer, and the two structures that WebShaper compares this with (section 4.2).
 
 A seed is a target with a proven answer. *Layer-wise*, each leaf constant of the last layer becomes a variable, defined by a sub-question
-whose
-only answer is that constant; the answer never changes, no constant stays at the target, none is joined to another. *Sequential* replaces
-one
-constant per layer and leaves the others as shortcuts. *Random* adds as many facts as there are constants to random nodes, so that some join
-constants and some are redundant.
+whose only answer is that constant; the answer never changes, no constant stays at the target, none is joined to another. *Sequential*
+replaces one constant per layer and leaves the others as shortcuts. *Random* adds as many facts as there are constants to random nodes, so
+that some join constants and some are redundant.
 
 A definition is one or two constraints (stated facts with the entity left out) that exactly the wanted set satisfies; of two, both are
 needed.
@@ -143,8 +141,7 @@ class GrowthSpec:
     """Layers, and the shares of unknowns with two constraints and of questions with an open constant.
 
     If `checked`, each constraint of a definition must be needed for the whole question: another branch may imply it. Expanding constants
-    later does
-    not change a variable's set, so a needed constraint stays needed.
+    later does not change a variable's set, so a needed constraint stays needed.
     """
 
     structure: Structure

@@ -1,12 +1,10 @@
 """Paths from a question's constants to its answer, document by document; random walks that draw them; and how far questions reach.
 
 A hop reads one document, found by the previous hop's value (at first the question's constant) or by two things known about it: "the film
-with
-director Amber Stone and star Blue River". A path becomes a formula, and can be traced again from formula and answer.
+with director Amber Stone and star Blue River". A path becomes a formula, and can be traced again from formula and answer.
 
 A walk follows stated facts and uses nothing twice. A value without a document of its own (a person in a corpus of films) is left through
-another
-entity that shares it (a pivot). Conditions are chosen to identify the entity in the whole graph, since other draws would mostly be
+another entity that shares it (a pivot). Conditions are chosen to identify the entity in the whole graph, since other draws would mostly be
 rejected.
 
 `reach` gives an upper bound: walks may revisit entities, and neither pivots nor searches are checked. `identify` and sets are not counted.

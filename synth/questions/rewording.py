@@ -1,9 +1,8 @@
 """Questions reworded by a teacher, kept only if the rewording provably asks the same.
 
 It must be a question, not for yes or no; name every constant, add no number, and name neither the answer nor an entity on the way.
-Relations are
-checked by known words, or by reading back: a teacher that sees only the rewording and a list of relations writes its formula, which must be
-isomorphic to the task's (including direction, where both ends of a relation are of one type).
+Relations are checked by known words, or by reading back: a teacher that sees only the rewording and a list of relations writes its formula,
+which must be isomorphic to the task's (including direction, where both ends of a relation are of one type).
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ def reword(
     """Rewordings of `tasks` as new tasks with the same answers and formula, and failures.
 
     Tasks without a formula cannot be checked and fail. With `retrieve`, the first hit of the agent's search, proofs are graded anew as easy
-    or not,
-    which depends on the wording; without, that stays open.
+    or not, which depends on the wording; without, that stays open.
     """
     phrasing = Phrasing.of(graph) if config.relations == "words" else None
     wanted = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]

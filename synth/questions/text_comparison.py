@@ -1,8 +1,7 @@
 """Text comparison: whether a text mentions a name, and near-duplicates.
 
 Mentions are whole words, ignoring case, punctuation and accents. Near-duplicates are candidates by MinHash (Broder 1997), decided by the
-exact
-Jaccard index of their shingles.
+exact Jaccard index of their shingles.
 """
 
 from __future__ import annotations

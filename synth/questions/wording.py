@@ -23,8 +23,7 @@ class Phrasing:
     """How relations are worded.
 
     `phrases` ask for a relation's object, with `{s}` for its subject; `nouns` name the subject's type ("film"); `questions` and
-    `conditions` are those
-    of `Wording`. Any may lack a relation.
+    `conditions` are those of `Wording`. Any may lack a relation.
     """
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.fas.memory_plans import build_memory_plans
 from synth.fas.plans import PlanJudge, build_plans
 from synth.fas.reasoning import AnswerJudge, FasConfig, build_fas, reason_by_teacher
+from synth.generation import PolicySampler
 from synth.has.decisions import DecisionRecord, style_leak
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
@@ -229,5 +230,5 @@ def _models(work: Work, material: Material, config: HasConfig, by_graph: bool) -
         rollouts = work.context.rollouts(work.context.folder(champion))
         sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
         seed = work.seed("has policy")
-        found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, seed, spare_requests=2)
+        found["policy"] = PolicyProposer(PolicySampler(rollouts.pool, rollouts), rollouts.dialect, sampling, seed, spare_requests=2)
     return found

@@ -1,8 +1,8 @@
 """Work in batches, and what every kind of it needs: seeds and settings, a metered teacher, and suites to keep training apart from.
 
 A batch's records and the metrics that mark it as done are one commit, so that a killed stage resumes after the last one. A batch is a
-function of the configuration and of earlier batches; the result is therefore the same wherever a run was interrupted. A batch that lacks
-a teacher's replies is not committed, but the replies received are stored and reused.
+function of the configuration and of earlier batches; the result is therefore the same wherever a run was interrupted. A batch that lacks a
+teacher's replies is not committed, but the replies received are stored and reused.
 """
 
 from __future__ import annotations

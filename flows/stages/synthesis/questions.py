@@ -21,6 +21,7 @@ from synth.corpora.expander import expand
 from synth.corpora.passages import LinkedPassages, Walk
 from synth.corpora.seed_questions import STAGE as SEEDS
 from synth.corpora.seed_questions import PassageSearch, SeedGenerator, shortfall
+from synth.generation import PolicySampler
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.difficulty import DIRECT, UNREAD, DirectAttemptsConfig, DirectModel, PolicyAttempts, TeacherAttempts, hard_enough
@@ -137,7 +138,8 @@ class DirectAttempts:
             )
         rollouts = context.rollouts(folder)
         name = folder.name if champion is None else champion.id
-        return PolicyAttempts(name, rollouts.pool, rollouts, rollouts.dialect, config, seed, rollouts.config.concurrency)
+        sampler = PolicySampler(rollouts.pool, rollouts, rollouts.config.concurrency)
+        return PolicyAttempts(name, sampler, rollouts.dialect, config, seed)
 
 
 def questions(work: Work, material: Material, guard: Guard, attempts: DirectAttempts) -> Iterator[Batch]:

@@ -1,8 +1,7 @@
 """The corpora of a home, with their graphs and searches.
 
-A home has a generated world for training and another for the suites, one real graph split by entity, or pages without a graph, which
-have no suites of their own. Training sees only what is found in its own documents; suites are proven over the documents that they
-search.
+A home has a generated world for training and another for the suites, one real graph split by entity, or pages without a graph, which have
+no suites of their own. Training sees only what is found in its own documents; suites are proven over the documents that they search.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from rl.policies.config import PolicyConfig
 from rl.ray_runtime import RayConfig
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
+from synth.generation import PolicySampler
 from synth.has.decisions import Step, steps_of
 from synth.has.proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has
@@ -69,7 +70,7 @@ def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokeni
     foreign = replace(run, id="f", prompt_ids=())
     steps: list[Step] = [step for one in (run, foreign) for step in steps_of(one, TASK.question)]
     with BackgroundLoop("test") as loop:
-        proposer = PolicyProposer(policy, loop, dialect, Sampling(max_tokens=8))
+        proposer = PolicyProposer(PolicySampler(policy, loop), dialect, Sampling(max_tokens=8))
         failures = proposer.prepare(steps, 3)
     assert (
         sorted(failure.kind for failure in failures)
@@ -104,7 +105,7 @@ def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> No
             pool = loop.wait(EnginePool.start(EngineConfig(kv_cache_gib=0.1), str(folder)))
             seen = []
             for seed in (1, 1, 2):
-                proposer = PolicyProposer(pool, loop, dialect, Sampling(max_tokens=6), seed)
+                proposer = PolicyProposer(PolicySampler(pool, loop), dialect, Sampling(max_tokens=6), seed)
                 failures = proposer.prepare(steps_of(run, TASK.question), 4)
                 seen.append([failure.item["text"] for failure in failures])
             wishes = HasConfig(mixture={"policy": 1.0})

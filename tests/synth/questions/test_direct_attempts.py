@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
+from synth.generation import PolicySampler
 from synth.questions.difficulty import (
     DIRECT,
     UNREAD,
@@ -129,7 +130,7 @@ def test_a_policy_attempts_without_tools_and_an_action_that_is_no_answer_answers
     dialect, config = TagDialect(tokenizer), DirectAttemptsConfig(by="policy", attempts=3)
     policy = StatedPolicy(dialect)
     with BackgroundLoop("test") as loop:
-        kept, failures = hard_enough([EASY, HARD], PolicyAttempts("t1-rl", policy, loop, dialect, config, 0), config)
+        kept, failures = hard_enough([EASY, HARD], PolicyAttempts("t1-rl", PolicySampler(policy, loop), dialect, config, 0), config)
     assert [task.key for task in kept] == ["hard"]
     assert kept[0].provenance["direct_attempts"] == {"by": "t1-rl", "attempts": 2, "answered": 0}
     assert sorted(failure.kind for failure in failures) == [DIRECT, "direct_engine_fault"]
