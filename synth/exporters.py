@@ -168,28 +168,18 @@ def _arguments(tool: str, written: str, tools: Sequence[Schema]) -> dict[str, An
         raise NotExpressible(f"a call of {tool!r} whose arguments have no names: {error}"[:300]) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Source of every document, task and trajectory of a lake at one snapshot, by id."""
-
-    of: Mapping[str, str]
-
-    @classmethod
-    def read(cls, lake: Lake, at: int) -> Sources:
-        documents = lake.query("SELECT id, source FROM documents", at=at)
-        tried = lake.query("SELECT id, task_key FROM trajectories", at=at)
-        known: dict[str, str] = dict(zip(documents.column("id").to_pylist(), documents.column("source").to_pylist(), strict=True))
-        known |= {task.key: source for task in lake.tasks(at=at) if (source := source_of(task))}
-        pairs = zip(tried.column("id").to_pylist(), tried.column("task_key").to_pylist(), strict=True)
-        known |= {trajectory: known[task] for trajectory, task in pairs if task in known}
-        return cls(known)
-
-    def count(self, rows: Iterable[Iterable[str]]) -> Counter[str]:
-        """Rows per source, given the ids that each row names."""
-        counts: Counter[str] = Counter()
-        for ids in rows:
-            counts.update({self.of[identity] for identity in ids if identity in self.of} or {UNTRACED})
-        return counts
+def _count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counter[str]:
+    """Rows per source of the documents, tasks and trajectories whose ids they name."""
+    documents = lake.query("SELECT id, source FROM documents", at=at)
+    tried = lake.query("SELECT id, task_key FROM trajectories", at=at)
+    known: dict[str, str] = dict(zip(documents.column("id").to_pylist(), documents.column("source").to_pylist(), strict=True))
+    known |= {task.key: source for task in lake.tasks(at=at) if (source := source_of(task))}
+    pairs = zip(tried.column("id").to_pylist(), tried.column("task_key").to_pylist(), strict=True)
+    known |= {trajectory: known[task] for trajectory, task in pairs if task in known}
+    counts: Counter[str] = Counter()
+    for ids in rows:
+        counts.update({known[identity] for identity in ids if identity in known} or {UNTRACED})
+    return counts
 
 
 def source_of(task: Task) -> str:
@@ -254,7 +244,7 @@ def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
         schema=_CPT_SCHEMA,
         columns=_COMMON | {"text": "the whole text"},
         splits={"train": rows},
-        sources=Sources.read(lake, at).count(example.sources for example in examples),
+        sources=_count_sources(lake, at, (example.sources for example in examples)),
         filters=filters,
         snapshot=at,
         failures=failures,
@@ -277,7 +267,7 @@ def sft_dataset(lake: Lake, at: int, options: TextOptions, chat: ChatOptions) ->
         schema=_SFT_SCHEMA,
         columns=_COMMON | _SFT_COLUMNS,
         splits={"train": rows} if rows else {},
-        sources=Sources.read(lake, at).count(row["sources"] for row in rows),
+        sources=_count_sources(lake, at, (row["sources"] for row in rows)),
         filters=filters,
         snapshot=at,
         failures=failures,

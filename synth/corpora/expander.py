@@ -242,7 +242,7 @@ class _Work:
         if self.config.structure == "sequential":
             names = [name for name in names if not not_replaceable(task, [name])][:1]
         if not names or (staying := not_replaceable(task, names)):
-            reason = f"{staying[0]!r} is no constant of one member that the question names" if names else "no constant can give way"
+            reason = f"{staying[0]!r} is no single constant that the question spells" if names else "no constant can be replaced"
             return _Outcome(None, failures=(Failure(STAGE, ProposalDefect.NO_CONSTANT, reason, {"task": task.key}),))
         async with self.places:
             return await self._expand(task, tuple(names))
@@ -299,7 +299,7 @@ class _Work:
     def _judge(self, layer: Layer, name: str, trajectory: Trajectory) -> LeafExpansion | Failure:
         if trajectory.answer is None:
             return _refused(
-                Objection(ProposalDefect.NO_PROPOSAL, f"it ended without one: {trajectory.stop_reason}"), layer.task, name, trajectory
+                Objection(ProposalDefect.NO_PROPOSAL, f"ended without a proposal: {trajectory.stop_reason}"), layer.task, name, trajectory
             )
         written = Completion(trajectory.id, self.teacher.name, {}, trajectory.answer, Ending.STOP, 0, 0)
         proposal = read_json(written, _PROPOSAL)
@@ -312,13 +312,13 @@ class _Work:
     def _validate(self, proposal: Proposal, name: str) -> LeafExpansion | Objection:
         verdict = validate_description(self.teacher, name, proposal.description)
         if verdict.type_consistent is False:
-            return Objection(ProposalDefect.TYPE_INCONSISTENT, f"{name!r} is not the kind of thing that is described")
+            return Objection(ProposalDefect.TYPE_INCONSISTENT, f"{name!r} is not of the described kind")
         if verdict.too_simple:
             return Objection(ProposalDefect.TOO_SIMPLE, f"without tools: {verdict.guess!r}")
         stated = facts_stated(self.teacher, [(fact, self.documents[fact.document]) for fact in proposal.facts])
         if False in stated:
             fact = proposal.facts[stated.index(False)]
-            reason = f"the second reading says that {fact.document!r} does not state: {fact.claim}"
+            reason = f"the second reader denies that {fact.document!r} states: {fact.claim}"
             return Objection(ProposalDefect.NOT_STATED, reason)
         return LeafExpansion(name, proposal, verdict, None if None in stated else True)
 
@@ -338,6 +338,6 @@ def _refused(objection: Objection, task: Task, name: str, trajectory: Trajectory
 
 
 def _incomplete(task: Task, name: str, names: Sequence[str], found: Sequence[LeafExpansion], last: Trajectory) -> Failure:
-    reason = f"{name!r} has no description, and of the {len(names)} constants of a layer all give way or none"
+    reason = f"no description of {name!r}; the {len(names)} constants of a layer are replaced together or not at all"
     item = {"task": task.key, "constant": name, "described": [leaf.name for leaf in found], "last_run": last.id}
     return Failure(STAGE, ProposalDefect.LAYER_INCOMPLETE, reason, item)

@@ -135,10 +135,10 @@ def _request(document: Document, passage: str, config: ExtractionConfig) -> Requ
 def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> bool:
     lack = grounding_defect(claim.statement, claim.document.title, claim.passage)
     if lack is not None:
-        harvest.drop(lack, "the passage does not hold what was stated", claim)
+        harvest.drop(lack, "the passage does not support the statement", claim)
         return False
     if config.relations and relation_name(claim.statement.relation) not in map(relation_name, config.relations):
-        harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, f"{claim.statement.relation!r} is none of the relations wanted", claim)
+        harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, f"{claim.statement.relation!r} is not among the wanted relations", claim)
         return False
     return True
 
@@ -154,7 +154,7 @@ def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> 
             text = reply.reason if isinstance(reply, Failure) else repr(reply.text)
             harvest.drop(ExtractionDefect.NO_VERDICT, f"the second reading gave neither yes nor no: {text}", claim)
         else:
-            harvest.drop(ExtractionDefect.NOT_STATED, "the second reading says that the passage does not state it", claim)
+            harvest.drop(ExtractionDefect.NOT_STATED, "the second reader denies that the passage states it", claim)
     return kept
 
 

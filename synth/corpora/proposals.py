@@ -223,7 +223,7 @@ def _objection_to_words(proposal: Proposal, layer: Layer, name: str) -> Objectio
     stated = (text for fact in proposal.facts for text in (fact.subject, fact.object, fact.quote))
     new = numbers(proposal.description) - {number for text in stated for number in numbers(text)}
     if new:
-        return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the description says {min(new)}, and no fact does")
+        return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the description contains {min(new)}, which no fact states")
     return None
 
 
@@ -232,10 +232,10 @@ def _objection_to_formula(proposal: Proposal, layer: Layer, name: str) -> Object
         return Objection(ProposalDefect.NOT_ABOUT_CONSTANT, f"no fact is about {name!r}")
     met = set(map(name_key, layer.met(name)))
     if twice := [text for text in (*_named(proposal, name), *proposal.unknowns) if name_key(text) in met]:
-        return Objection(ProposalDefect.MET_TWICE, f"the question meets {twice[0]!r} already")
+        return Objection(ProposalDefect.MET_TWICE, f"the question already uses {twice[0]!r}")
     formula = expanded_formula(proposal, layer.task.formula, name)
     if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
-        return Objection(ProposalDefect.CONSTANT_EDGE, "a fact joins two names and nothing unknown")
+        return Objection(ProposalDefect.CONSTANT_EDGE, "a fact joins two constants")
     problems = validate(formula)
     return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
 

@@ -108,7 +108,7 @@ def objection_to_quotes(seed: Seed) -> Objection | None:
         if not 1 <= fact.passage <= len(seed.walk.passages):
             return Objection(SeedDefect.PASSAGE_UNKNOWN, f"there is no passage {fact.passage}")
         if not mentions(seed.passage_of(fact).text, fact.quote):
-            return Objection(GroundingDefect.QUOTE_NOT_FOUND, f"{fact.claim}: {fact.quote!r} does not stand in its passage")
+            return Objection(GroundingDefect.QUOTE_NOT_FOUND, f"{fact.claim}: {fact.quote!r} is not in its passage")
     return None
 
 
@@ -132,9 +132,9 @@ def _objection_to_formula(proposal: SeedProposal) -> Objection | None:
         return Objection(ProposalDefect.MALFORMED_FORMULA, f"a name holds {UNION!r}")
     offered = [fact for fact in proposal.projections if fact.alternatives]
     if any(name_key(fact.object) in secret or not all(map(plain, fact.alternatives)) for fact in offered):
-        return Objection(ProposalDefect.MALFORMED_FORMULA, "alternatives stand beside a constant that has a name, and are named")
+        return Objection(ProposalDefect.MALFORMED_FORMULA, "alternatives need a constant object, and must not be blank")
     if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
-        return Objection(ProposalDefect.CONSTANT_EDGE, "a projection joins two names and nothing unknown")
+        return Objection(ProposalDefect.CONSTANT_EDGE, "a projection joins two constants")
     problems = validate(formula)
     return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
 
@@ -150,7 +150,7 @@ def objection_to_words(seed: Seed) -> Objection | None:
             return Objection(ProposalDefect.NOT_NAMED, f"the question does not name {text!r}")
     stated = [text for fact in proposal.projections for text in (fact.subject, fact.object, fact.quote, *fact.alternatives)]
     new = numbers(proposal.question) - {number for text in stated for number in numbers(text)}
-    return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the question says {min(new)}, and no quotation does") if new else None
+    return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the question contains {min(new)}, which no quotation states") if new else None
 
 
 def task_of(seed: Seed, teacher: str, environment: str) -> Task:

@@ -229,7 +229,7 @@ def _answered(seed: Seed, found: Sequence[FoundAnswer] | None) -> Verdict:
     if any(mentions(each.answer, own) or mentions(own, each.answer) for each in found):
         return True
     listed = "; ".join(each.answer for each in found) or "nothing"
-    return Objection(SeedDefect.NOT_ANSWERED, f"who reads the passages answers {listed}, and not {own!r}")
+    return Objection(SeedDefect.NOT_ANSWERED, f"a reader of the passages answers {listed} instead of {own!r}")
 
 
 def _candidates(seed: Seed, found: Sequence[FoundAnswer], shown: Sequence[Passage]) -> list[FoundAnswer]:
@@ -327,10 +327,9 @@ class SeedGenerator:
         """
         result = SeedQuestions(survived={ASKED: len(walks)})
         left = self._proposed(walks, seed, result)
-        words = _Words(stored)
         left = _sift("quoted", left, [objection_to_quotes(candidate.seed) or True for candidate in left], result)
         left = _sift("named", left, [objection_to_entities(candidate.seed) or True for candidate in left], result)
-        left = _sift("hidden", left, [words.objection(candidate.seed) or True for candidate in left], result)
+        left = _sift("hidden", left, _hidden([candidate.seed for candidate in left], stored), result)
         left = _sift("stated", left, self._stated(left), result)
         searcher = Searcher(self.teacher, self.passages, self.config.searched, self.config.max_tokens, result.failures)
         left = _sift("uncontradicted", left, searcher.contradictions([candidate.seed for candidate in left]), result)
@@ -367,7 +366,7 @@ class SeedGenerator:
         for (place, fact), reply in zip(places, self.teacher.complete(requests), strict=True):
             said = None if isinstance(reply, Failure) else read_yes(reply)
             if said is False:
-                reason = f"the second reading says that its passage does not state: {fact.claim}"
+                reason = f"the second reader denies that the passage states: {fact.claim}"
                 verdicts[place] = Objection(ProposalDefect.NOT_STATED, reason)
             elif said is None and verdicts[place] is True:
                 verdicts[place] = None
@@ -382,17 +381,17 @@ class SeedGenerator:
         return replace(task, proofs={**shown, "unproven": [name for name, value in shown.items() if value is None]})
 
 
-class _Words:
-    def __init__(self, stored: AbstractSet[str]) -> None:
-        self._known = set(stored)
-
-    def objection(self, seed: Seed) -> Objection | None:
+def _hidden(seeds: Sequence[Seed], stored: AbstractSet[str]) -> list[Verdict]:
+    """Objections to the questions' words, and to questions that are stored or come earlier."""
+    known, verdicts = set(stored), list[Verdict]()
+    for seed in seeds:
         objection = objection_to_words(seed)
-        if objection is None and seed.key in self._known:
-            return Objection(SeedDefect.DOUBLE, "the same is asked by another question, with the same answer")
-        if objection is None:
-            self._known.add(seed.key)
-        return objection
+        if objection is None and seed.key in known:
+            objection = Objection(SeedDefect.DOUBLE, "another question asks the same and has the same answer")
+        elif objection is None:
+            known.add(seed.key)
+        verdicts.append(objection or True)
+    return verdicts
 
 
 def _sift(check: str, left: Sequence[_Candidate], verdicts: Sequence[Verdict], result: SeedQuestions) -> list[_Candidate]:

@@ -357,14 +357,14 @@ def _example(
 def _held_out(trajectory: Trajectory, held_out: Collection[str]) -> Refused | None:
     if trajectory.suite is None and trajectory.task_key not in held_out:
         return None
-    return Rejection.HELD_OUT, "its question is one that evaluation asks, or meets one"
+    return Rejection.HELD_OUT, "its question is an evaluation question or overlaps with one"
 
 
 def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: StoredRunsConfig) -> Refused | None:
     if trajectory.outcome is Outcome.INVALID:
         return Rejection.INVALID, trajectory.error or "a fault ended it"
     if trajectory.outcome is Outcome.FAILURE:
-        return Rejection.FAILURE, "the verifier says that it failed"
+        return Rejection.FAILURE, "the verifier judged it a failure"
     if trajectory.outcome is None and config.unjudged == "drop":
         return Rejection.NOT_JUDGED, "it has no verdict; `flywheel reverify` gives one, or set unjudged = keep"
     if trajectory.images:

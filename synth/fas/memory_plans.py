@@ -156,17 +156,17 @@ def _question(row: Any, statements: Sequence[Statement]) -> WrittenQuestion | Fa
     try:
         read = _QUESTION_ROW.validate_python(row)
     except ValidationError as error:
-        return _failure(QuestionDefect.UNREADABLE, f"what the teacher wrote is no question: {first_error(error)}", row)
+        return _failure(QuestionDefect.UNREADABLE, f"the reply is no question: {first_error(error)}", row)
     question, answer = read.question.strip(), str(read.answer).strip()
     if not question or not answer:
         return _failure(QuestionDefect.UNREADABLE, "the question or its answer is empty", row)
     if not read.requires or not all(1 <= number <= len(statements) for number in read.requires):
-        return _failure(QuestionDefect.RESTS_ON_NOTHING, "the question rests on no statement, or on one that is not there", row)
+        return _failure(QuestionDefect.RESTS_ON_NOTHING, "the question cites no statement, or one that does not exist", row)
     written = WrittenQuestion(read.style, question, answer, tuple(dict.fromkeys(statements[number - 1] for number in read.requires)))
     if written.secret is not None and mentions(question, answer):
         return _failure(QuestionDefect.ANSWER_LEAKED, "the question names its answer", row)
     if read.style in _ANSWERED_BY and not any(mentions(f"{known.entity} {known.text}", answer) for known in written.required):
-        return _failure(QuestionDefect.ANSWER_NOT_STATED, "no statement that the question rests on holds its answer", row)
+        return _failure(QuestionDefect.ANSWER_NOT_STATED, "no cited statement contains the answer", row)
     return written
 
 
@@ -287,16 +287,14 @@ def _plan_request(question: WrittenQuestion, offered: str, names: tuple[str, ...
 def _read_plan(reply: Completion, question: WrittenQuestion, parameters: Mapping[str, Mapping[str, Any]]) -> SliceQuestion | Failure:
     row = read_json(reply, _PLAN_ROW)
     if isinstance(row, Failure):
-        return Failure("synth", PlanDefect.UNREADABLE, f"what the teacher wrote is no plan: {row.reason}", row.item)
+        return Failure("synth", PlanDefect.UNREADABLE, f"the reply is no plan: {row.reason}", row.item)
     steps = tuple(step.strip() for step in row.plan if step.strip() not in ("", BLANK))
     argument = row.arguments.strip() if isinstance(row.arguments, str) else json.dumps(row.arguments, ensure_ascii=False)
     if not steps or argument in ("", BLANK):
         return Failure("synth", PlanDefect.UNREADABLE, "the plan or its first action is empty", {"text": reply.text})
     tool = row.tool.strip()
     if tool not in parameters or tool == ANSWER:
-        return Failure(
-            "synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is none of the tools", {"text": reply.text}
-        )
+        return Failure("synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is not on offer", {"text": reply.text})
     schema = parameters[tool]
     if reason := _misfit(tool, argument, schema):
         return Failure("synth", PlanDefect.WRONG_ARGUMENTS, reason, {"text": reply.text})

@@ -183,9 +183,21 @@ def check_plans(
 
     `find` runs the first search; if `indexed`, its verdict takes precedence over the judge's.
     """
+    reasons: list[str | None] = [
+        misalignment(asked.plan, asked.required, find(asked.plan.query), asked.secret) if asked.unique else Misalignment.NOT_UNIQUE
+        for asked in questions
+    ]
+    places = [place for place, asked in enumerate(questions) if asked.unique] if judge is not None else []
+    verdicts = judge.verdicts([judge_request(questions[place]) for place in places]) if judge is not None else []
+    for place, verdict in zip(places, verdicts, strict=True):
+        if not indexed:
+            reasons[place] = judged_reason(verdict)
+        elif judge is not None:
+            shown = PlanVerdict(reasons[place] is None, reasons[place] or "")
+            judge.record("fas_plan", example_of(questions[place]).id, INDEX, shown)
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
-    for question, reason in zip(questions, _reasons(questions, find, indexed, judge), strict=True):
+    for question, reason in zip(questions, reasons, strict=True):
         example = example_of(question, wheel_turn)
         if reason is None:
             examples.setdefault(example.id, example)
@@ -231,24 +243,6 @@ def _styled(slice_: Slice, spec: PlanSpec, number: int) -> Iterator[SliceQuestio
         asked = ask(slice_, style)
         where = f"the slice of {slice_.path[0].entity} carries no {style} question"
         yield asked if asked is not None else Failure("synth", "fas_plan_no_such_question", where, {"style": style, "slice": number})
-
-
-def _reasons(questions: list[SliceQuestion], find: Retrieve, indexed: bool, judge: PlanJudge | None) -> list[str | None]:
-    reasons: list[str | None] = [
-        misalignment(asked.plan, asked.required, find(asked.plan.query), asked.secret) if asked.unique else Misalignment.NOT_UNIQUE
-        for asked in questions
-    ]
-    if judge is None:
-        return reasons
-    places = [place for place, asked in enumerate(questions) if asked.unique]
-    verdicts = judge.verdicts([judge_request(questions[place]) for place in places])
-    for place, verdict in zip(places, verdicts, strict=True):
-        if indexed:
-            verdict = PlanVerdict(reasons[place] is None, reasons[place] or "")
-            judge.record("fas_plan", example_of(questions[place]).id, INDEX, verdict)
-        else:
-            reasons[place] = judged_reason(verdict)
-    return reasons
 
 
 def judged_reason(verdict: PlanVerdict | Failure) -> str | None:

@@ -187,9 +187,9 @@ def read_second(assignment: Assignment, attempt: str, text: str, bounds: Reasoni
     if not words:
         return draft.failure("no_reasoning", "the second pass answers without reasoning")
     if words < bounds.min_words:
-        return draft.failure("too_short", f"the reasoning has {words} words, and {bounds.min_words} are wanted at least")
+        return draft.failure("too_short", f"the reasoning has {words} words, fewer than {bounds.min_words}")
     if words > bounds.max_words:
-        return draft.failure("too_long", f"the reasoning has {words} words, and {bounds.max_words} are allowed")
+        return draft.failure("too_long", f"the reasoning has {words} words, more than {bounds.max_words}")
     if not _says(draft.thought, (draft.answer, *assignment.task.answers)):
         return draft.failure("not_reached", "the reasoning does not say what it answers")
     return draft
@@ -210,7 +210,7 @@ def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
 
 
 def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:
-    reason = f"pass {number} brought no completion ({failure.kind}: {failure.reason})"
+    reason = f"pass {number} got no completion ({failure.kind}: {failure.reason})"
     return Failure("synth", "fas_reason_no_completion", reason, {"task": assignment.task.key, "pass": number, "reply": failure.item})
 
 
@@ -344,7 +344,7 @@ def _reasoned(
         return _example(task, transcript(task.question, solution), documents, wheel_turn)
     tried = all_tries(solution, search, rng)
     if tried is None:
-        return Failure("synth", "fas_reason_not_found", f"the search brings not all documents of: {task.question}", task.key)
+        return Failure("synth", "fas_reason_not_found", f"the search does not find all documents of: {task.question}", task.key)
     return _example(task, transcript_with(task.question, solution, tried), documents, wheel_turn)
 
 

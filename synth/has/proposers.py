@@ -162,7 +162,7 @@ class PolicyProposer:
         """Samples `count` actions per step, with replacements for repeated and unreadable ones; returns failures."""
         own = [step for step in steps if step.prompt_ids]
         foreign = dict.fromkeys(step.trajectory_id for step in steps if not step.prompt_ids)
-        reason = "a policy cannot go on from a run without token ids"
+        reason = "a policy cannot continue a run without token ids"
         failures = [Failure("synth", "proposal_no_token_ids", reason, trajectory) for trajectory in foreign]
         failures += self._sample([(step, number) for step in own for number in range(count)])
         for number in range(count, count + self._spare):
@@ -196,7 +196,7 @@ class PolicyProposer:
         action = self._dialect.parse(result.token_ids)
         if isinstance(action, ParseError):
             item = {"step": step.key, "text": self._dialect.decode(result.token_ids)}
-            return Failure("synth", "proposal_unreadable", "what the policy proposed is no action", item)
+            return Failure("synth", "proposal_unreadable", "the policy's proposal is no action", item)
         return step.key, option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
 
 
@@ -356,20 +356,20 @@ class TeacherProposer:
             return [reply]
         written = read_json(reply, _ACTION)
         if isinstance(written, Failure):
-            return [_failure(ActionDefect.UNREADABLE, f"what the teacher wrote is no action: {written.reason}", draft, reply.text)]
+            return [_failure(ActionDefect.UNREADABLE, f"the reply is no action: {written.reason}", draft, reply.text)]
         if BLANK in (written.think.strip(), written.call[1]):
-            return [_failure(ActionDefect.UNREADABLE, "what the teacher wrote is the form itself", draft, reply.text)]
+            return [_failure(ActionDefect.UNREADABLE, "the reply repeats the form", draft, reply.text)]
         ((tool, argument),) = calls_of(draft.step.turn)
         if draft.taken is None:
             if not same_call((tool, argument), written.call) or _outgrown(argument, written.call[1]):
-                return [_failure(ActionDefect.TAKEN_CHANGED, "the action that was taken became another", draft, reply.text)]
+                return [_failure(ActionDefect.TAKEN_CHANGED, "the rewritten action is a different one", draft, reply.text)]
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
             return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
         elif (kind := _kind(written.call[1])) not in self._kinds.get(written.call[0], {kind}):
             return [_failure(ActionDefect.WRONG_ARGUMENTS, f"{written.call[0]} takes another kind of argument", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
-            return [_failure(ActionDefect.REPEATED, "the action is there already", draft, reply.text)]
+            return [_failure(ActionDefect.REPEATED, "the action is listed already", draft, reply.text)]
         else:
             draft.others[written.option.action] = written.option
         return []
@@ -426,5 +426,5 @@ def _failure(defect: ActionDefect, reason: str, draft: _Draft, text: str) -> Fai
 
 
 def _without_one_call(step: Step) -> Failure:
-    reason = f"an action of {len(calls_of(step.turn))} calls cannot be written anew as one"
+    reason = f"an action of {len(calls_of(step.turn))} calls cannot be rewritten as one"
     return Failure("synth", ActionDefect.NOT_ONE_CALL, reason, {"step": step.key})

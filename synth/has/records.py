@@ -189,7 +189,7 @@ def build_has(
         record, left_out = decisions(trajectory, task.question, mixture, rng)
         failures += left_out
         if not any(decision.is_choice for decision in record.steps):
-            failures.append(Failure("synth", "has_no_alternative", "no step has alternatives enough", trajectory.id))
+            failures.append(Failure("synth", "has_no_alternative", "no step has enough alternatives", trajectory.id))
             continue
         records.append(record)
         examples.append(_example(record, config, wheel_turn))
@@ -228,7 +228,7 @@ class _Mixture:
         missing = sorted(config.mixture.keys() - proposers.keys())
         if missing:
             there = ", ".join(sorted(proposers)) or "none"
-            raise RequestError(f"synth.has.mixture names {', '.join(missing)}, but the proposers that are at hand are: {there}.")
+            raise RequestError(f"synth.has.mixture names {', '.join(missing)}, but the available proposers are: {there}.")
         self._proposers = {name: proposers[name] for name in config.mixture}
         self._shares = list(config.mixture.values())
         self._count = config.n_alternatives
@@ -244,7 +244,7 @@ class _Mixture:
         writer = rng.choice([name for name, _ in found])
         taken = self._proposers[writer].taken(step)
         if taken is None:
-            reason = f"the {writer} did not write the action that was taken anew"
+            reason = f"the {writer} did not rewrite the action taken"
             return _no_choice(step), Failure("synth", "has_step_not_written_anew", reason, item)
         options = [taken, *(option for _, option in found)]
         rng.shuffle(options)

@@ -151,11 +151,11 @@ def objection(proofs: Proofs, allowed_shortcuts: int, drops_easy: bool) -> tuple
     if proofs.constant_edges:
         return RejectionReason.CONSTANT_EDGE, f"triple {proofs.constant_edges[0]} joins two constants"
     if len(proofs.shortcuts) > allowed_shortcuts:
-        return RejectionReason.SHORTCUT, f"{len(proofs.shortcuts)} constants stand beside the target"
+        return RejectionReason.SHORTCUT, f"{len(proofs.shortcuts)} constants are adjacent to the target"
     if proofs.unsupported:
         return RejectionReason.UNSUPPORTED, f"no document states the fact of triple {proofs.unsupported[0]}"
     if proofs.easy and drops_easy:
-        return RejectionReason.EASY, "a search with the question itself brings a document of the answer on top"
+        return RejectionReason.EASY, "the question's own text retrieves a document of the answer first"
     return None
 
 
@@ -283,7 +283,7 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
         path = trace(self.graph, formula, answers[0], proven[answers[0]]) if proven else None
         if path is None:
             item = {"formula": formula, "answers": answers[:10]}
-            self.failures.append(Failure("synth", RejectionReason.NOT_UNIQUE, f"{len(answers)} answers or more, and not one", item))
+            self.failures.append(Failure("synth", RejectionReason.NOT_UNIQUE, f"at least {len(answers)} answers instead of one", item))
         elif path == drawn or self.find_documents(path, formula) is not None:
             marks = {"set": True} if len(proven) > 1 else {}
             way = [*(hop.entity for hop in path), path[-1].value]

@@ -63,10 +63,6 @@ class Difficulty:
     measured: PassRate = PassRate()
 
 
-def difficulty_of(task: Task, measured: PassRate | None = None) -> Difficulty:
-    return Difficulty(task.hops, task.layers, task.constraints, branching(task.formula), measured or PassRate())
-
-
 def branching(formula: Sequence[Triple]) -> int:
     """The widest branching of a formula's tree; 0 without a formula."""
     touching = Counter(node for triple in formula for node in {triple[0], triple[2]} if not is_constant(node))
@@ -87,7 +83,10 @@ def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> 
 
 def by_difficulty(tasks: Iterable[Task], rates: dict[str, PassRate]) -> dict[str, Difficulty]:
     """The difficulty of each task, by key."""
-    return {task.key: difficulty_of(task, rates.get(task.key)) for task in tasks}
+    return {
+        task.key: Difficulty(task.hops, task.layers, task.constraints, branching(task.formula), rates.get(task.key, PassRate()))
+        for task in tasks
+    }
 
 
 def deepest(tasks: Iterable[Task], number: int | None = None) -> list[Task]:
@@ -204,12 +203,6 @@ class _Account:
     said: list[str] = field(default_factory=list)
     answered: int = 0
 
-    def take(self, reply: str, whole: bool) -> None:
-        answers = answers_directly(self.task, reply)
-        if whole or answers:
-            self.said.append(reply)
-            self.answered += answers
-
 
 def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttemptsConfig) -> tuple[list[Task], list[Failure]]:
     """Questions that direct attempts do not answer, with counts in their provenance; failures for all others and incomplete replies.
@@ -221,12 +214,27 @@ def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttempt
         undecided = [account for account in accounts if account.answered < config.answered]
         replies = model.attempt([account.task for account in undecided], number) if undecided else []
         for account, reply in zip(undecided, replies, strict=True):
-            if isinstance(reply, Failure):
+            said = reply
+            if isinstance(reply, Failure):  # a truncated reply counts only if it contains an answer
                 failures.append(reply)
-            account.take(_cut_text(reply) if isinstance(reply, Failure) else reply, whole=not isinstance(reply, Failure))
+                said = str(reply.item["text"]) if reply.kind == Fault.CUT else ""
+            answers = answers_directly(account.task, said)
+            if answers or not isinstance(reply, Failure):
+                account.said.append(said)
+                account.answered += answers
     kept = [account for account in accounts if account.said and account.answered < config.answered]
     dropped = [account for account in accounts if not account.said or account.answered >= config.answered]
-    return [_marked(account, model.name) for account in kept], [*failures, *(_dropped(account, model.name) for account in dropped)]
+    marked = [
+        replace(
+            account.task,
+            provenance={
+                **account.task.provenance,
+                KEY: {"by": model.name, "attempts": len(account.said), "answered": account.answered},
+            },
+        )
+        for account in kept
+    ]
+    return marked, [*failures, *(_dropped(account, model.name) for account in dropped)]
 
 
 def answers_directly(task: Task, reply: str) -> bool:
@@ -234,15 +242,6 @@ def answers_directly(task: Task, reply: str) -> bool:
     said = split_reasoning(reply)[1]
     named = [sub_match(said, [answer]) for answer in task.answers]
     return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))
-
-
-def _cut_text(failure: Failure) -> str:
-    return str(failure.item["text"]) if failure.kind == Fault.CUT else ""
-
-
-def _marked(account: _Account, name: str) -> Task:
-    about = {"by": name, "attempts": len(account.said), "answered": account.answered}
-    return replace(account.task, provenance={**account.task.provenance, KEY: about})
 
 
 def _dropped(account: _Account, name: str) -> Failure:

@@ -128,7 +128,7 @@ def reword(
             continue
         question = reply.text.strip().strip('"').strip()
         if (said := (task.key, plain(question))) in seen:
-            findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task says the same")]
+            findings = [Finding(RewordingDefect.DOUBLE, "a duplicate of another rewording of the task")]
         else:
             findings = check(question, task, hidden_of(graph, task), phrasing)
         seen.add(said)
@@ -152,7 +152,7 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
     new_numbers = numbers(question) - numbers(task.question) - {number for text in constants for number in numbers(text)}
     findings = [Finding(RewordingDefect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
     findings += [Finding(RewordingDefect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
-    findings += [Finding(RewordingDefect.NOT_ASKED, "it asks nothing, or for yes or no")] if not _asks(question) else []
+    findings += [Finding(RewordingDefect.NOT_ASKED, "it asks nothing, or a yes-or-no question")] if not _asks(question) else []
     findings += [Finding(RewordingDefect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
     findings += [Finding(RewordingDefect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
     findings += [Finding(RewordingDefect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
@@ -221,7 +221,7 @@ def _compared(reply: Completion, task: Task, teacher: Teacher, graph: KnowledgeG
     if isinstance(read, Failure):
         return read
     if problems := validate(read):
-        finding = Finding(RewordingDefect.UNREADABLE, f"it is read as a formula that is none: {problems[0].detail}")
+        finding = Finding(RewordingDefect.UNREADABLE, f"the reader's formula is malformed: {problems[0].detail}")
     elif same_formula(read, task.formula, graph):
         return task
     else:

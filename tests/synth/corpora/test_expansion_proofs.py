@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from synth.formulas.proofs import prove
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit
 from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, TASK
-from warehouse import Fact, Lake, Task
+from warehouse import Fact, Task
 
 INDEX = SearchIndex(DOCUMENTS)
 SURE = DescriptionVerdict(True, False)
@@ -111,15 +110,3 @@ def test_an_expansion_is_supported_by_what_it_quotes_though_the_graph_names_no_d
     facts = [Fact("Amber Stone", "employer", "Blue River", (), "test"), Fact("Blue River", "seat", "Green Lake", (), "test")]
     proofs = shown(GOOD, KnownFacts(KnowledgeGraph(facts, DOCUMENTS)))
     assert proofs["unsupported"] == [0]
-
-
-@pytest.mark.slow
-def test_sql_counts_what_is_unproven(tmp_path: Path) -> None:
-    about = {"expander": "m", "expanded_by": "layerwise"}
-    proven = Task("a", "search", "q", ("x",), proofs={"unproven": []}, provenance=about)
-    unproven = Task("b", "search", "r", ("x",), proofs=shown(GOOD, None), provenance=about)
-    with Lake(tmp_path) as lake:
-        lake.add([proven, unproven, Task("c", "search", "s", ("x",)), Task("d", "search", "t", ("x",), proofs={"redundant": []})])
-        rows = lake.query("SELECT task_key, split, teacher, structure, proof FROM unproven ORDER BY proof").to_pylist()
-    assert [row["proof"] for row in rows] == ["answers", "defined", "redundant", "unsupported"]
-    assert {(row["task_key"], row["split"], row["teacher"], row["structure"]) for row in rows} == {("b", "train", "m", "layerwise")}

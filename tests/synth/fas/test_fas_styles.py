@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from synth.fas.plans import PlanJudge, PlanSpec, PlanVerdict, build_plans, read_
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from tests.synth.scripted import ScriptedTeacher
-from warehouse import Check, Document, Example, Fact, Failure, Lake, Part, PartKind, Task
+from warehouse import Check, Document, Fact, Failure, Lake
 
 STYLES = tuple(QuestionStyle)
 
@@ -125,29 +124,3 @@ def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
 def test_verdicts(text: str, verdict: PlanVerdict | None) -> None:
     read = read_verdict("plan-1", text)
     assert read == verdict if verdict is not None else isinstance(read, Failure)
-
-
-@pytest.mark.slow
-def test_kept_and_removed_are_counted_by_reason(tmp_path: Path) -> None:
-    failures = [
-        Failure("synth", kind, "", number) for number, kind in enumerate(["has_invalid", "not_unique", "not_unique", "proposal_unreadable"])
-    ]
-    asked = Task("k", "search", "Who?", ("A",), (("?", "r", "C@b"),))
-    with Lake(tmp_path) as lake:
-        lake.add(
-            [
-                *failures,
-                Failure("rl", "fault", ""),
-                asked,
-                replace(asked, key="l", formula=()),
-                Example("e", "has", (Part(PartKind.TEXT, "t", True),), ()),
-            ]
-        )
-        rows = lake.query("SELECT kind, outcome, reason, samples, share FROM synthesis_outcomes ORDER BY kind, outcome").to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        ("has", "kept", None, 1, 0.5),
-        ("has", "removed", "invalid", 1, 0.5),
-        ("proposal", "removed", "unreadable", 1, 1.0),
-        ("question", "kept", None, 1, pytest.approx(1 / 3)),
-        ("question", "removed", "not_unique", 2, pytest.approx(2 / 3)),
-    ]

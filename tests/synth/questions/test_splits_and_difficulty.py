@@ -12,7 +12,7 @@ from synth.formulas.projections import witnesses
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks
-from synth.questions.difficulty import PassRate, branching, difficulty_of, pass_rates
+from synth.questions.difficulty import PassRate, branching, by_difficulty, pass_rates
 from synth.questions.paths import Retrieve
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
@@ -90,8 +90,8 @@ def test_pass_rates_leave_out_what_is_invalid_and_are_unknown_without_a_try(tmp_
         assert pass_rates(lake, "p") == {"t1": PassRate(3, 1)}
         assert pass_rates(lake)["t1"] == PassRate(7, 3)
         (task,) = lake.tasks()
-        assert difficulty_of(task, pass_rates(lake, "p")["t1"]).measured.rate == pytest.approx(1 / 3)
-        assert difficulty_of(task).measured.rate is None
+        assert by_difficulty([task], pass_rates(lake, "p"))["t1"].measured.rate == pytest.approx(1 / 3)
+        assert by_difficulty([task], {})[task.key].measured.rate is None
 
 
 def trajectory(key: str, policy: str, outcome: Outcome) -> Trajectory:
