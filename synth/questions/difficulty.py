@@ -214,10 +214,11 @@ def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttempt
         undecided = [account for account in accounts if account.answered < config.answered]
         replies = model.attempt([account.task for account in undecided], number) if undecided else []
         for account, reply in zip(undecided, replies, strict=True):
-            said = reply
             if isinstance(reply, Failure):  # a truncated reply counts only if it contains an answer
                 failures.append(reply)
                 said = str(reply.item["text"]) if reply.kind == Fault.CUT else ""
+            else:
+                said = reply
             answers = answers_directly(account.task, said)
             if answers or not isinstance(reply, Failure):
                 account.said.append(said)
