@@ -10,16 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from garden import HELD_OUT, Garden
+from garden import GARDEN, HELD_OUT
 
-from eval.graders.state import changes
-from rl.envs.tool_world.environment import tools_of
+from rl.envs.tool_world.database import ToolDatabase
 
 SIZE = 8
 Call = tuple[str, dict[str, Any]]
@@ -40,9 +38,8 @@ def first(count: int, seed: int, held_out: bool = False) -> Iterator[Done]:
 
 def carried_out(seed: int, held_out: bool) -> Done | None:
     """A task in the garden of `seed`, and its calls with what each brought; None where no such plant grows there."""
-    garden, chance = Garden(seed, SIZE), Random(seed)
-    begun, before = deepcopy(garden.state), garden.digest
-    grown = {record["plant"]: bed for bed, record in sorted(begun["beds"].items())}
+    garden, chance = ToolDatabase(GARDEN.definition(seed, SIZE)), Random(seed)
+    grown = {row["plant"]: row["bed"] for row in garden.query("SELECT plant, bed FROM beds ORDER BY bed")}
     fitting = [plant for plant in grown if (plant in HELD_OUT) is held_out]
     if not fitting:
         return None
@@ -54,9 +51,9 @@ def carried_out(seed: int, held_out: bool) -> Done | None:
             (f"Harvest the {plant}.", ("harvest", {"bed": bed})),
         )
     )
-    calls = [(call, garden.call(*call)) for call in (("find", {"plant": plant}), act)]
-    world = {"domain": "garden", "seed": seed, "size": SIZE, "digest": before}
-    provenance = {"world": world, "reference": changes(begun, garden.state)}
+    calls = [(call, json.dumps(garden.call(*call))) for call in (("find", {"plant": plant}), act)]
+    world = {"domain": "garden", "seed": seed, "size": SIZE, "digest": garden.definition.digest}
+    provenance = {"world": world, "reference": garden.changes()}
     return {"id": seed, "question": question, "provenance": provenance}, calls
 
 
@@ -69,7 +66,7 @@ def run(task: dict[str, Any], calls: list[tuple[Call, str]]) -> dict[str, Any]:
         messages.append({"role": "assistant", "content": "", "tool_calls": calling})
         messages.append({"role": "tool", "tool_call_id": f"call-{number}", "content": result})
     messages.append({"role": "assistant", "content": "done"})
-    tools = [tool.schema for tool in tools_of(Garden(0, SIZE)).values()]
+    tools = [tool.schema for tool in ToolDatabase(GARDEN.definition(0, SIZE)).tools.values()]
     return {"messages": messages, "tools": tools, "answer": "done", "reward": 1.0}
 
 

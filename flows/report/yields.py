@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.results import percent
 from synth.corpora.seed_questions import ASKED, CHECKS
-from synth.worlds.world_proposals import PARTS as WORLD_PARTS
+from synth.worlds.writing_config import PARTS as WORLD_PARTS
 from warehouse import Lake
 from warehouse.views import VIEWS
 

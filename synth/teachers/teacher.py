@@ -152,6 +152,11 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
             return shape.validate_python(value)
         except ValidationError as error:
             reason = first_error(error, "the reply")
+    return malformed(completion, reason)
+
+
+def malformed(completion: Completion, reason: str) -> Failure:
+    """The failure of a completion that cannot be read."""
     return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
 
 

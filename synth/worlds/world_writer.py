@@ -1,57 +1,44 @@
-"""A tool world from a description: a teacher proposes it part by part, and each part is kept as far as it holds.
+"""A tool world from a description: a teacher proposes it part by part, and of each part is kept what holds.
 
-    tables     of one reply; a world without is none
-    tools      each by itself: readable, of names that there are, its code found in the sandbox
-    records    each by itself: fits its table, refers to what is there
-    tasks      each by itself, by playing it (`world_checks.py`); what the same was asked before is dropped
+    tables     of one reply; without them there is no world
+    tools      each by itself: readable, and compiled by SQLite over the tables
+    rows       each INSERT by itself, then without the rows that refer to what is not there
+    tasks      each by itself, by playing it (`world_checks.py`)
 
-A tool that no kept task uses is dropped last of all, for nothing has shown that it works. What is dropped is a `Failure` each. What cannot
-be read is asked for twice. The replies stand in the lake, so that whoever begins again asks nothing twice.
+Tables and tools that SQLite refuses are asked for once more, with its errors. A tool that no kept task uses is dropped in the end, for
+nothing has shown that it works. What is dropped is a `Failure` each. The replies are in the lake, so a run that goes on asks nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from rl.envs.tool_world.conversation import RESPOND
-from rl.envs.tool_world.definition import ToolDefinition, WorldDefinition, dangling, record_misfit
-from rl.envs.tool_world.steps import Tables
-from rl.envs.tool_world.written import run_code
-from rl.tools import ToolFault
+from rl.envs.tool_world.database import ToolDatabase
+from rl.envs.tool_world.definition import Rows, ToolDefinition, WorldDefinition, json_type, written_tools
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
-from synth.teachers.asking import ask_for
-from synth.teachers.teacher import Teacher
-from synth.worlds.world_checks import TaskProof, goal_of, provenance_of
-from synth.worlds.world_proposals import (
-    RECORDS,
-    TABLES,
-    TASKS,
-    TOOLS,
-    Flaw,
-    ProposedTables,
-    TaskProposal,
-    WorldDefect,
-    WorldRequests,
-    read_tool,
-)
+from synth.teachers.asking import ask_for, ask_readable
+from synth.teachers.teacher import Teacher, malformed
+from synth.worlds.world_checks import TaskProof, provenance_of
+from synth.worlds.world_proposals import TASKS, Flaw, TaskProposal, WorldDefect, WorldRequests, again, sql_in, statements_of
 from synth.worlds.writing_config import WrittenWorldsConfig
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.records import Failure, Request, Task
+from warehouse.records import Completion, Failure, Request, Task
 from warehouse.settings import first_error
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class WrittenTasks:
-    """What one world came to: its tasks, each of which holds the whole of it, what was dropped, and how many there were of each part."""
+    """The tasks of one world, each of which holds the whole of it, what was dropped, and how many there were of each part."""
 
     tasks: list[Task] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -59,10 +46,10 @@ class WrittenTasks:
 
 
 def write_world(name: str, description: str, teacher: Teacher, config: WrittenWorldsConfig, seed: int) -> WrittenTasks:
-    """One world of a description; `name` tells it apart in failures and keys.
+    """One world of a description; `name` tells it apart in failures, and without a number at its end is the domain.
 
     Raises:
-        RequestError: no request to the teacher can succeed, or this machine grants no sandbox for the code that it wrote.
+        RequestError: no request to the teacher can succeed.
     """
     return _Writer(name, teacher, WorldRequests(description, config, seed)).write()
 
@@ -72,122 +59,127 @@ class _Writer:
 
     def __init__(self, name: str, teacher: Teacher, requests: WorldRequests) -> None:
         self._name, self._teacher, self._requests, self._config = name, teacher, requests, requests.config
+        self._domain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"-\d+$", "", name).lower()).strip("_")[:40] or "service"
         self._made = WrittenTasks(counts={"worlds_proposed": 1})
 
     def write(self) -> WrittenTasks:
-        tables = next(iter(self._asked([self._requests.tables()], TABLES)), None)
-        if tables is None:
+        database = self._tables()
+        if database is None:
             return self._made
-        if tables.flaw is not None:
-            self._drop(tables.flaw, {"tables": tables.model_dump(mode="json", exclude_defaults=True)})
+        tools, rows = self._tools(database), self._rows(database)
+        try:
+            world = database.definition.model_copy(update={"tools": tools, "rows": rows})
+            ToolDatabase(world).close()
+        except ValueError as error:
+            self._drop(Flaw(WorldDefect.WRONG_ROWS, str(error)), {"rows": rows})
             return self._made
-        world = WorldDefinition(domain=tables.domain, tables=tables.tables, tools=self._tools(tables), records=self._records(tables))
-        proposals = asyncio.run(self._tasks(world)) if world.tools else []
-        self._finish(world, proposals)
+        self._finish(world, self._tasks(world) if tools else [])
         return self._made
 
-    def _finish(self, world: WorldDefinition, proposals: Sequence[TaskProposal]) -> None:
-        """The tasks over the world without the tools that none of them uses."""
-        used = {call.tool for proposal in proposals for call in proposal.calls}
-        for name in sorted(world.tools.keys() - used) if proposals else ():
-            self._drop(Flaw(WorldDefect.TOOL_UNUSED, f"no task that is kept calls {name}"), {"tool": name})
-        world = world.model_copy(update={"tools": {name: tool for name, tool in world.tools.items() if name in used}})
-        self._made.tasks = [self._task(world, proposal) for proposal in proposals]
-        self._made.counts |= {"tools_kept": len(world.tools), "worlds_kept": int(bool(proposals))}
-        if not proposals:
-            self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), {"domain": world.domain})
+    def _tables(self) -> ToolDatabase | None:
+        """An empty database of the tables, or None if there are none that hold."""
+        request = self._requests.tables()
+        for last in (False, True):
+            sql = self._sql(request)
+            if sql is None:
+                return None
+            tables = "\n".join(statements_of(sql, "CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX"))
+            try:
+                return ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
+            except ValueError as error:
+                reason = first_error(error) if isinstance(error, ValidationError) else str(error)
+            if last:
+                self._drop(Flaw(WorldDefect.WRONG_TABLES, reason), {"tables": sql})
+            request = again(request, sql, [reason])
+        return None
 
-    def _tools(self, tables: ProposedTables) -> dict[str, ToolDefinition]:
-        written = [item for proposed in self._asked([self._requests.tools(tables)], TOOLS) for item in proposed.tools]
-        self._made.counts["tools_proposed"] = len(written)
-        kept: dict[str, ToolDefinition] = {}
-        for item in written:
-            read = self._tool(item, tables, kept)
-            if isinstance(read, Flaw):
-                self._drop(read, {"tool": item})
-            else:
-                kept[read[0]] = read[1]
-        return kept
-
-    def _tool(self, item: dict[str, Any], tables: ProposedTables, kept: dict[str, ToolDefinition]) -> tuple[str, ToolDefinition] | Flaw:
-        try:
-            name, tool = read_tool(item)
-            if check_name(name) == RESPOND or name in kept:
-                raise ValueError(f"the name {name!r} is taken")
-        except (ValueError, RequestError) as error:
-            reason = first_error(error) if isinstance(error, ValidationError) else str(error)
-            return Flaw(WorldDefect.MALFORMED_TOOL, reason[:500])
-        if tool.code is None:
-            why = tool.defect(tables.tables)
-            return (name, tool) if why is None else Flaw(WorldDefect.WRONG_STEPS, why)
-        if not self._config.code:
-            return Flaw(WorldDefect.MALFORMED_TOOL, "it is written as code, and synth.tool_worlds.code is false")
-        try:
-            asyncio.run(run_code(name, tool.code, {}, None, self._config.limits))
-        except ToolFault as fault:
-            return Flaw(WorldDefect.CODE_FAILED, str(fault))
-        return name, tool
-
-    def _records(self, tables: ProposedTables) -> Tables:
-        """The records that fit; one that refers to a record which was dropped is dropped too."""
-        proposed = [each for reply in self._asked([self._requests.records(tables)], RECORDS) for each in reply.records.items()]
-        kept: Tables = {name: {} for name in tables.tables}
-        count = 0
-        for name, records in proposed:
-            for key, record in records.items():
-                count += 1
-                if flaw := self._flaw_in_record(tables, name, key, record, kept):
-                    self._drop(flaw, {"table": name, "key": key, "record": record})
+    def _tools(self, database: ToolDatabase) -> dict[str, ToolDefinition]:
+        request = self._requests.tools(database.definition.tables)
+        kept, flawed, proposed = dict[str, ToolDefinition](), dict[str, tuple[Flaw, Any]](), set[str]()
+        for _ in range(2):
+            sql = self._sql(request)
+            for name, written in written_tools(sql or ""):
+                if name in kept and not flawed:  # the first reply gives a name twice: another tool of that name is not meant
+                    self._drop(Flaw(WorldDefect.MALFORMED_TOOL, f"there is a tool {name} already"), {"tool": {"name": name, **written}})
+                if name in kept:
+                    continue
+                proposed.add(name)
+                read = _read_tool(name, written, database)
+                if isinstance(read, Flaw):
+                    flawed[name] = read, {"name": name, **written}
                 else:
-                    kept[name][key] = record
-        while why := dangling(tables.tables, kept):
-            table, _, rest = why.partition("/")
-            key = next(key for key in kept[table] if rest.startswith(f"{key[:100]}: "))
-            self._drop(Flaw(WorldDefect.DANGLING_REFERENCE, why), {"table": table, "key": key, "record": kept[table].pop(key)})
-        self._made.counts |= {"records_proposed": count, "records_kept": sum(map(len, kept.values()))}
+                    kept[name] = read
+                    flawed.pop(name, None)
+            if sql is None or not flawed:
+                break
+            request = again(request, sql, [flaw.reason for flaw, _ in flawed.values()])
+        for flaw, written in flawed.values():
+            self._drop(flaw, {"tool": written})
+        self._made.counts["tools_proposed"] = len(proposed)
         return kept
 
-    def _flaw_in_record(self, tables: ProposedTables, table: str, key: str, record: Any, kept: Tables) -> Flaw | None:
-        if table not in tables.tables:
-            return Flaw(WorldDefect.RECORD_MISFIT, f"there is no table {table!r}")
-        if len(kept[table]) >= self._config.records * 2:
-            return Flaw(WorldDefect.RECORD_MISFIT, f"{table} has {len(kept[table])} records already, twice as many as were asked for")
-        why = record_misfit(tables.tables[table], key, record)
-        return None if why is None else Flaw(WorldDefect.RECORD_MISFIT, f"{table}/{key:.100}: {why}")
+    def _rows(self, empty: ToolDatabase) -> Rows:
+        database, sql = empty.copy(), self._sql(self._requests.rows(empty.definition.tables)) or ""
+        dropped = 0
+        for statement in statements_of(sql, "INSERT"):
+            try:
+                database.insert(statement)
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                self._drop(Flaw(WorldDefect.WRONG_ROWS, str(error)), {"rows": statement})
+                dropped += 1
+        for reason in database.drop_dangling():
+            self._drop(Flaw(WorldDefect.WRONG_ROWS, reason), {"rows": reason})
+            dropped += 1
+        rows = database.rows()
+        kept = sum(map(len, rows.values()))
+        self._made.counts |= {"records_proposed": kept + dropped, "records_kept": kept}
+        return rows
 
-    async def _tasks(self, world: WorldDefinition) -> list[TaskProposal]:
-        """The proposals that hold, in the order in which they came."""
+    def _tasks(self, world: WorldDefinition) -> list[tuple[TaskProposal, dict[str, Any]]]:
+        """The proposals that hold with their goals, in the order of the replies."""
         sizes = range(0, self._config.tasks, self._config.tasks_per_request)
-        asked = [
+        requests = [
             self._requests.tasks(world, number, min(self._config.tasks_per_request, self._config.tasks - start))
             for number, start in enumerate(sizes)
         ]
-        written = [item for reply in self._asked(asked, TASKS) for item in reply.tasks]
+        replies, before = ask_for(self._teacher, requests, TASKS)
+        self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
+        written = [item for reply in replies if not isinstance(reply, Failure) for item in reply.tasks]
         self._made.counts["tasks_proposed"] = len(written)
-        kept = await self._proven(world, written)
+        kept = asyncio.run(self._proven(TaskProof(world), written))
         self._made.counts["tasks_kept"] = len(kept)
         return kept
 
-    async def _proven(self, world: WorldDefinition, written: Sequence[Any]) -> list[TaskProposal]:
-        proof = TaskProof(world, self._config.limits)
-        read = [_read_task(item) for item in written]
-        flaws = await asyncio.gather(*(_none() if isinstance(each, Flaw) else proof.flaw(each) for each in read))
-        kept, known = [], set[str]()
-        for item, proposal, flaw in zip(written, read, flaws, strict=True):
-            if isinstance(proposal, Flaw):
-                self._drop(proposal, {"task": item})
+    async def _proven(self, proof: TaskProof, written: Sequence[Any]) -> list[tuple[TaskProposal, dict[str, Any]]]:
+        kept, known = list[tuple[TaskProposal, dict[str, Any]]](), set[str]()
+        for item in written:
+            try:
+                proposal = TaskProposal.model_validate(item)
+            except ValidationError as error:
+                self._drop(Flaw(WorldDefect.MALFORMED_TASK, first_error(error, "the task")), {"task": item})
                 continue
-            same = plain(proposal.question)
-            flaw = flaw or (Flaw(WorldDefect.DOUBLE, "another task asks the same in the same words") if same in known else None)
-            if flaw is not None:
-                self._drop(flaw, {"task": proposal.model_dump(mode="json")})
-                continue
-            known.add(same)
-            kept.append(proposal)
+            proven: Flaw | dict[str, Any] = await proof.prove(proposal)
+            if not isinstance(proven, Flaw) and plain(proposal.question) in known:
+                proven = Flaw(WorldDefect.DOUBLE, "another task asks the same in the same words")
+            if isinstance(proven, Flaw):
+                self._drop(proven, {"task": proposal.model_dump(mode="json")})
+            else:
+                known.add(plain(proposal.question))
+                kept.append((proposal, proven))
         return kept
 
-    def _task(self, world: WorldDefinition, proposal: TaskProposal) -> Task:
-        goal = goal_of(proposal, world)
+    def _finish(self, world: WorldDefinition, kept: Sequence[tuple[TaskProposal, dict[str, Any]]]) -> None:
+        """The tasks over the world without the tools that none of them uses."""
+        used = {call.tool for proposal, _ in kept for call in proposal.calls}
+        for name in sorted(world.tools.keys() - used) if kept else ():
+            self._drop(Flaw(WorldDefect.TOOL_UNUSED, f"no task that is kept calls {name}"), {"tool": name})
+        world = world.model_copy(update={"tools": {name: tool for name, tool in world.tools.items() if name in used}})
+        self._made.tasks = [self._task(world, proposal, goal) for proposal, goal in kept]
+        self._made.counts |= {"tools_kept": len(world.tools), "worlds_kept": int(bool(kept))}
+        if not kept:
+            self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), {"domain": world.domain})
+
+    def _task(self, world: WorldDefinition, proposal: TaskProposal, goal: dict[str, Any]) -> Task:
         calls = [call.model_dump(mode="json") for call in proposal.calls]
         answers = () if proposal.answer is None else (proposal.answer,)
         question = proposal.question.strip()
@@ -201,22 +193,34 @@ class _Writer:
             provenance={**provenance_of(world, goal), "calls": calls, "written_by": self._teacher.name, "described_in": self._name},
         )
 
-    def _asked(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T]:
-        """What the replies hold, asked twice where they cannot be read; one that cannot be read then either is a failure."""
-        replies, before = ask_for(self._teacher, requests, shape)
-        self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
-        return [reply for reply in replies if not isinstance(reply, Failure)]
+    def _sql(self, request: Request) -> str | None:
+        """The SQL of the reply, which is asked for twice where there is none in it."""
+        (reply,), before = ask_readable(self._teacher, [request], _read_sql)
+        self._made.failures += [*before, *([reply] if isinstance(reply, Failure) else [])]
+        return None if isinstance(reply, Failure) else reply
 
     def _drop(self, flaw: Flaw, item: dict[str, Any]) -> None:
         self._made.failures.append(flaw.failure(self._name, item))
 
 
-def _read_task(item: Any) -> TaskProposal | Flaw:
+def _read_sql(_: int, reply: Completion) -> str | Failure:
+    return sql_in(reply.text) or malformed(reply, "the reply holds no SQL")
+
+
+def _read_tool(name: str, written: dict[str, Any], database: ToolDatabase) -> ToolDefinition | Flaw:
+    """The tool as it was written; parameters that are not declared have the type of the column of their name, unused ones are left out."""
     try:
-        return TaskProposal.model_validate(item)
+        check_name(name)
+        if name == RESPOND:
+            raise ValueError(f"{RESPOND} is the tool that speaks to users")
+        tool = ToolDefinition.model_validate({**written, "description": written["description"] or name.replace("_", " ")})
+        used = set[str]().union(*(database.parameters_of(statement.sql) for statement in tool.statements))
+        declared = {key: value for key, value in written["parameters"].items() if key in used}
+        inferred = {key: {"type": json_type(database.columns.get(key, "text"))} for key in sorted(used - declared.keys())}
+        return ToolDefinition.model_validate({**written, "description": tool.description, "parameters": {**declared, **inferred}})
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        return Flaw(WorldDefect.WRONG_SQL, f"{name}: {error}")
     except ValidationError as error:
-        return Flaw(WorldDefect.MALFORMED_TASK, first_error(error, "the task")[:500])
-
-
-async def _none() -> None:
-    return None
+        return Flaw(WorldDefect.MALFORMED_TOOL, f"{name:.60}: {first_error(error)}")
+    except (ValueError, RequestError) as error:
+        return Flaw(WorldDefect.MALFORMED_TOOL, f"{name:.60}: {error}")

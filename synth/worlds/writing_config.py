@@ -1,4 +1,4 @@
-"""Settings of tool worlds that a teacher writes from descriptions; separate from the code, which runs programs."""
+"""Settings of tool worlds that a teacher writes from descriptions, apart from their code so that they load fast."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt, model_validator
 
-from rl.envs.tool_world.limits import CodeLimits
 from warehouse.errors import RequestError
 from warehouse.settings import Section
 
+STAGE = "tool_worlds"
+"""The stage of what is dropped on the way to a tool world."""
+PARTS = ("tools", "records", "tasks")
+"""What is counted of a world: `PART_proposed` and `PART_kept`."""
 LONGEST_DESCRIPTION = 20_000
 """Characters of a description."""
 
@@ -24,15 +27,11 @@ class WrittenWorldsConfig(Section):
     tools: int = Field(default=8, ge=2, le=16)
     """Tools requested per world; unused ones are dropped."""
     records: int = Field(default=8, ge=1, le=40)
-    """Records requested per table."""
+    """Rows requested per table."""
     tasks: int = Field(default=20, ge=1, le=500)
     """Tasks requested per world, in requests of `tasks_per_request`."""
     tasks_per_request: int = Field(default=5, ge=1, le=20)
     """Tasks per request to the teacher."""
-    code: bool = True
-    """Allow tools written in Python, which run in the sandbox."""
-    limits: CodeLimits = CodeLimits()
-    """Limits of that code while tasks are proven; rollouts have their own in the environment's options."""
     demonstrated: float = Field(default=0.0, ge=0, le=1)
     """Share of the tasks whose solutions are SFT examples; RL does not use them."""
     conversations: float = Field(default=0.0, ge=0, le=1)

@@ -1,6 +1,6 @@
-"""What becomes of the tasks of written worlds: for a suite, for RL, for a user to have as their goal, or for SFT as a demonstration.
+"""What the tasks of written worlds are for: a suite, RL, RL with a simulated user, or SFT as demonstrations.
 
-Which one a task becomes follows from its key alone, so that work which is begun again decides the same.
+That follows from a task's key alone, so that a run that goes on decides the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from eval.graders.state import REFERENCE
 from rl.envs.base import Resources
 from rl.envs.tool_world.conversation import RESPOND, USER
-from rl.envs.tool_world.environment import ToolWorldOptions, create
-from rl.envs.tool_world.limits import CodeLimits
+from rl.envs.tool_world.environment import create
 from rl.renderers.base import Action
 from synth.parts import acted, asked, came, identity, offer
 from synth.worlds.writing_config import WrittenWorldsConfig
@@ -23,21 +22,21 @@ from warehouse.digests import seed_from
 from warehouse.records import ANSWER, Example, Task
 
 DEMONSTRATION = "demonstration"
-"""The split of tasks that are demonstrated: RL does not draw them."""
+"""The split of demonstrated tasks, which RL does not draw."""
 DONE = "Done."
-"""What a demonstration answers where nothing is asked for."""
+"""The answer of a demonstration where nothing is asked for."""
 OPENING = (
     "You serve the users of a {domain}. Talk to the user by "
     + RESPOND
     + ", ask for what you need to know, do what they want with the other "
     "tools and nothing else, and tell them when it is done. Case {number}."
 )
-"""What a policy is told of a task that a user has as their goal."""
+"""The question of a task that is a user's hidden goal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedOut:
-    """Tasks by what they are for. `trained` are RL's, those with a user among them."""
+    """Tasks by what they are for; `trained` are RL's, with and without a user."""
 
     trained: list[Task] = field(default_factory=list)
     held_out: list[Task] = field(default_factory=list)
@@ -45,7 +44,7 @@ class SharedOut:
 
 
 def share_out(tasks: Sequence[Task], config: WrittenWorldsConfig, seed: int) -> SharedOut:
-    """Each task for one thing, by the shares that the configuration wants."""
+    """Give each task one use, by the configured shares."""
     shared = SharedOut()
     for task in tasks:
         chance = random.Random(seed_from("tool worlds", seed, task.key))
@@ -61,7 +60,7 @@ def share_out(tasks: Sequence[Task], config: WrittenWorldsConfig, seed: int) -> 
 
 
 def task_of_user(task: Task) -> Task:
-    """The task as the hidden goal of a user, whom the policy has to ask for it."""
+    """The task as the hidden goal of a simulated user, whom the policy has to ask."""
     number = task.key.rsplit("-", 1)[-1][:6]
     domain = str(task.provenance["world"]["domain"]).replace("_", " ")
     provenance = {**task.provenance, USER: {"goal": task.question}}
@@ -69,22 +68,21 @@ def task_of_user(task: Task) -> Task:
 
 
 def goal_in_words(task: Task) -> str:
-    """What is wanted of a task, whether it says so itself or its user does."""
+    """What a task wants, in its own words or its user's."""
     return str(task.provenance.get(USER, {}).get("goal", task.question))
 
 
-def demonstrate(tasks: Sequence[Task], limits: CodeLimits, wheel_turn: int) -> list[Example]:
+def demonstrate(tasks: Sequence[Task], wheel_turn: int) -> list[Example]:
     """The solutions of tasks as examples, each played as it is written down."""
-    return asyncio.run(_demonstrate(tasks, limits, wheel_turn))
+
+    async def play() -> list[Example]:
+        return [await _demonstration(task, wheel_turn) for task in tasks]
+
+    return asyncio.run(play())
 
 
-async def _demonstrate(tasks: Sequence[Task], limits: CodeLimits, wheel_turn: int) -> list[Example]:
-    options = ToolWorldOptions(code=limits).model_dump(exclude_none=True)
-    return list(await asyncio.gather(*(_demonstration(task, options, wheel_turn) for task in tasks)))
-
-
-async def _demonstration(task: Task, options: dict[str, object], wheel_turn: int) -> Example:
-    environment = create(Resources(options=options))
+async def _demonstration(task: Task, wheel_turn: int) -> Example:
+    environment = create(Resources())
     tools = (await environment.reset(task, seed=0)).tools
     parts = asked(task.question)
     for call in task.provenance["calls"]:

@@ -19,7 +19,7 @@ from synth.corpora import seed_questions
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers import teacher as asked_teacher
 from synth.teachers.model_teacher import open_teacher
-from synth.worlds import world_proposals
+from synth.worlds.writing_config import STAGE as TOOL_WORLDS
 from warehouse.errors import RequestError
 
 
@@ -108,7 +108,7 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
     if "train" in empty and context.config.corpus.kind == "pages" and context.config.for_turn(turn).synth.seeds is not None:
         raise _nothing_left(context, run, "question about the pages", seed_questions.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
-        raise _nothing_left(context, run, "task of a tool world", world_proposals.STAGE)
+        raise _nothing_left(context, run, "task of a tool world", TOOL_WORLDS)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]

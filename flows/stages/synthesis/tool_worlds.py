@@ -1,7 +1,7 @@
-"""Tool worlds that a teacher writes of descriptions: a batch each, with its tasks, its demonstrations, and what was dropped.
+"""Tool worlds that a teacher writes from descriptions: one batch per world, with its tasks, demonstrations and failures.
 
-What is trained on is kept clear of the suites, those tasks of the same world among them that go to one. A task that a user has as a hidden
-goal is compared by that goal, for what its policy is told says nothing.
+Training tasks are decontaminated against the suites, including the tasks of the same world that a suite takes. A task with a simulated user
+is compared by the user's goal, because its question says nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 
 from flows.stages.synthesis.batches import Batch, Guard, Made, Work
 from synth.questions.decontamination import EvaluationIndex
-from synth.worlds.world_proposals import STAGE
 from synth.worlds.world_writer import write_world
-from synth.worlds.writing_config import WrittenWorldsConfig, read_description
+from synth.worlds.writing_config import STAGE, WrittenWorldsConfig, read_description
 from synth.worlds.written_tasks import demonstrate, goal_in_words, share_out
 from warehouse import Task
 from warehouse.digests import seed_from
@@ -43,7 +42,7 @@ def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, path: Path, nu
     index = EvaluationIndex.of(suites, work.settings.decontamination)
     trained, met = _clear(index, shared.trained)
     demonstrated, met_too = _clear(index, shared.demonstrated)
-    examples, dropped = index.clear_examples(demonstrate(demonstrated, config.limits, work.turn))
+    examples, dropped = index.clear_examples(demonstrate(demonstrated, work.turn))
     work.count(
         **made.counts,
         conversations=sum(task.question != goal_in_words(task) for task in trained),
@@ -54,7 +53,7 @@ def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, path: Path, nu
 
 
 def _clear(index: EvaluationIndex, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
-    """The tasks whose words meet no suite, and why the others may not be trained on."""
+    """The tasks that match no suite, and a failure for each of the others."""
     clear, met = index.clear_tasks([replace(task, question=goal_in_words(task)) for task in tasks])
     kept = {task.key for task in clear}
     return [task for task in tasks if task.key in kept], met

@@ -13,7 +13,7 @@ from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.envs.tool_world.conversation import RESPOND, STOP, Said, UserOptions, slip_in
 from rl.envs.tool_world.environment import ToolWorldEnvironment, ToolWorldOptions, create
 from rl.renderers.base import Action
-from tests.rl.envs.test_written_worlds import WORLD, task_of
+from tests.rl.envs.test_tool_world import WORLD, task_of
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 
@@ -66,7 +66,7 @@ class Scripted:
 
 
 def user_task() -> Task:
-    return task_of(WORLD, user={"goal": GOAL})
+    return task_of(user={"goal": GOAL})
 
 
 def environment_of(user: Scripted, most_messages: int = 30) -> ToolWorldEnvironment:
@@ -136,11 +136,11 @@ async def test_a_message_that_is_none_is_told_to_the_policy(message: str) -> Non
 @pytest.mark.parametrize("user", [{}, {"goal": ""}, "M2", {"goal": "x", "factory": "os:system"}])
 async def test_a_task_whose_user_has_no_goal_is_a_fault(user: Any) -> None:
     with pytest.raises(EnvironmentFault, match="has no goal"):
-        await environment_of(Scripted("Hello.")).reset(task_of(WORLD, user=user), seed=0)
+        await environment_of(Scripted("Hello.")).reset(task_of(user=user), seed=0)
 
 
 async def test_a_user_whom_nobody_plays_is_refused_and_data_never_says_who_does() -> None:
-    with pytest.raises(RequestError, match=r"nobody plays it: set rollout\.environments\.kinds\.tool_world\.options\.user\.factory"):
+    with pytest.raises(RequestError, match=r"rollout\.environments\.kinds\.tool_world\.options\.user\.factory"):
         await create(Resources()).reset(user_task(), seed=0)
     with pytest.raises(RequestError, match="there is no simulated user 'nobody'"):
         create(Resources(options={"user": {"factory": "nobody"}}))

@@ -1,108 +1,428 @@
-"""Tool worlds as environments."""
+"""Tool worlds: hostile SQL is refused, a goal is a difference of tables, calls are atomic, episodes are graded by state."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from eval.graders.state import EXTRA_WRITES, REFERENCE, STATE
+from eval.graders.state import EXTRA_WRITES, REFERENCE, STATE, compare
 from rl.envs.base import EnvironmentFault, Resources, Step, ToolOutcome
-from rl.envs.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world, tools_of
+from rl.envs.tool_world import database
+from rl.envs.tool_world.database import ToolDatabase
+from rl.envs.tool_world.definition import WorldDefinition, read_definition, split_statements, written_tools
+from rl.envs.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world
 from rl.renderers.base import Action
+from rl.tools import ToolError, ToolFault, ToolMiss
 from synth.worlds.tool_tasks import generate_tasks
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
-TASKS = list(generate_tasks(60, seed=11))
+TABLES = """
+CREATE TABLE books (book TEXT PRIMARY KEY, title TEXT NOT NULL, copies INTEGER NOT NULL CHECK (copies >= 0), shelf TEXT);
+CREATE TABLE loans (id INTEGER PRIMARY KEY, book TEXT NOT NULL REFERENCES books, member TEXT NOT NULL, due TEXT DEFAULT CURRENT_DATE);
+CREATE TABLE notes (text TEXT, loan INTEGER REFERENCES loans);
+"""
+TOOLS = """
+-- tool: look
+-- Show a book.
+-- :book text its number
+SELECT title, copies FROM books WHERE book = :book;
+
+-- tool: lend
+-- Lend a book.
+-- :book text its number
+-- :member (TEXT): the member's number
+INSERT INTO loans (book, member) VALUES (:book, :member);
+UPDATE books SET copies = copies - 1 WHERE book = :book AND copies > 0; -- else: no copy is left
+SELECT 1 WHERE :member LIKE 'M%'; -- else: members begin with M; others do not
+
+-- tool: take_back
+-- Take a book back.
+-- :loan integer the number of the loan
+DELETE FROM loans WHERE id = :loan RETURNING book, member;
+
+-- tool: note
+-- Note something about the newest loan of a member.
+-- :member text
+-- :text text
+INSERT INTO notes (text, loan) SELECT :text, max(id) FROM loans WHERE member = :member HAVING max(id) IS NOT NULL;
+
+-- tool: shelve
+-- Put a book on a shelf.
+-- :book text
+-- :shelf text
+UPDATE books SET shelf = :shelf WHERE book = :book;
+
+-- tool: all_of
+-- Show these books.
+-- :books array their numbers
+SELECT title FROM books WHERE book IN (SELECT value FROM json_each(:books)) ORDER BY title;
+"""
+WORLD: dict[str, Any] = {
+    "domain": "library",
+    "tables": TABLES,
+    "tools": dict(written_tools(TOOLS)),
+    "rows": {
+        "books": [
+            {"book": "B1", "title": "Dune", "copies": 1, "shelf": None},
+            {"book": "B2", "title": "Emma", "copies": 0, "shelf": "north"},
+            {"book": "B3", "title": "Ubik; a novel", "copies": 2, "shelf": "north"},
+        ],
+        "loans": [{"id": 1, "book": "B2", "member": "M1", "due": "2026-01-09"}],
+    },
+}
+LENT = {"new": {"book": "B1", "member": "M2", "due": "2026-01-05"}}
 
 
-async def opened(task: Task) -> ToolWorldEnvironment:
+def opened(**changed: Any) -> ToolDatabase:
+    return ToolDatabase(read_definition({**WORLD, **changed}))
+
+
+def with_tool(sql: str, parameters: dict[str, Any] | None = None) -> ToolDatabase:
+    return opened(tools={**WORLD["tools"], "do": {"description": "Do.", "parameters": parameters or {}, "statements": [sql]}})
+
+
+def task_of(data: dict[str, Any] = WORLD, **changes: Any) -> Task:
+    definition = WorldDefinition.model_validate(data)
+    world = {"domain": "library", "definition": definition.as_data, "digest": definition.digest}
+    played = ToolDatabase(definition)
+    played.call("lend", {"book": "B1", "member": "M2"})
+    return Task("t", "tool_world", "Lend B1 to M2.", (), provenance={"world": world, REFERENCE: played.changes(), **changes})
+
+
+def test_tools_are_read_from_sql_with_comments() -> None:
+    world = read_definition(WORLD)
+    lend = world.tools["lend"]
+    assert list(world.tools) == ["look", "lend", "take_back", "note", "shelve", "all_of"]
+    assert (lend.description, [each.otherwise for each in lend.statements]) == (
+        "Lend a book.", ["", "no copy is left", "members begin with M; others do not"]
+    )  # fmt: skip
+    assert lend.parameters["member"].model_dump() == {"type": "string", "description": "the member's number"}
+    assert {name: each["type"] for name, each in world.tools["take_back"].json_schema["properties"].items()} == {"loan": "integer"}
+    assert split_statements("SELECT ';'; SELECT 1 -- ; no\n; -- end") == ["SELECT ';';", " SELECT 1 -- ; no\n;", " -- end"]
+
+
+def test_calls_read_and_write() -> None:
+    world = opened()
+    assert world.call("look", {"book": "B1"}) == [{"title": "Dune", "copies": 1}]
+    assert world.call("all_of", {"books": ["B1", "B3"]}) == [{"title": "Dune"}, {"title": "Ubik; a novel"}]
+    assert world.call("lend", {"book": "B1", "member": "M2"}) == "done"
+    assert world.call("take_back", {"loan": 1.0}) == [{"book": "B2", "member": "M1"}]
+    world.call("shelve", {"book": "B2", "shelf": "south"})
+    changes = world.changes()
+    assert {path: value for path, value in changes.items() if "loans/" not in path} == {"books/B1/copies": 0, "books/B2/shelf": "south"}
+    assert changes["loans/1/book"] is None and sum(path.startswith("loans/new ") for path in changes) == 3
+    with pytest.raises(ToolMiss):
+        world.call("look", {"book": "B9"})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("lend", {"book": "B2", "member": "M2"}, "no copy is left"),
+        ("lend", {"book": "B9", "member": "M2"}, "FOREIGN KEY"),
+        ("lend", {"book": "B1", "member": "x"}, "others do not"),
+        ("lend", {"book": "B1"}, "required property"),
+        ("lend", {"book": "B1", "member": "M2", "day": 3}, "Additional properties"),
+        ("lend", {"book": "B1", "member": "M" * 501}, "500 characters"),
+        ("take_back", {"loan": 7}, "no row was changed"),
+        ("take_back", {"loan": True}, "integer"),
+        ("take_back", {"loan": 10**13}, "a number is at most"),
+        ("all_of", {"books": ["B1"] * 200}, "500 characters"),
+    ],
+)
+async def test_a_call_that_is_refused_changes_nothing(name: str, arguments: dict[str, Any], why: str) -> None:
+    world = opened()
+    with pytest.raises(ToolError, match=why):
+        await world.tools[name].call(arguments)  # type: ignore[attr-defined]
+    assert world.changes() == {} and world.rows() == opened().rows()
+
+
+def test_what_is_reached_counts_and_not_how() -> None:
+    """New rows are compared by content: neither order nor mistakes before them, which count generated keys up, matter."""
+    one, other = opened(), opened()
+    for world, members in ((one, "AB"), (other, "XBA")):
+        world = {"A": world}["A"]
+        for member in members:
+            world.call("lend", {"book": "B3", "member": f"M{member}"} if member != "X" else {"book": "B1", "member": "M9"})
+            if member == "X":
+                world.call("take_back", {"loan": 2})
+                world.call("shelve", {"book": "B1", "shelf": "north"})
+        for member in "AB":
+            world.call("note", {"member": f"M{member}", "text": f"for {member}"})
+    assert {row["id"] for row in one.rows()["loans"]} != {row["id"] for row in other.rows()["loans"]}
+    verdict = compare(one.changes(), other.changes())
+    assert verdict.reached and verdict.extra == ("books/B1/copies", "books/B1/shelf")
+    other.call("note", {"member": "MA", "text": "for B"})
+    other.call("note", {"member": "MA", "text": "for B"})
+    again = compare(one.changes(), other.changes())
+    assert again.reached and len(again.extra) == 2 + 4, "equal rows are counted"
+    assert not compare(other.changes(), one.changes()).reached
+    swapped = opened()
+    for member in "AB":
+        swapped.call("lend", {"book": "B3", "member": f"M{member}"})
+    for member, text in (("A", "B"), ("B", "A")):
+        swapped.call("note", {"member": f"M{member}", "text": f"for {text}"})
+    assert not compare(one.changes(), swapped.changes()).reached
+
+
+def test_a_key_that_a_tool_gives_is_part_of_what_is_reached() -> None:
+    given = with_tool("INSERT INTO loans (id, book, member) VALUES (:id, 'B1', 'M2')", {"id": {"type": "integer"}})
+    given.call("do", {"id": 7})
+    assert given.changes()["loans/7/book"] == "B1"
+
+
+def test_what_is_undone_or_null_is_no_change() -> None:
+    world = opened()
+    world.call("shelve", {"book": "B1", "shelf": "south"})
+    assert world.changes() == {"books/B1/shelf": "south"}
+    world.call("lend", {"book": "B1", "member": "M2"})
+    world.call("take_back", {"loan": 2})
+    assert {path.split("/")[0] for path in world.changes()} == {"books"}
+    emptied = with_tool("UPDATE books SET shelf = NULL WHERE book = 'B2'")
+    emptied.call("do", {})
+    assert emptied.changes() == {"books/B2/shelf": None}
+
+
+def test_a_copy_goes_its_own_way_from_the_same_beginning() -> None:
+    first = opened()
+    first.call("lend", {"book": "B3", "member": "M2"})
+    second = first.copy()
+    first.close()
+    assert second.rows()["loans"][-1]["member"] == "M2" and second.changes()["books/B3/copies"] == 1
+    with pytest.raises(ToolError):
+        second.call("lend", {"book": "B9", "member": "M2"})
+    second.call("take_back", {"loan": 2})
+    assert second.changes() == {"books/B3/copies": 1}
+
+
+HOSTILE_TABLES = [
+    "ATTACH 'stolen.db' AS other;",
+    "PRAGMA writable_schema = ON;",
+    "CREATE TABLE t (a TEXT); INSERT INTO sqlite_master VALUES ('table', 'x', 'x', 0, '');",
+    "CREATE TEMP TABLE t (a TEXT);",
+    "CREATE VIRTUAL TABLE t USING fts5(a);",
+    "CREATE VIEW v AS SELECT 1;",
+    "CREATE TABLE t (a TEXT); CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO t VALUES ('x'); END;",
+    "CREATE TABLE t AS SELECT zeroblob(1000000000) AS a;",
+    "CREATE TABLE t (a TEXT DEFAULT (load_extension('x')), CHECK (load_extension('x')));",
+    "CREATE TABLE t (a TEXT); VACUUM INTO 'stolen.db';",
+    "CREATE TABLE t (a TEXT); BEGIN;",
+    "".join(f"CREATE TABLE t{n} (a TEXT);" for n in range(13)),
+    "SELECT 1;",
+    "CREATE TABLE t (a TEXT); DROP TABLE t;",
+    "no SQL",
+]
+
+
+@pytest.mark.parametrize("tables", HOSTILE_TABLES)
+def test_hostile_tables_are_refused(tables: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="tables"):
+        opened(tables=tables, rows={}, tools={})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH 'stolen.db' AS other",
+        "PRAGMA foreign_keys = OFF",
+        "SELECT * FROM pragma_table_list",
+        "SELECT sql FROM sqlite_master",
+        "DELETE FROM sqlite_sequence",
+        "SELECT load_extension('x')",
+        "SELECT random()",
+        "SELECT randomblob(10)",
+        "SELECT zeroblob(1000000000)",
+        "CREATE TABLE more (a TEXT)",
+        "CREATE TEMP TRIGGER r AFTER INSERT ON loans BEGIN DELETE FROM books; END",
+        "DROP TABLE books",
+        "ALTER TABLE books ADD COLUMN a TEXT",
+        "VACUUM INTO 'stolen.db'",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT s",
+        "ANALYZE",
+        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n",
+        "SELECT 1; DELETE FROM books",
+        "SELECT :missing",
+        "SELECT ?",
+        "SELECT title FROM films",
+        "SELECT 1 /* \x00 */",
+    ],
+)
+def test_hostile_statements_are_refused_before_anything_is_done(sql: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="tools"):
+        with_tool(sql)
+    assert not list(tmp_path.iterdir())
+
+
+MANY = ", ".join(f"books b{number}" for number in range(14))
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        (f"SELECT count(*) FROM {MANY}", ToolFault),
+        ("SELECT replace(replace(printf('%99s', ' '), ' ', printf('%99s', ' ')), ' ', 'yyyyyyyyyy')", ToolError),
+        ("UPDATE books SET title = printf('%9000s', 'x')", ToolError),
+        (f"INSERT INTO notes SELECT printf('%7000s', b0.title), NULL FROM {MANY}", ToolError),
+        ("SELECT sum(9223372036854775807) FROM books", ToolFault),
+    ],
+)  # fmt: skip
+def test_bombs_go_off_within_bounds(sql: str, error: type[Exception]) -> None:
+    world, began = with_tool(sql), time.perf_counter()
+    with pytest.raises(error):
+        world.call("do", {})
+    assert time.perf_counter() - began < 10 and world.changes() == {}
+    assert world.call("look", {"book": "B1"}), "the world goes on"
+
+
+async def test_results_are_bounded_and_can_be_json() -> None:
+    rows = await with_tool("SELECT a.title FROM books a, books b, books c, books d").tools["do"].call({})  # type: ignore[attr-defined]
+    found = json.loads(rows.text)
+    assert len(found) == 51 and "more" in found[-1]
+    assert with_tool("SELECT CAST(x'ff41' AS TEXT) AS a, x'ff' AS b, 9e999 AS c, NULL AS d").call("do", {}) == [
+        {"a": "\ufffdA", "b": "ff", "c": "inf", "d": None}
+    ]
+
+
+def test_it_is_the_same_moment_in_every_world() -> None:
+    clock = "SELECT date('now', '+3 days'), datetime(), strftime('%H'), CURRENT_TIMESTAMP, date('2020-02-28', '+1 day')"
+    assert list(with_tool(clock).call("do", {})[0].values()) == ["2026-01-08", database.NOW, "09", database.NOW, "2020-02-29"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"domain": "../etc"},
+        {"module": "os:system"},
+        {"tools": {"os.system": {"description": "x", "statements": ["SELECT 1"]}}},
+        {"tools": {"look": {"description": "x", "statements": []}}},
+        {"tools": {"look": {"description": "x", "statements": ["SELECT 1"] * 13}}},
+        {"tools": {"look": {"description": "x", "statements": ["SELECT " + "1" * 4_000]}}},
+        {"rows": {"books": [{"book": "B1", "title": "Dune", "copies": -1}]}},
+        {"rows": {"loans": [{"book": "B9", "member": "M1"}]}},
+        {"rows": {"films": [{"a": 1}]}},
+        {"rows": {"books": [{"book": "B1", "title": ["x"], "copies": 1}]}},
+        {"rows": {"books": [{"book": f"B{n}", "title": "x" * 400, "copies": 1} for n in range(1_000)]}},
+        {"rows": {"notes": [{"text": "x" * 9_000}]}},
+        {"rows": {"books": [{"book": "\ud800", "title": "x", "copies": 1}]}},
+    ],
+)
+def test_a_definition_that_does_not_hold_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        opened(**changed)
+    deep: Any = "x"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="JSON"):
+        read_definition({**WORLD, "rows": deep})
+
+
+def test_what_is_read_back_is_the_same_world() -> None:
+    read = read_definition(WORLD)
+    again = read_definition(json.loads(json.dumps(read.as_data)))
+    assert (again, again.digest) == (read, read.digest)
+    assert read_definition({**WORLD, "rows": {}}).digest != read.digest
+
+
+async def begun(task: Task) -> ToolWorldEnvironment:
     environment = create(Resources())
     await environment.reset(task, seed=0)
     return environment
 
 
-async def played(task: Task, calls: list[dict[str, Any]], answer: str) -> list[Step]:
-    environment = await opened(task)
-    steps = [await environment.step(Action(call["tool"], json.dumps(call["arguments"]))) for call in calls]
-    return [*steps, await environment.step(Action("answer", answer))]
+def action(call: dict[str, Any]) -> Action:
+    return Action(call["tool"], json.dumps(call["arguments"]))
+
+
+async def played(task: Task, calls: list[dict[str, Any]], answer: str = "Done.") -> list[Step]:
+    environment = await begun(task)
+    return [*[await environment.step(action(call)) for call in calls], await environment.step(Action("answer", answer))]
+
+
+async def test_a_task_that_holds_its_world_is_played_in_it() -> None:
+    environment = await begun(task_of())
+    assert {schema["function"]["name"] for schema in environment.schemas} == set(WORLD["tools"])
+    step = await environment.step(Action("lend", '{"book": "B2", "member": "M2"}'))
+    assert (step.tool_outcome, step.observation, step.info["figures"][STATE]) == (ToolOutcome.ERROR, "Error: no copy is left", {})
+    await environment.step(Action("lend", '{"book": "B1", "member": "M2"}'))
+    await environment.step(Action("shelve", '{"book": "B1", "shelf": "south"}'))
+    other = environment.copy()
+    last = await environment.step(Action("answer", "Done."))
+    assert (last.reward, last.info["figures"][EXTRA_WRITES]) == (1.0, 1)
+    await other.step(Action("take_back", '{"loan": 2}'))
+    assert (await other.step(Action("answer", "Done."))).reward == 0.0
+    await environment.close()
+    assert [step.reward for step in await played(task_of(), [])] == [0.0]
+
+
+async def test_a_tool_that_fails_is_a_fault() -> None:
+    slow = {"description": "x", "statements": [f"SELECT count(*) FROM {MANY}"]}
+    environment = await begun(task_of({**WORLD, "tools": {**WORLD["tools"], "slow": slow}}))
+    with pytest.raises(EnvironmentFault, match="steps"):
+        await environment.step(Action("slow", "{}"))
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        ({"definition": WORLD, "digest": "another"}, "no longer what it was made for"),
+        ({"definition": {**WORLD, "tables": ""}, "digest": "x"}, "holds no tool world|names no tool world"),
+        ({"definition": "rl.envs.tool_world.packaged:AGENDA", "digest": "x"}, "tool world"),
+        ({"definition": None, "digest": "x"}, "tool world"),
+        ({"domain": "bookings", "seed": 0, "size": 8, "digest": "another"}, "no longer what it was made for"),
+        (None, "names no tool world"),
+    ],
+)
+async def test_a_task_without_its_world_is_a_fault(world: Any, why: str) -> None:
+    with pytest.raises(EnvironmentFault, match=why):
+        await begun(task_of(world=world))
+    with pytest.raises(RequestError, match="casino"):
+        find_world("casino", {})
+
+
+TASKS = list(generate_tasks(60, seed=11))
 
 
 @pytest.mark.parametrize("domain", sorted(WORLDS.built_in))
-def test_a_world_fits_its_schema_and_follows_from_its_seed(domain: str) -> None:
+def test_a_packaged_world_follows_from_its_seed_and_describes_its_tools(domain: str) -> None:
     kind = find_world(domain, {})
-    for seed in range(20):
-        assert kind(seed, 12).misfits() == []
-        assert kind(seed, 12).digest == kind(seed, 12).digest != kind(seed + 1, 12).digest
-
-
-@pytest.mark.parametrize("domain", sorted(WORLDS.built_in))
-def test_every_tool_has_a_schema_that_describes_its_arguments(domain: str) -> None:
-    for name, tool in tools_of(find_world(domain, {})(0, 8)).items():
+    for seed in range(5):
+        assert kind.definition(seed, 12).digest == kind.definition(seed, 12).digest != kind.definition(seed + 1, 12).digest
+    for name, tool in ToolDatabase(kind.definition(0, 8)).tools.items():
         function = tool.schema["function"]
-        assert function["name"] == name and function["description"]
-        assert function["parameters"]["properties"]
+        assert function["name"] == name and function["description"] and function["parameters"]["properties"]
         assert all(argument.get("description") for argument in function["parameters"]["properties"].values())
 
 
-def test_the_schemas_of_a_domain_are_read_once() -> None:
-    kind = find_world("bookings", {})
-    first, second = tools_of(kind(0, 8)), tools_of(kind(1, 8))
-    assert first["book"] is not second["book"]
-    assert first["book"].parameters is second["book"].parameters
+async def test_the_reference_calls_earn_the_reward_and_doing_nothing_does_not() -> None:
+    for task in TASKS:
+        *steps, last = await played(task, task.provenance["calls"], task.answers[0] if task.answers else "Done.")
+        assert all(step.tool_outcome is ToolOutcome.OK for step in steps)
+        assert (last.reward, last.done, last.info["figures"][STATE]) == (1.0, True, task.provenance[REFERENCE])
+        assert (await played(task, [], "I do not know"))[-1].reward == 0.0
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
-async def test_the_reference_calls_are_paid_and_leave_the_schema_whole(task: Task) -> None:
-    answer = task.answers[0] if task.answers else "Done."
-    *steps, last = await played(task, task.provenance["calls"], answer)
-    assert all(step.tool_outcome is ToolOutcome.OK for step in steps)
-    assert (last.reward, last.done) == (1.0, True)
-    assert last.info["figures"][STATE] == task.provenance[REFERENCE]
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
-async def test_doing_nothing_is_not_paid(task: Task) -> None:
-    assert (await played(task, [], "I do not know"))[-1].reward == 0.0
-
-
-async def test_each_trajectory_has_its_own_world() -> None:
-    task = next(task for task in TASKS if task.provenance[REFERENCE])
-    first, second = await opened(task), await opened(task)
-    for call in task.provenance["calls"]:
-        await first.step(Action(call["tool"], json.dumps(call["arguments"])))
+async def test_each_trajectory_has_its_own_world_and_calls_of_one_turn_are_answered_in_order() -> None:
+    task = next(task for task in TASKS if len(task.provenance["calls"]) > 3 and task.provenance[REFERENCE])
+    first, second = await begun(task), await begun(task)
+    await asyncio.gather(*(first.step(action(call)) for call in task.provenance["calls"]))
     assert (await second.step(Action("answer", "Done."))).reward == 0.0
     assert (await first.step(Action("answer", "Done."))).reward == 1.0
 
 
-async def test_calls_of_one_turn_come_one_after_the_other() -> None:
-    task = next(task for task in TASKS if len(task.provenance["calls"]) > 3 and task.provenance[REFERENCE])
-    environment = await opened(task)
-    await asyncio.gather(*(environment.step(Action(call["tool"], json.dumps(call["arguments"]))) for call in task.provenance["calls"]))
-    assert (await environment.step(Action("answer", "Done."))).reward == 1.0
-
-
-async def test_writes_beside_the_reference_are_counted_and_do_no_harm() -> None:
-    task = next(task for task in TASKS if task.provenance["world"]["domain"] == "inventory" and task.provenance[REFERENCE])
-    untouched = {"tool": "set_listed", "arguments": {"item": beside(task), "listed": False}}
-    last = (await played(task, [*task.provenance["calls"], untouched], "Done."))[-1]
-    assert (last.reward, last.info["figures"][EXTRA_WRITES]) == (1.0, 1)
-
-
-def beside(task: Task) -> str:
-    """An item that the reference leaves as it is."""
-    named = task.provenance["world"]
-    items = find_world("inventory", {})(named["seed"], named["size"]).state["items"]
-    return next(item for item in items if not any(f"/{item}" in path for path in task.provenance[REFERENCE]))
-
-
-async def test_wrong_calls_are_told_and_change_nothing() -> None:
+async def test_wrong_calls_are_answered_and_change_nothing() -> None:
     task = next(task for task in TASKS if task.provenance["world"]["domain"] == "bookings")
-    environment = await opened(task)
+    environment = await begun(task)
     for call, outcome in (
         (Action("book", '{"flight": "F9", "passenger": "Amber"}'), ToolOutcome.ERROR),
         (Action("book", '{"flight": 3}'), ToolOutcome.ERROR),
@@ -112,13 +432,6 @@ async def test_wrong_calls_are_told_and_change_nothing() -> None:
     ):
         step = await environment.step(call)
         assert (step.tool_outcome, step.info["figures"][STATE]) == (outcome, {})
-
-
-async def test_a_world_that_is_no_longer_what_it_was_is_a_fault() -> None:
     world = {**TASKS[0].provenance["world"], "digest": "another"}
-    with pytest.raises(EnvironmentFault, match="no longer what it was made for"):
-        await opened(replace(TASKS[0], provenance={**TASKS[0].provenance, "world": world}))
-    with pytest.raises(EnvironmentFault, match="names no tool world"):
-        await opened(replace(TASKS[0], provenance={}))
-    with pytest.raises(RequestError, match="there is no tool world 'casino'"):
-        find_world("casino", {})
+    with pytest.raises(EnvironmentFault):
+        await begun(replace(TASKS[0], provenance={**TASKS[0].provenance, "world": world}))

@@ -17,14 +17,14 @@ from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from synth.teachers.conversation import GuardedEnvironment, TextDialect
 from synth.teachers.simulated_user import create as create_user
-from tests.rl.envs.test_written_worlds import WORLD, task_of
+from tests.rl.envs.test_tool_world import WORLD, task_of
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Trajectory
 
 FACTORY = "synth.teachers.simulated_user:create"
 GOAL = "You are Mia, of member number M2, and want the book Dune. Its number is B1."
-TASK = task_of(WORLD, user={"goal": GOAL})
+TASK = task_of(user={"goal": GOAL})
 ANSWERS = {
     "Hello. What can I do for you?": "Good day, I would like to borrow a book.",
     "Which book?": "It is called Dune.",

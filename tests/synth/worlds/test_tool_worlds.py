@@ -1,3 +1,5 @@
+"""Tasks of the packaged tool worlds."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -6,44 +8,34 @@ import pytest
 
 from eval.graders.state import REFERENCE
 from rl.envs.tool_world.environment import find_world
-from synth.worlds.tool_goals import Goal, TaskDraft, Unfit
-from synth.worlds.tool_tasks import GOALS, ToolWorldConfig, generate_tasks, replay
+from synth.worlds.tool_tasks import GOALS, Goal, ToolWorldConfig, generate_tasks, replay
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
-    return list(generate_tasks(600, seed=3))
+    return list(generate_tasks(240, seed=3))
 
 
-@pytest.mark.slow
 def test_every_task_is_solved_by_its_own_calls_in_a_fresh_world(tasks: list[Task]) -> None:
     for task in tasks:
         named = task.provenance["world"]
-        world = find_world(named["domain"], {})(named["seed"], named["size"])
-        assert world.digest == named["digest"]
-        assert replay(world, task.provenance["calls"]) == task.provenance[REFERENCE]
-        assert world.misfits() == []
-
-
-def test_a_task_wants_something_changed_or_something_told(tasks: list[Task]) -> None:
-    assert all(bool(task.provenance[REFERENCE]) != bool(task.answers) for task in tasks)
+        definition = find_world(named["domain"], {}).definition(named["seed"], named["size"])
+        assert definition.digest == named["digest"]
+        assert replay(definition, task.provenance["calls"]) == task.provenance[REFERENCE]
+        assert bool(task.provenance[REFERENCE]) != bool(task.answers)
 
 
 def test_tasks_are_of_all_domains_goals_and_lengths(tasks: list[Task]) -> None:
-    assert Counter(task.provenance["world"]["domain"] for task in tasks) == dict.fromkeys(GOALS, 200)
+    assert Counter(task.provenance["world"]["domain"] for task in tasks) == dict.fromkeys(GOALS, 80)
     assert {task.constraints for task in tasks} == {1, 2, 3}
     assert {task.hops for task in tasks} >= set(range(1, 8))
     used = {call["tool"] for task in tasks for call in task.provenance["calls"]}
-    assert used == {tool for domain in GOALS for tool in find_world(domain, {}).tools}
-    assert 60 < sum(bool(task.answers) for task in tasks) < 180
-
-
-def test_goals_are_joined_where_one_needs_what_another_gives(tasks: list[Task]) -> None:
+    assert used == {tool for domain in GOALS for tool in find_world(domain, {}).definition(0, 8).tools}
+    assert 24 < sum(bool(task.answers) for task in tasks) < 72
     joined = [task for task in tasks if "that booking" in task.question or "that meeting" in task.question or "that item" in task.question]
-    assert len(joined) > 60
-    assert all(task.constraints > 1 for task in joined)
+    assert len(joined) > 24 and all(task.constraints > 1 for task in joined)
 
 
 def test_no_two_are_the_same_and_seeds_repeat_them(tasks: list[Task]) -> None:
@@ -53,13 +45,9 @@ def test_no_two_are_the_same_and_seeds_repeat_them(tasks: list[Task]) -> None:
     assert {task.key for task in generate_tasks(30, seed=3, split="dev")}.isdisjoint(task.key for task in tasks)
 
 
-def never(draft: TaskDraft) -> str:
-    raise Unfit
-
-
 def test_what_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RequestError, match="no tasks can be made in casino; there are bookings, inventory, agenda"):
+    with pytest.raises(RequestError, match="casino"):
         list(generate_tasks(1, 0, ToolWorldConfig(domains=("casino",))))
-    monkeypatch.setitem(GOALS, "bookings", (Goal("never", never),))
-    with pytest.raises(RequestError, match="no task could be made in bookings in 60 worlds of size 12"):
+    monkeypatch.setitem(GOALS, "bookings", (Goal("never", "?", "SELECT 1 FROM flights WHERE 0", ()),))
+    with pytest.raises(RequestError, match="bookings"):
         list(generate_tasks(1, 0, ToolWorldConfig(domains=("bookings",), asked_share=0.0, max_goals=1)))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eval.graders.state import REFERENCE
-from eval.sandbox.sandbox import isolation
 from rl.envs.base import Resources
 from rl.envs.tool_world.definition import read_definition
 from rl.envs.tool_world.environment import create
 from rl.renderers.base import Action
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
+from synth.worlds.world_proposals import sql_in, statements_of
 from synth.worlds.world_writer import WrittenTasks, write_world
 from synth.worlds.writing_config import WrittenWorldsConfig
 from tests.synth.scripted import ScriptedTeacher
@@ -27,10 +26,7 @@ from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.worlds import two_domains as two
 from warehouse.records import Task
 
-pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
-CONFIG = WrittenWorldsConfig.model_validate(
-    {"descriptions": ["library.md"], "tasks": 20, "tasks_per_request": 20, "limits": {"wall_seconds": 60, "cpu_seconds": 1}}
-)
+CONFIG = WrittenWorldsConfig.model_validate({"descriptions": ["library.md"], "tasks": 20, "tasks_per_request": 20})
 TEACHER = TeacherConfig(kind="openai", model="m", timeout_seconds=2.0, first_pause_seconds=0.01)
 
 
@@ -46,18 +42,6 @@ def world(request: pytest.FixtureRequest) -> tuple[str, WrittenTasks]:
         return request.param, written(request.param, server)
 
 
-def proposed(name: str) -> tuple[list[two.Proposal], list[two.Proposal], dict[str, str]]:
-    if name == "library":
-        return two.LIBRARY_TOOLS, two.LIBRARY_TASKS, two.LIBRARY_WRONG_RECORDS
-    return two.CLINIC_TOOLS, two.CLINIC_TASKS, two.CLINIC_WRONG_RECORDS
-
-
-def reasons(made: WrittenTasks, key: Callable[[Any], Any]) -> list[tuple[str, str]]:
-    """What each failure is about, where `key` knows it, and its kind."""
-    found = ((key(failure.item), str(failure.kind)) for failure in made.failures)
-    return sorted((what, kind) for what, kind in found if what)
-
-
 def in_task(item: Any) -> str:
     task = item.get("task")
     return str(task.get("question", "") if isinstance(task, dict) else task or "")
@@ -70,25 +54,29 @@ def in_tool(item: Any) -> str:
 
 @pytest.mark.slow
 def test_every_broken_proposal_is_dropped_for_its_own_reason_and_no_other(world: tuple[str, WrittenTasks]) -> None:
-    (tools, tasks, records), made = proposed(world[0]), world[1]
-    wrong_tasks = [(task["question"], wrong) for wrong, task in two.broken(tasks)]
-    wrong_tasks += [("Lend!", "malformed_task")] if world[0] == "library" else []
-    assert reasons(made, in_task) == sorted(wrong_tasks)
-    assert reasons(made, in_tool) == sorted((tool["name"], wrong) for wrong, tool in two.broken(tools))
-    assert reasons(made, lambda item: item.get("key")) == sorted(records.items())
+    is_library, made = world[0] == "library", world[1]
+    tools, tasks = (two.LIBRARY_TOOLS, two.LIBRARY_TASKS) if is_library else (two.CLINIC_TOOLS, two.CLINIC_TASKS)
+    wrong_rows = two.LIBRARY_WRONG_ROWS if is_library else two.CLINIC_WRONG_ROWS
+    kinds = {what: [(key(each.item), str(each.kind)) for each in made.failures if key(each.item)] for what, key in KEYS.items()}
+    wrong_tasks = [(task["question"], wrong) for wrong, task in two.broken(tasks)] + [("Lend!", "malformed_task")] * is_library
+    assert sorted(kinds["task"]) == sorted(wrong_tasks)
+    assert dict(kinds["tool"]) == two.broken_tools(tools) and len(kinds["tool"]) == len(two.broken_tools(tools))
+    assert [kind for _, kind in kinds["rows"]] == ["wrong_rows"] * wrong_rows
     assert {task.question for task in made.tasks} == {task["question"] for wrong, task in tasks if not wrong}
     assert {failure.stage for failure in made.failures} == {"tool_worlds"} and all(failure.reason for failure in made.failures)
     assert made.counts == {
         "worlds_proposed": 1,
         "worlds_kept": 1,
         "tools_proposed": len(tools),
-        "tools_kept": len(tools) - len(two.broken(tools)),
-        "records_proposed": made.counts["records_kept"] + len(records),
-        "records_kept": {"library": 8, "clinic": 6}[world[0]],
-        "tasks_proposed": len(tasks) + (world[0] == "library"),
+        "tools_kept": len(tools) - len(two.broken_tools(tools)),
+        "records_proposed": made.counts["records_kept"] + wrong_rows,
+        "records_kept": 8 if is_library else 6,
+        "tasks_proposed": len(tasks) + is_library,
         "tasks_kept": len(made.tasks),
     }
-    assert 2 * len(two.broken(tasks)) > len(tasks), "half of what was proposed was broken"
+
+
+KEYS = {"task": in_task, "tool": in_tool, "rows": lambda item: item.get("rows")}
 
 
 @pytest.mark.slow
@@ -96,7 +84,8 @@ def test_what_is_kept_is_data_that_plays_and_is_paid_for_its_calls_alone(world: 
     for task in world[1].tasks:
         stored = json.loads(json.dumps(task.provenance))
         definition = read_definition(stored["world"]["definition"])
-        assert definition.digest == stored["world"]["digest"] and (task.environment, stored["verifier"]) == ("tool_world", "state")
+        assert (definition.domain, definition.digest) == (world[0], stored["world"]["digest"])
+        assert (task.environment, stored["verifier"]) == ("tool_world", "state")
         answer = task.answers[0] if task.answers else "Done."
         assert asyncio.run(paid(task, stored["calls"], answer)) == 1.0
         assert asyncio.run(paid(task, [], "")) == 0.0
@@ -105,6 +94,9 @@ def test_what_is_kept_is_data_that_plays_and_is_paid_for_its_calls_alone(world: 
     definitions = {task.provenance["world"]["digest"]: task.provenance["world"]["definition"] for task in world[1].tasks}
     (only,) = definitions.values()
     assert set(only["tools"]) == {call["tool"] for task in world[1].tasks for call in task.provenance["calls"]}
+    if world[0] == "library":
+        types = {name: each["type"] for name, each in only["tools"]["renew"]["parameters"].items()}
+        assert types == {"book_id": "string", "due": "integer", "member_id": "string"}, "types of columns, where none are declared"
 
 
 async def paid(task: Task, calls: list[dict[str, Any]], answer: str) -> float | None:
@@ -117,8 +109,7 @@ async def paid(task: Task, calls: list[dict[str, Any]], answer: str) -> float | 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_server_with_faults_brings_no_wrong_task_and_nothing_goes_unsaid() -> None:
-    """Whatever becomes of a reply: the tasks are among the right ones, and a part that is lost is a failure."""
+def test_a_server_with_faults_brings_no_wrong_task_and_nothing_is_lost_without_a_failure() -> None:
     right, met, kept = {task["question"] for wrong, task in two.LIBRARY_TASKS if not wrong}, Counter[str](), 0
     for seed in range(6):
         with FaultyServer(answer=two.world_writer, share=0.5, seed=seed) as server:
@@ -126,44 +117,57 @@ def test_a_server_with_faults_brings_no_wrong_task_and_nothing_goes_unsaid() -> 
         met.update(server.met)
         kept += bool(made.tasks)
         assert {task.question for task in made.tasks} <= right
-        assert made.tasks or {failure.kind for failure in made.failures} & {"malformed", "cut", "no_task"}
+        assert made.tasks or {failure.kind for failure in made.failures} & {"malformed", "cut", "no_task", "wrong_tables"}
     assert {"cut", "keys", "repetition", "chatty"} <= set(met) and kept
 
 
-def test_a_reply_that_cannot_be_read_is_asked_for_twice_and_ends_the_world() -> None:
+def test_a_reply_without_sql_is_asked_for_twice_and_ends_the_world() -> None:
     teacher = ScriptedTeacher(lambda question: "I cannot help with that.")
     made = write_world("library", two.LIBRARY, teacher, CONFIG, seed=1)
     assert len(teacher.asked) == 2 and not made.tasks
     assert [(failure.stage, failure.kind) for failure in made.failures] == [("teacher", "malformed")] * 2
 
 
-def test_tables_that_refer_to_what_is_not_there_are_no_world() -> None:
-    tables = {"domain": "shop", "tables": {"sales": {"fields": {"item": {"type": "text", "refers_to": "items"}}}}}
-    made = write_world("shop", "A shop.", ScriptedTeacher(lambda question: json.dumps(tables)), CONFIG, seed=1)
-    assert [failure.kind for failure in made.failures] == ["unknown_table"] and made.counts == {"worlds_proposed": 1}
+def test_tables_that_sqlite_refuses_are_asked_for_again_with_its_error() -> None:
+    def says(question: str) -> str:
+        if "SQLite refuses" in question:
+            assert 'near "TABEL"' in question
+            return "CREATE TABLE sales (item TEXT PRIMARY KEY"
+        return "CREATE TABLE sales (item TEXT PRIMARY TABEL);"
+
+    teacher = ScriptedTeacher(says)
+    made = write_world("shop", "A shop.", teacher, CONFIG, seed=1)
+    assert len(teacher.asked) == 2
+    assert [failure.kind for failure in made.failures] == ["wrong_tables"] and made.counts == {"worlds_proposed": 1}
 
 
-def test_a_world_of_which_no_task_is_left_is_dropped_whole() -> None:
+def test_a_world_without_a_task_is_dropped_whole() -> None:
     def says(question: str) -> str:
         if "Give about" in question:
-            return json.dumps({"tools": [two.LIBRARY_TOOLS[0][1]]})
-        if "records of each table" in question:
-            return json.dumps({"records": two.LIBRARY_RECORDS})
-        return json.dumps({"tasks": [two.LIBRARY_TASKS[-5][1]]} if "Give 20 tasks" in question else two.LIBRARY_TABLES)
+            return two.tools_sql({"find_books": two.LIBRARY_TOOLS["find_books"]})
+        if "rows of each table" in question:
+            return two.LIBRARY_ROWS
+        given = next(task for wrong, task in two.LIBRARY_TASKS if wrong == "answer_given")
+        return json.dumps({"tasks": [given]}) if "Give 20 tasks" in question else two.LIBRARY_TABLES
 
     made = write_world("library", two.LIBRARY, ScriptedTeacher(says), CONFIG, seed=1)
     assert not made.tasks and made.counts["worlds_kept"] == 0
     assert [failure.kind for failure in made.failures][-2:] == ["answer_given", "no_task"]
 
 
-def test_code_is_refused_where_it_is_not_wanted() -> None:
-    def says(question: str) -> str:
-        return json.dumps({"tools": [two.CLINIC_TOOLS[1][1]]} if "Give about" in question else two.CLINIC_TABLES)
-
-    made = write_world("clinic", two.CLINIC, ScriptedTeacher(says), CONFIG.model_copy(update={"code": False}), seed=1)
-    assert "malformed_tool" in {failure.kind for failure in made.failures} and made.counts["tools_kept"] == 0
+@pytest.mark.parametrize(
+    ("reply", "statements"),
+    [
+        ("```sql\nCREATE TABLE a (b);\n```\n```\nINSERT INTO a VALUES (';');\n```", ["CREATE TABLE a (b);", "INSERT INTO a VALUES (';');"]),
+        ("<think>CREATE TABLE x (y);</think>/* two */ -- of\nCREATE TABLE a (b TEXT)", ["CREATE TABLE a (b TEXT)"]),
+        ("```sqlite\nINSERT INTO a VALUES (1);\nDROP TABLE a;", ["INSERT INTO a VALUES (1);"]),
+        ("I create a table.", []),
+    ],
+)  # fmt: skip
+def test_sql_is_found_in_what_models_write(reply: str, statements: list[str]) -> None:
+    assert statements_of(sql_in(reply), "CREATE TABLE", "INSERT") == statements
 
 
 def test_the_configuration_names_each_description_once() -> None:
-    with pytest.raises(ValueError, match="names a file twice"):
+    with pytest.raises(ValueError, match="descriptions"):
         WrittenWorldsConfig(descriptions=(Path("a.md"), Path("a.md")))

@@ -12,216 +12,156 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "tool_worlds"
 LIBRARY, CLINIC = ((EXAMPLES / f"{name}.md").read_text() for name in ("library", "clinic"))
 Proposal = tuple[str, dict[str, Any]]
 """What is wrong with it, or nothing; and what is proposed."""
-TEXT, INTEGER = {"type": "text"}, {"type": "integer"}
 
-
-def _key_of(table: str) -> dict[str, Any]:
-    return {"type": "text", "refers_to": table}
-
-
-def _tool(wrong: str, name: str, parameters: str, steps: list[Any] | None = None, returns: Any = None, code: str = "") -> Proposal:
-    """A tool; parameters whose names end with # are whole numbers."""
-    typed = {each.rstrip("#"): INTEGER if each.endswith("#") else TEXT for each in parameters.split()}
-    form = {"steps": steps, "returns": returns, "code": code or None}
-    given = {key: value for key, value in form.items() if value is not None}
-    return wrong, {"name": name, "description": f"To {name.replace('_', ' ')}.", "parameters": typed, **given}
+LIBRARY_TABLES = """Here is the schema:
+```sql
+-- Books of the library
+CREATE TABLE books (id TEXT PRIMARY KEY, title TEXT NOT NULL, author TEXT NOT NULL, copies INTEGER NOT NULL CHECK (copies >= 0));
+CREATE TABLE IF NOT EXISTS members (id TEXT PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE loans (
+    id INTEGER PRIMARY KEY, book_id TEXT NOT NULL REFERENCES books(id), member_id TEXT NOT NULL REFERENCES members(id), due INTEGER
+);
+INSERT INTO members VALUES ('M0', 'Nobody');
+```
+Good luck!"""
+LIBRARY_TOOLS = {
+    "find_books": ("", "-- :author text who wrote it\nSELECT * FROM books WHERE author = :author;"),
+    "find_member": ("", "-- Find a member.\nSELECT * FROM members WHERE name = :name;"),
+    "lend": (
+        "",
+        """-- Lend a book until a day.
+        -- :member_id text
+        -- :book_id text
+        -- :due integer the day
+        INSERT INTO loans (book_id, member_id, due) VALUES (:book_id, :member_id, :due);
+        UPDATE books SET copies = copies - 1 WHERE id = :book_id AND copies > 0; -- else: no copy is left""",
+    ),
+    "take_back": (
+        "",
+        """-- Take a book back.
+        UPDATE books SET copies = copies + 1 WHERE id = :book_id;
+        DELETE FROM loans WHERE member_id = :member_id AND book_id = :book_id; -- else: there is no such loan""",
+    ),
+    "renew": ("", "UPDATE loans SET due = :due WHERE member_id = :member_id AND book_id = :book_id;"),
+    "count_members": ("tool_unused", "SELECT count(*) FROM members;"),
+    "fine": ("wrong_sql", "UPDATE fines SET sum = 1 WHERE member_id = :member_id;"),
+    "rate": ("wrong_sql", "SELECT stars FROM books WHERE id = :book_id;"),
+    "spy": ("wrong_sql", "SELECT sql FROM sqlite_master;"),
+    "reset": ("malformed_tool", "DROP TABLE loans;"),
+    "read": ("malformed_tool", "PRAGMA table_info(books);"),
+    "answer": ("malformed_tool", "SELECT * FROM books;"),
+    "respond": ("malformed_tool", "SELECT * FROM books;"),
+    "lose": ("malformed_tool", "-- Lose a book."),
+    "renew_all": ("mended", "UPDATE loans SET due = due + :days WHERE until > 0;"),
+}
+MENDED = "```sql\n-- tool: renew_all\n-- :days integer\nUPDATE loans SET due = due + :days;\n\n-- tool: rate\nSELECT 5 FROM stars;\n```"
+LIBRARY_ROWS = """```sql
+INSERT INTO books (id, title, author, copies) VALUES ('B1', 'Dune', 'Frank Herbert', 2), ('B2', 'Emma', 'Jane Austen', 1);
+INSERT INTO books (id, title, author, copies) VALUES ('B3', 'Persuasion', 'Jane Austen', 0);
+INSERT INTO books (id, title, author, copies) VALUES ('B4', 'Ubik', 'Philip K. Dick', -1);
+INSERT INTO books (id, title) VALUES ('B5', 'Molloy');
+INSERT INTO members (id, name) VALUES ('M1', 'Ann'), ('M2', 'Ole'), ('M3', 'Ida');
+INSERT INTO loans (book_id, member_id, due) VALUES ('B2', 'M1', 12), ('B1', 'M2', 14), ('B4', 'M2', 14);
+INSERT INTO fines (id, sum) VALUES (1, 3);
+DELETE FROM members;
+```"""
+LIBRARY_WRONG_ROWS = 4
+_LENT = ["INSERT INTO loans (book_id, member_id, due) VALUES ('B1', 'M3', 20)", "UPDATE books SET copies = 1 WHERE id = 'B1'"]
+_BACK = ["DELETE FROM loans WHERE member_id = 'M1'; UPDATE books SET copies = 2 WHERE id = 'B2';"]
+_DUNE = "find_books author=Frank_Herbert"
 
 
 def _value(text: str) -> Any:
     return int(text) if text.isdigit() else text.replace("_", " ")
 
 
-def _task(wrong: str, question: str, calls: str = "", goal: dict[str, Any] | None = None, answer: str | None = None) -> Proposal:
-    """A task, its calls as in `lend member=M3 day=20; find_books author=Jane_Austen`."""
+def _task(wrong: str, question: str, calls: str = "", goal: list[str] | None = None, answer: str | None = None) -> Proposal:
+    """A task, its calls as in `lend member_id=M3 due=20; find_books author=Jane_Austen`."""
     made = []
     for call in calls.split("; ") if calls else ():
         tool, *given = call.split()
         made.append({"tool": tool, "arguments": {name: _value(value) for name, _, value in (each.partition("=") for each in given)}})
-    return wrong, {"question": question, "calls": made, "goal": goal or {}, "answer": answer}
+    return wrong, {"question": question, "calls": made, "goal": goal or [], "answer": answer}
 
 
-def _find(table: str, field: str = "") -> dict[str, Any]:
-    return {"op": "find", "table": table, "where": {field: f"{{{field}}}"} if field else {}, "name": "rows"}
+def _due(day: int | str, member: str = "M2") -> list[str]:
+    return [f"UPDATE loans SET due = {day!r} WHERE member_id = '{member}'"]
 
 
-def _require(left: str, comparison: str, right: Any, otherwise: str) -> dict[str, Any]:
-    return {"op": "require", "left": left, "comparison": comparison, "right": right, "otherwise": otherwise}
+def _renew(day: int | str, member: str = "M2", book: str = "B1") -> str:
+    return f"renew member_id={member} book_id={book} due={day}"
 
 
-def _set(table: str, key: str, **values: Any) -> dict[str, Any]:
-    return {"op": "update", "table": table, "key": key, "set": values}
-
-
-_LOAN = {"op": "get", "table": "loans", "key": "{member}@{book}", "name": "loan"}
-_BOOK = {"op": "get", "table": "books", "key": "{book}", "name": "found"}
-_RECORD = {"book": "{book}", "member": "{member}", "due": "{day}"}
-LIBRARY_TABLES = {
-    "domain": "library",
-    "tables": {
-        "books": {"fields": {"title": TEXT, "author": TEXT, "copies": INTEGER}},
-        "members": {"fields": {"name": TEXT, "limit": INTEGER}},
-        "loans": {"fields": {"book": _key_of("books"), "member": _key_of("members"), "due": INTEGER}},
-    },
-}
-LIBRARY_TOOLS = [
-    _tool("", "find_books", "author", [_find("books", "author")]),
-    _tool("", "find_member", "name", [_find("members", "name")]),
-    _tool(
-        "",
-        "lend",
-        "member book day#",
-        [
-            _BOOK,
-            _require("{found.copies}", ">", 0, "no copy of {found.title} is left"),
-            {"op": "insert", "table": "loans", "key": "{member}@{book}", "record": _RECORD},
-            _set("books", "{book}", copies={"minus": ["{found.copies}", 1]}),
-        ],
-        "lent",
-    ),
-    _tool(
-        "",
-        "take_back",
-        "member book",
-        [
-            _LOAN,
-            _BOOK,
-            {"op": "delete", "table": "loans", "key": "{loan.key}"},
-            _set("books", "{book}", copies={"plus": ["{found.copies}", 1]}),
-        ],
-        "back",
-    ),
-    _tool("", "renew", "member book day#", [_LOAN, _set("loans", "{loan.key}", due="{day}")]),
-    _tool("tool_unused", "count_members", "", [_find("members")]),
-    _tool("wrong_steps", "fine", "member", [_set("fines", "{member}", sum=1)]),
-    _tool("wrong_steps", "rate", "book", [_BOOK], "{found.stars}"),
-    _tool("wrong_steps", "describe", "author", [_find("books", "author")], "They are {rows}"),
-    _tool("malformed_tool", "read", "book", [{"op": "recite", "table": "books"}]),
-    _tool("malformed_tool", "answer", "book", [_BOOK]),
-    _tool("malformed_tool", "respond", "book", [_BOOK]),
-    _tool("malformed_tool", "lose", "book"),
-    _tool("code_failed", "burn", "book", code="def burn(state, book)\n    pass"),
-]
-LIBRARY_RECORDS = {
-    "books": {
-        "B1": {"title": "Dune", "author": "Frank Herbert", "copies": 2},
-        "B2": {"title": "Emma", "author": "Jane Austen", "copies": 1},
-        "B3": {"title": "Persuasion", "author": "Jane Austen", "copies": 0},
-        "B4": {"title": "Ubik", "author": "Philip K. Dick"},
-        "B5": {"title": "Molloy", "author": "Samuel Beckett", "copies": "two"},
-        "B/6": {"title": "Murphy", "author": "Samuel Beckett", "copies": 1},
-    },
-    "members": {"M1": {"name": "Ann", "limit": 3}, "M2": {"name": "Ole", "limit": 3}, "M3": {"name": "Ida", "limit": 1}},
-    "loans": {
-        "M1@B2": {"book": "B2", "member": "M1", "due": 12},
-        "M2@B1": {"book": "B1", "member": "M2", "due": 14},
-        "M2@B4": {"book": "B4", "member": "M2", "due": 14},
-    },
-    "fines": {"F1": {"sum": 3}},
-}
-LIBRARY_WRONG_RECORDS = {
-    "B4": "record_misfit",
-    "B5": "record_misfit",
-    "B/6": "record_misfit",
-    "F1": "record_misfit",
-    "M2@B4": "dangling_reference",
-}
-_LENT = {"loans/M3@B1": {"book": "B1", "member": "M3", "due": 20}, "books/B1/copies": 1}
-_BACK = {"loans/M1@B2": None, "books/B2/copies": 2}
-_DUNE = "find_books author=Frank_Herbert"
+_LEND = "lend member_id=M3 book_id=B1 due=20"
 LIBRARY_TASKS = [
-    _task("", "Lend Ida the book by Frank Herbert until day 20.", f"find_member name=Ida; {_DUNE}; lend member=M3 book=B1 day=20", _LENT),
-    _task("", "Member M1 brings book B2 back.", "take_back member=M1 book=B2", _BACK),
-    _task("", "Let M2 keep B1 until day 28.", "renew member=M2 book=B1 day=28", {"loans/M2@B1/due": 28}),
-    _task("", "Let M2 keep B1 until day 31.", "renew member=M2 book=B1 day=31", {"loans/M2@B1/due": 31}),
+    _task("", "Lend Ida the book by Frank Herbert until day 20.", f"find_member name=Ida; {_DUNE}; {_LEND}", _LENT),
+    _task("", "Member M1 brings book B2 back.", "take_back member_id=M1 book_id=B2", _BACK),
+    _task("", "Let M2 keep B1 until day 28.", _renew(28), _due(28)),
+    _task("", "Let M2 keep B1 until day 31.", _renew(31), _due(31)),
     _task("", "How is the novel called that Frank Herbert wrote?", _DUNE, answer="Dune"),
-    _task("", "Ann brings book B2 back.", "find_member name=Ann; take_back member=M1 book=B2", _BACK),
-    _task("goal_not_reached", "Let M1 keep B2 until day 33.", "renew member=M1 book=B2 day=33", {"loans/M1@B2/due": 34}),
-    _task("goal_not_reached", "Let M1 keep B2 until day 12.", "renew member=M1 book=B2 day=12", {"loans/M1@B2/due": 12}),
-    _task("goal_not_reached", "M1 brings B2 back today.", "take_back member=M1 book=B2", {"loans/M1@B2": None}),
-    _task("call_refused", "Lend B3 to M1 until day 9.", "lend member=M1 book=B3 day=9", {"books/B3/copies": 7}),
-    _task("call_refused", "Let M2 have B1 until 29.", "find_member name=M2; renew member=M2 book=B1 day=29", {"loans/M2@B1/due": 29}),
-    _task("not_told", "Lend Ida a book of Herbert's.", "lend member=M3 book=B1 day=20", _LENT),
-    _task("needless_call", "Ida: M1 keeps B2 until 41.", "find_member name=Ida; renew member=M1 book=B2 day=41", {"loans/M1@B2/due": 41}),
-    _task("unknown_tool", "Sell B1.", "sell book=B1", {"books/B1/copies": 0}),
-    _task("unknown_tool", "Fine M1.", "fine member=M1", {"members/M1/limit": 0}),
-    _task("wrong_arguments", "Let M2 keep B1 for long.", "renew member=M2 book=B1 day=long", {"loans/M2@B1/due": 99}),
-    _task("wrong_arguments", "Let M2 keep B1.", "renew member=M2 book=B1", {"loans/M2@B1/due": 99}),
-    _task("wrong_goal", "Let M2 keep B1 until 30.", "renew member=M2 book=B1 day=30", {"loan/M2@B1/due": 30}),
-    _task("wrong_goal", "Let M2 keep B1 until 32.", "renew member=M2 book=B1 day=32", {"loans/M2@B1/due": "32"}),
+    _task("", "Ann brings book B2 back.", "find_member name=Ann; take_back member_id=M1 book_id=B2", _BACK),
+    _task("", "Give all loans 3 more days.", "renew_all days=3", ["UPDATE loans SET due = due + 3"]),
+    _task("goal_not_reached", "Let M1 keep B2 until day 33.", _renew(33, "M1", "B2"), _due(34, "M1")),
+    _task("nothing_asked", "Let M1 keep B2 until day 12.", _renew(12, "M1", "B2"), _due(12, "M1")),
+    _task(
+        "goal_not_reached", "M1 brings B2 back today.", "take_back member_id=M1 book_id=B2", ["DELETE FROM loans WHERE member_id = 'M1'"]
+    ),
+    _task("call_refused", "Lend B3 to M1 until day 9.", "lend member_id=M1 book_id=B3 due=9", ["UPDATE books SET copies = 7"]),
+    _task("call_refused", "Let M2 have B1 until 29.", f"find_member name=M2; {_renew(29)}", _due(29)),
+    _task("not_told", "Lend Ida a book of Herbert's.", _LEND, _LENT),
+    _task("needless_call", "Ida: M1 keeps B2 until 41.", f"find_member name=Ida; {_renew(41, 'M1', 'B2')}", _due(41, "M1")),
+    _task("unknown_tool", "Sell B1.", "sell book_id=B1", ["UPDATE books SET copies = 0 WHERE id = 'B1'"]),
+    _task("unknown_tool", "Fine M1.", "fine member_id=M1", ["UPDATE members SET name = '' WHERE id = 'M1'"]),
+    _task("wrong_arguments", "Let M2 keep B1 for long.", _renew("long"), _due(99)),
+    _task("wrong_arguments", "Let M2 keep B1.", "renew member_id=M2 book_id=B1", _due(99)),
+    _task("wrong_goal", "Let M2 keep B1 until 30.", _renew(30), ["UPDATE loan SET due = 30"]),
+    _task("wrong_goal", "Let M2 keep B1 until 32.", _renew(32), ["UPDATE loans SET due = 32 WHERE member_id = 'M9'"]),
+    _task("wrong_goal", "Let M2 keep B1 until 35.", _renew(35), ["PRAGMA foreign_keys = OFF", *_due(35)]),
     _task("nothing_asked", "Look for Frank Herbert.", _DUNE),
     _task("answer_given", "Did Frank Herbert write Dune?", _DUNE, answer="Dune"),
     _task("answer_not_shown", "Who is the son of Frank Herbert?", _DUNE, answer="Brian"),
-    _task("double", "Member M1 brings book B2 back!", "take_back member=M1 book=B2", _BACK),
+    _task("double", "Member M1 brings book B2 back!", "take_back member_id=M1 book_id=B2", _BACK),
     _task("malformed_task", "Do something."),
     _task("malformed_task", "Look often for Frank Herbert.", "; ".join([_DUNE] * 9), answer="Dune"),
 ]
 
-CLINIC_TABLES = {
-    "domain": "clinic",
-    "tables": {
-        "doctors": {"fields": {"name": TEXT, "field": {"type": "text", "one_of": ["skin", "heart", "eyes"]}, "room": INTEGER}},
-        "patients": {"fields": {"name": TEXT}},
-        "visits": {"fields": {"doctor": _key_of("doctors"), "patient": _key_of("patients"), "hour": INTEGER}},
-    },
+CLINIC_TABLES = """CREATE TABLE doctors (id TEXT PRIMARY KEY, name TEXT, field TEXT CHECK (field IN ('skin', 'heart', 'eyes')), room INT);
+CREATE TABLE patients (id TEXT PRIMARY KEY, name TEXT);
+CREATE TABLE visits (
+    id INTEGER PRIMARY KEY, doctor TEXT REFERENCES doctors, patient TEXT REFERENCES patients, hour INT, UNIQUE (doctor, hour)
+);
+"""
+CLINIC_TOOLS = {
+    "doctors_for": ("", "-- :field text skin, heart or eyes\nSELECT id, name FROM doctors WHERE field = :field;"),
+    "visits_of": ("", "-- List the visits of a patient.\nSELECT * FROM visits WHERE patient = :patient ORDER BY hour;"),
+    "book_visit": ("", "INSERT INTO visits (doctor, patient, hour) VALUES (:doctor, :patient, :hour);"),
+    "call_off": ("", "-- :id int the visit\nDELETE FROM visits WHERE id = :id;"),
+    "strike_off": ("", "-- :doctor text\nDELETE FROM doctors WHERE id = :doctor;"),
+    "count_all": ("tool_unused", f"SELECT count(*) FROM {', '.join(f'patients p{number}' for number in range(20))};"),
+    "dice": ("wrong_sql", "UPDATE visits SET hour = abs(random() % 10) WHERE id = :id;"),
 }
-_BOOK_VISIT = """
-def book_visit(state, patient, doctor, hour):
-    if any(visit["doctor"] == doctor and visit["hour"] == hour for visit in state["visits"].values()):
-        raise Refused(f"{doctor} is taken at {hour}")
-    state["visits"][f"{patient}-{hour}"] = {"doctor": doctor, "patient": patient, "hour": hour}
-    return {"visit": f"{patient}-{hour}"}
+CLINIC_ROWS = """INSERT INTO doctors (id, name, field, room) VALUES ('D1', 'Berg', 'skin', 3), ('D2', 'Dahl', 'heart', 4);
+INSERT INTO doctors (id, name, field, room) VALUES ('D4', 'Holm', 'eyes', 6);
+INSERT INTO doctors (id, name, field, room) VALUES ('D3', 'Fox', 'feet', 5);
+INSERT INTO patients (id, name) VALUES ('P1', 'Per'), ('P2', 'Liv');
+INSERT INTO visits (doctor, patient, hour) VALUES ('D1', 'P1', 9), ('D3', 'P2', 9);
 """
-_VISITS_OF = """
-def visits_of(state, patient):
-    found = [{"key": key, **visit} for key, visit in sorted(state["visits"].items()) if visit["patient"] == patient]
-    if not found:
-        raise Nothing(f"{patient} has no visits")
-    print("looking", patient)
-    return found
-"""
-_DICE = """
-import os
-def dice(state, visit):
-    state["visits"][visit]["hour"] = 4
-    return os.urandom(8).hex()
-"""
-CLINIC_TOOLS = [
-    _tool("", "doctors_for", "field", [_find("doctors", "field")]),
-    _tool("", "visits_of", "patient", code=_VISITS_OF),
-    _tool("", "book_visit", "patient doctor hour#", code=_BOOK_VISIT),
-    _tool("", "call_off", "visit", [{"op": "delete", "table": "visits", "key": "{visit}"}], "called off"),
-    _tool("", "strike_off", "doctor", [{"op": "delete", "table": "doctors", "key": "{doctor}"}], "gone"),
-    _tool("tool_unused", "escape", "patient", code="def escape(state, patient):\n    return open('/etc/passwd').read()\n"),
-    _tool("tool_unused", "dice", "visit", code=_DICE),
-    _tool("tool_unused", "spin", "visit", code="def spin(state, visit):\n    while True:\n        pass\n"),
-    _tool("tool_unused", "odd", "visit", code="def odd(state, visit):\n    state['visits'][visit]['hour'] = 'late'\n"),
-    _tool("code_failed", "misnamed", "visit", code="def other(state, visit):\n    return 1\n"),
-]
-CLINIC_RECORDS = {
-    "doctors": {
-        "D1": {"name": "Berg", "field": "skin", "room": 3},
-        "D2": {"name": "Dahl", "field": "heart", "room": 4},
-        "D3": {"name": "Fox", "field": "feet", "room": 5},
-        "D4": {"name": "Holm", "field": "eyes", "room": 6},
-    },
-    "patients": {"P1": {"name": "Per"}, "P2": {"name": "Liv"}},
-    "visits": {"P1-9": {"doctor": "D1", "patient": "P1", "hour": 9}, "P2-9": {"doctor": "D3", "patient": "P2", "hour": 9}},
-}
-CLINIC_WRONG_RECORDS = {"D3": "record_misfit", "P2-9": "dangling_reference"}
-_BOOKED = {"visits/P2-10": {"doctor": "D2", "patient": "P2", "hour": 10}}
-_ROLLED = {"visits/P1-9/hour": 4}
+CLINIC_WRONG_ROWS = 2
+_BOOKED = ["INSERT INTO visits (doctor, patient, hour) VALUES ('D2', 'P2', 10)"]
 CLINIC_TASKS = [
     _task("", "Book P2 with a heart doctor at 10.", "doctors_for field=heart; book_visit patient=P2 doctor=D2 hour=10", _BOOKED),
-    _task("", "Call off the visit of patient P1.", "visits_of patient=P1; call_off visit=P1-9", {"visits/P1-9": None}),
+    _task("", "Call off the visit of patient P1.", "visits_of patient=P1; call_off id=1", ["DELETE FROM visits WHERE patient = 'P1'"]),
     _task("", "Which doctor does P1 see?", "visits_of patient=P1", answer="D1"),
-    _task("", "Strike doctor D4 off.", "strike_off doctor=D4", {"doctors/D4": None}),
-    _task("tool_failed", "Let P1 out.", "escape patient=P1", {"visits/P1-9": None}),
-    _task("tool_failed", "Spin P1-9.", "spin visit=P1-9", _ROLLED),
-    _task("not_repeatable", "Roll for P1-9.", "dice visit=P1-9", _ROLLED),
-    _task("call_refused", "Make P1-9 odd.", "odd visit=P1-9", _ROLLED),
-    _task("call_refused", "Strike doctor D1 off.", "strike_off doctor=D1", {"doctors/D1": None}),
-    _task("call_refused", "Book P2 with D1 at 9.", "book_visit patient=P2 doctor=D1 hour=9", {"visits/P1-9/hour": 9}),
+    _task("", "Strike doctor D4 off.", "strike_off doctor=D4", ["DELETE FROM doctors WHERE id = 'D4'"]),
+    _task("tool_failed", "How many are there?", "count_all", answer="1048576"),
+    _task("call_refused", "Strike doctor D1 off.", "strike_off doctor=D1", ["UPDATE doctors SET room = 0"]),
+    _task("call_refused", "Book P2 with D1 at 9.", "book_visit patient=P2 doctor=D1 hour=9", ["UPDATE visits SET hour = 8"]),
 ]
+
+
+def tools_sql(tools: dict[str, tuple[str, str]]) -> str:
+    """The reply that proposes these tools."""
+    return "```sql\n" + "\n\n".join(f"-- tool: {name}\n{sql}" for name, (_, sql) in tools.items()) + "\n```"
 
 
 def broken(proposals: list[Proposal]) -> list[Proposal]:
@@ -229,14 +169,22 @@ def broken(proposals: list[Proposal]) -> list[Proposal]:
     return [each for each in proposals if each[0]]
 
 
+def broken_tools(tools: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """What is wrong with each tool that is dropped."""
+    return {name: wrong for name, (wrong, _) in tools.items() if wrong not in ("", "mended")}
+
+
 def world_writer(body: dict[str, Any]) -> str:
     """A teacher that proposes one of the two domains, part by part, by what it is shown."""
-    system, is_library = str(body["messages"][0]["content"]), "# A library" in asked_in(body)
-    if system.startswith("You design the database"):
-        return json.dumps(LIBRARY_TABLES if is_library else CLINIC_TABLES)
+    messages = body["messages"]
+    system, is_library = str(messages[0]["content"]), "# A library" in str(messages[1]["content"])
+    if system.startswith("You design the SQLite database"):
+        return LIBRARY_TABLES if is_library else CLINIC_TABLES
     if system.startswith("You write the tools"):
-        return json.dumps({"tools": [tool for _, tool in (LIBRARY_TOOLS if is_library else CLINIC_TOOLS)]})
-    if system.startswith("You fill the database"):
-        return f"```json\n{json.dumps({'records': LIBRARY_RECORDS if is_library else CLINIC_RECORDS})}\n```"
+        if asked_in(body).startswith("SQLite refuses"):
+            return MENDED if is_library else tools_sql({"dice": CLINIC_TOOLS["dice"]})
+        return tools_sql(LIBRARY_TOOLS if is_library else CLINIC_TOOLS)
+    if system.startswith("You fill the SQLite database"):
+        return LIBRARY_ROWS if is_library else CLINIC_ROWS
     tasks = [task for _, task in (LIBRARY_TASKS if is_library else CLINIC_TASKS)]
     return json.dumps({"tasks": [*tasks, "Lend!"] if is_library else tasks})

@@ -1,0 +1,454 @@
+"""A tool world in use: one in-memory SQLite database for one trajectory, and the tools over it.
+
+A definition comes with a task, and a task may come from anywhere, so its SQL is hostile until shown otherwise:
+
+    authorizer        SELECT, and INSERT, UPDATE and DELETE of its own tables; the functions of `_FUNCTIONS`; nothing else
+    progress handler  a call ends after a bounded number of steps of SQLite's virtual machine
+    limits            pages of the database, bytes of a value or row, depth of expressions, rows and characters that are returned
+    clock             "now" is the same moment in every world, and no function draws at random
+
+What a trajectory did is a difference of tables: see `ToolDatabase.state`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any
+
+from eval.graders.state import changes
+from rl.envs.tool_world.definition import Rows, Statement, ToolDefinition, WorldDefinition, split_statements
+from rl.tools import Tool, ToolError, ToolFault, ToolMiss
+from rl.tools.arguments import ArgumentsSchema
+from rl.tools.config import CallRules
+from rl.tools.results import ToolResponse, to_response
+from rl.tools.tool import StatelessTool, check_name
+
+MOST_ROWS = 50
+"""Rows that a call returns."""
+LONGEST_RESULT = 8_000
+"""Characters that a call returns."""
+MOST_STEPS = 250_000
+"""Steps of the virtual machine in one call."""
+MOST_PAGES = 256
+"""Pages of 4 KiB that a database may have."""
+MOST_TABLES = 12
+NOW = "2026-01-05 09:00:00"
+"""The moment that it is in every world: a Monday."""
+_STEPS_PER_TICK = 1_000
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 8_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 40,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 50_000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 40,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 64,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 8,
+}
+_CLOCKS = frozenset({"date", "time", "datetime", "julianday", "unixepoch", "strftime"})
+_TIMES = {"current_date": NOW[:10], "current_time": NOW[11:], "current_timestamp": NOW}
+_PURE = """
+abs avg changes coalesce count dense_rank first_value format group_concat glob ifnull iif instr json json_array json_array_length json_each
+json_extract json_group_array json_group_object json_object json_type json_valid lag last_insert_rowid last_value lead length like lower
+ltrim max min nullif printf quote rank replace round row_number rtrim sign substr substring sum total trim typeof upper -> ->>
+"""
+_FUNCTIONS = frozenset({*_CLOCKS, *_TIMES, *_PURE.split()})
+_VIRTUAL = frozenset({"json_each"})
+_WRITES = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
+_SCHEMA_ACTIONS = frozenset({sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_REINDEX, sqlite3.SQLITE_READ})
+_MASTER = frozenset({"sqlite_master", "sqlite_schema"})
+Tables = dict[str, dict[str, dict[str, Any]]]
+"""See `eval.graders.state.State`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What identifies the rows of a table.
+
+    `key` are the columns of its primary key. `generated` is one that SQLite counts up: it depends on what was inserted before, and so it
+    identifies only the rows that the world began with. `parents` are the tables that columns refer to.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    key: tuple[str, ...]
+    generated: bool
+    parents: Mapping[str, str]
+
+
+class ToolDatabase:
+    """One world for one trajectory; not to be used by several threads at once."""
+
+    def __init__(self, definition: WorldDefinition) -> None:
+        """Make the database and check every statement.
+
+        Raises:
+            ValueError: SQLite refuses something of the definition; the text says what and where.
+        """
+        self.definition = definition
+        self._known: frozenset[str] | None = None
+        self._open()
+        with self._checked("tables"):
+            self._connection.executescript("\n".join(map(_without_reuse, split_statements(definition.tables))))
+        with self._trusted():
+            self._tables = {table.name: table for table in self._read_tables()}
+        if not 0 < len(self._tables) <= MOST_TABLES:
+            raise ValueError(f"tables: a world has 1 to {MOST_TABLES} tables, and this has {len(self._tables)}")
+        self._known = frozenset(name.lower() for name in self._tables)
+        with self._checked("rows"), self._trusted():
+            self._fill(definition.rows)
+        for name, tool in definition.tools.items():
+            self.check_tool(name, tool)
+        self._began = {table.name: frozenset(self._ids(table)) for table in self._tables.values() if table.generated}
+        self._before = self._state()
+        self._seen, self._changes = self._connection.total_changes, dict[str, Any]()
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Column → its SQL type; the first table's where several have one."""
+        pairs = [pair for table in reversed(self._tables.values()) for pair in zip(table.columns, table.types, strict=True)]
+        return dict(pairs)
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """Its tools, by name."""
+        return {name: SqlTool(name, tool, self) for name, tool in self.definition.tools.items()}
+
+    def check_tool(self, name: str, tool: ToolDefinition) -> None:
+        """Compile the statements of a tool. Raises ValueError where one cannot be, or names a parameter that is not declared."""
+        for number, statement in enumerate(tool.statements, 1):
+            place = f"tools.{name}: statement {number}"
+            with self._checked(place):
+                unknown = self.parameters_of(statement.sql) - tool.parameters.keys()
+            if unknown:
+                raise ValueError(f"{place}: the parameter :{min(unknown)} is not declared")
+
+    def parameters_of(self, sql: str) -> set[str]:
+        """The names of the parameters of a statement, which is compiled and not executed. Raises sqlite3.Error where it cannot be."""
+        asked = _AskedNames()
+        self._connection.execute(f"EXPLAIN {sql}", asked).close()
+        return asked.names
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What a tool returns. The changes of a call that raises are undone.
+
+        Raises:
+            ToolError, ToolMiss: the call is refused, or finds nothing.
+            ToolFault: the tool itself fails, or takes too many steps.
+        """
+        tool = self.definition.tools[name]
+        bound = {key: tool.parameters[key].bound(value) for key, value in arguments.items()}
+        return self.execute(tool.statements, bound)
+
+    def execute(self, statements: Sequence[Statement], bound: Mapping[str, Any]) -> Any:
+        """Execute statements as one transaction; raises as `call` does."""
+        self._ticks = 0
+        try:
+            self._trusted_execute("BEGIN")
+            result = self._run(statements, bound)
+            self._trusted_execute("COMMIT")
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise ToolError(str(error)) from error
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            if "full" in str(error):
+                raise ToolError("the database is full") from error
+            reason = f"it takes more than {MOST_STEPS:,} steps" if "interrupted" in str(error) else str(error)
+            raise ToolFault(f"its SQL failed: {reason}") from error
+        finally:
+            if self._connection.in_transaction:
+                self._trusted_execute("ROLLBACK")
+        return result
+
+    def insert(self, sql: str) -> None:
+        """Execute one INSERT of literal rows, whose references may dangle until `drop_dangling`. Raises sqlite3.Error, sqlite3.Warning."""
+        self._ticks = 0
+        with self._trusted():
+            self._connection.execute("PRAGMA foreign_keys = OFF")
+        self._connection.execute(sql).close()
+
+    def drop_dangling(self) -> Iterator[str]:
+        """Delete rows that refer to what is not there, and name each."""
+        with self._trusted():
+            while found := self._connection.execute("PRAGMA foreign_key_check").fetchall():
+                table, rowid, parent, _ = found[0]
+                yield f"row {rowid} of {table} refers to a row that is not in {parent}"
+                if rowid is None:  # the table has no rowids, and its reference ends the world
+                    return
+                self._connection.execute(f"DELETE FROM {_quoted(table)} WHERE rowid = ?", (rowid,))
+
+    def rows(self) -> Rows:
+        """All rows as a definition holds them."""
+        with self._trusted():
+            return {
+                name: [dict(zip(table.columns, row, strict=True)) for row in self._select(table)] for name, table in self._tables.items()
+            }
+
+    def query(self, sql: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query of our own, without limits."""
+        with self._trusted():
+            cursor = self._connection.execute(sql, values or {})
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def changes(self) -> dict[str, Any]:
+        """What was changed since the beginning: `table/key/column` → value, null where it is gone; see `eval.graders.state`."""
+        if self._connection.total_changes != self._seen:
+            self._seen, self._changes = self._connection.total_changes, changes(self._before, self._state())
+        return dict(self._changes)
+
+    def names(self) -> frozenset[str]:
+        """The texts in its rows that begin with a capital or hold a digit."""
+        texts = (value for rows in self.rows().values() for row in rows for value in row.values() if isinstance(value, str))
+        return frozenset(text for text in texts if len(text) > 2 and (text[0].isupper() or any(map(str.isdigit, text))))
+
+    def copy(self) -> ToolDatabase:
+        """Another database in the same state, with the same beginning."""
+        other = copy(self)
+        other._open()
+        with other._trusted():
+            self._connection.backup(other._connection)
+        other._seen = -1
+        return other
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
+
+    def _open(self) -> None:
+        # Without a cache of statements: one that was compiled while the authorizer trusted us would run for a tool as well.
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
+        self._ticks, self._is_trusted = 0, False
+        for limit, value in _LIMITS.items():
+            self._connection.setlimit(limit, value)
+        for pragma in (f"max_page_count = {MOST_PAGES}", "temp_store = MEMORY", "foreign_keys = ON"):
+            self._connection.execute(f"PRAGMA {pragma}").close()
+        self._connection.execute("SELECT 1 FROM json_each('[]')").close()  # SQLite declares this virtual table when it is first used
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        for name in _CLOCKS:
+            self._connection.create_function(name, -1, partial(_at_now, name))
+        for name, moment in _TIMES.items():
+            self._connection.create_function(name, 0, partial(str, moment))
+        self._connection.set_authorizer(self._authorize)
+        self._connection.set_progress_handler(self._tick, _STEPS_PER_TICK)
+
+    def _authorize(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        allowed = self._is_trusted or self._may(action, first or "", second or "", database)
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+    def _may(self, action: int, first: str, second: str, database: str | None) -> bool:
+        table = first.lower()
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second.lower() in _FUNCTIONS
+        if action == sqlite3.SQLITE_SELECT:
+            return True
+        if self._known is None:  # the tables are being made, which SQLite does by writing its master table itself
+            return database == "main" and (action in _SCHEMA_ACTIONS or (action in _WRITES and table in _MASTER))
+        if action == sqlite3.SQLITE_READ:  # without a column, the name may be that of a common table expression
+            return table in self._known or table in _VIRTUAL or (not second and not table.startswith(("sqlite_", "pragma_")))
+        return action in _WRITES and table in self._known and database == "main"
+
+    def _tick(self) -> int:
+        self._ticks += 1
+        return int(self._ticks * _STEPS_PER_TICK > MOST_STEPS and not self._is_trusted)
+
+    @contextmanager
+    def _trusted(self) -> Iterator[None]:
+        self._is_trusted = True
+        try:
+            yield
+        finally:
+            self._is_trusted = False
+
+    def _trusted_execute(self, sql: str) -> None:
+        with self._trusted():
+            self._connection.execute(sql).close()
+
+    @contextmanager
+    def _checked(self, place: str) -> Iterator[None]:
+        """Raise ValueError, with the place, for what SQLite refuses."""
+        self._ticks = 0
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError) as error:
+            raise ValueError(f"{place}: {error}") from error
+
+    def _run(self, statements: Sequence[Statement], bound: Mapping[str, Any]) -> Any:
+        result: Any = "done"
+        for statement in statements:
+            cursor = self._connection.execute(statement.sql, bound)
+            is_query = cursor.rowcount < 0 and cursor.description is not None
+            rows = cursor.fetchmany(MOST_ROWS + 1)
+            changed, names = cursor.rowcount, [column[0] for column in cursor.description or ()]
+            cursor.close()
+            if not rows if is_query else changed < 1 and not rows:
+                if statement.otherwise or not is_query:
+                    raise ToolError(statement.otherwise or "no row was changed")
+                result = None
+            elif rows and not (is_query and statement.otherwise):
+                shown = [{name: _shown(value) for name, value in zip(names, row, strict=True)} for row in rows[:MOST_ROWS]]
+                result = [*shown, "more rows are not shown"] if len(rows) > MOST_ROWS else shown
+        if result is None:
+            raise ToolMiss("Nothing was found.")
+        return result
+
+    def _read_tables(self) -> Iterator[_Table]:
+        execute = self._connection.execute
+        inserted = [statement.sql for tool in self.definition.tools.values() for statement in tool.statements]
+        for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'").fetchall():
+            columns = execute(f"PRAGMA table_info({_quoted(name)})").fetchall()
+            key = tuple(column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5])
+            counted = len(key) == 1 and next(column[2] for column in columns if column[5]).upper() == "INTEGER"
+            parents = {row[3]: row[2] for row in execute(f"PRAGMA foreign_key_list({_quoted(name)})")}
+            generated = counted and not any(_gives(sql, name, key[0]) for sql in inserted)
+            yield _Table(name, tuple(c[1] for c in columns), tuple(c[2] for c in columns), key, generated, parents)
+
+    def _fill(self, rows: Rows) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.execute("PRAGMA defer_foreign_keys = ON")
+        for table, records in rows.items():
+            for names, group in groupby(records, key=tuple):
+                columns, marks = ", ".join(map(_quoted, names)), ", ".join("?" * len(names))
+                values = [tuple(record.values()) for record in group]
+                self._connection.executemany(f"INSERT INTO {_quoted(table)} ({columns}) VALUES ({marks})", values)
+        self._connection.execute("COMMIT")
+
+    def _select(self, table: _Table) -> list[tuple[Any, ...]]:
+        return self._connection.execute(f"SELECT {', '.join(map(_quoted, table.columns))} FROM {_quoted(table.name)}").fetchall()
+
+    def _ids(self, table: _Table) -> Iterable[Any]:
+        place = table.columns.index(table.key[0])
+        with self._trusted():
+            return [row[place] for row in self._select(table)]
+
+    def _state(self) -> Tables:
+        """Every row under what identifies it, without NULLs.
+
+        That is its primary key. A row that was inserted under a generated key, and one of a table without any key, is identified by its
+        content, in which the generated key of another new row is that one's content: so it does not matter in which order, or after
+        which mistakes, rows were inserted.
+        """
+        with self._trusted():
+            found = {
+                table.name: [dict(zip(table.columns, row, strict=True)) for row in self._select(table)] for table in self._tables.values()
+            }
+        naming = _Naming(self._tables, self._began, found)
+        state: Tables = {}
+        for name, table in self._tables.items():
+            counted = Counter[str]()
+            rows = state[name] = {}
+            for row in found[name]:
+                key = naming.key(table, row)
+                counted[key] += 1
+                key = key if counted[key] == 1 else f"{key}#{counted[key]}"
+                fields = {column: _shown(value) for column, value in naming.content(table, row).items() if value is not None}
+                rows[key] = fields or {column: _shown(value) for column, value in row.items() if value is not None}
+        return state
+
+
+class _Naming:
+    """Keys and contents of rows; see `ToolDatabase._state`."""
+
+    def __init__(self, tables: Mapping[str, _Table], began: Mapping[str, frozenset[Any]], rows: Mapping[str, list[dict[str, Any]]]) -> None:
+        self._began = began
+        self._tables = {name.lower(): table for name, table in tables.items()}
+        self._by_id = {name: {row[tables[name].key[0]]: row for row in rows[name]} for name in began}
+
+    def key(self, table: _Table, row: Mapping[str, Any], depth: int = 0) -> str:
+        if table.key and not (table.generated and row[table.key[0]] not in self._began[table.name]):
+            values = [_shown(row[column]) for column in table.key]
+            return str(values[0]) if len(values) == 1 else json.dumps(values, ensure_ascii=False)
+        return "new " + json.dumps({name: _shown(value) for name, value in self.content(table, row, depth).items()}, ensure_ascii=False)
+
+    def content(self, table: _Table, row: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+        """The columns that do not belong to the key of the row; of a table of keys alone, all."""
+        columns = [column for column in table.columns if column not in table.key] or table.columns
+        return {column: self._named(table.parents.get(column), row[column], depth) for column in columns}
+
+    def _named(self, parent: str | None, value: Any, depth: int) -> Any:
+        table = self._tables.get((parent or "").lower())
+        if table is None or not table.generated or value in self._began[table.name] or depth > 3:
+            return value
+        row = self._by_id[table.name].get(value)
+        return value if row is None else self.key(table, row, depth + 1)
+
+
+class SqlTool(StatelessTool):
+    """A tool of a world."""
+
+    def __init__(self, name: str, definition: ToolDefinition, database: ToolDatabase) -> None:
+        rules = CallRules(max_characters=LONGEST_RESULT)
+        super().__init__(check_name(name), definition.description, definition.json_schema, rules)
+        self._database = database
+
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
+        """Check the arguments, and call it."""
+        _checker(self.name, json.dumps(self.parameters)).check(values)
+        return to_response(self._database.call(self.name, values), self.rules)
+
+
+@lru_cache(maxsize=512)
+def _checker(name: str, schema: str) -> ArgumentsSchema:
+    return ArgumentsSchema(json.loads(schema), name)
+
+
+class _AskedNames(dict[str, None]):
+    """A mapping for binding that has every name and remembers those that were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __missing__(self, name: str) -> None:
+        self.names.add(name)
+
+
+_HELPER = sqlite3.connect(":memory:", check_same_thread=False)
+"""Has the functions of time as SQLite ships them."""
+
+
+def _at_now(name: str, *values: Any) -> Any:
+    """A function of time, for which it is `NOW`."""
+    leading = 1 if name == "strftime" else 0
+    given = [NOW if isinstance(value, str) and value.lower() == "now" else value for value in values]
+    given = given if len(given) > leading else [*given, NOW]
+    return _HELPER.execute(f"SELECT {name}({', '.join('?' * len(given))})", given).fetchone()[0]
+
+
+def _without_reuse(statement: str) -> str:
+    """A CREATE TABLE statement whose generated key is never that of a deleted row."""
+    if re.search(r"\bWITHOUT\s+ROWID\b", statement, re.IGNORECASE):
+        return statement
+    return re.sub(r"\bINTEGER\s+PRIMARY\s+KEY\b(?!\s+(?:ASC|DESC|AUTOINCREMENT))", r"\g<0> AUTOINCREMENT", statement, flags=re.IGNORECASE)
+
+
+def _gives(sql: str, table: str, column: str) -> bool:
+    """Whether a statement inserts into a table and gives the column's value itself."""
+    found = re.search(
+        rf"\b(?:INSERT|REPLACE)\b.*?\bINTO\s+[\"`\[]?{re.escape(table)}\b[\"`\]]?\s*(\([^)]*\))?", sql, re.IGNORECASE | re.DOTALL
+    )
+    return found is not None and (found[1] is None or re.search(rf"\b{re.escape(column)}\b", found[1], re.IGNORECASE) is not None)
+
+
+def _shown(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
