@@ -30,8 +30,7 @@ from rl.envs.tool_world.definition import Rows, Statement, ToolDefinition, World
 from rl.tools import Tool, ToolError, ToolFault, ToolMiss
 from rl.tools.arguments import ArgumentsSchema
 from rl.tools.config import CallRules
-from rl.tools.results import ToolResponse, to_response
-from rl.tools.tool import StatelessTool, check_name
+from rl.tools.tool import StatelessTool, ToolResponse, check_name, to_response
 
 MOST_ROWS = 50
 """Rows that a call returns."""
