@@ -1,31 +1,31 @@
-"""What the report shows, as read from the lake: evaluations, runs, curves, failures; what belongs to one section stands in its module.
+"""What the report shows, as read from the lake: evaluations, runs, curves, iterations, lineage, failures.
 
-Everything here is a query and a frozen value; no figure is drawn and no sentence is written. The report is a pure function
-of the lake and the policies' tokenizers, so the same snapshot gives the same page.
+Only queries and values. The report is a pure function of the lake and the policies' tokenizers: the same snapshot gives the same page.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, read_frontier, read_iterations, read_lineage, read_tools
-from flows.report.questions import DrawnQuestion, GraphShape, read_graphs, read_questions
-from flows.report.yields import PartYield, read_yields
+from flows.plan import WHEEL_ROLLOUTS
 from flows.results import Solved, read_verdicts
-from flows.variants import horizons
+from flows.variants import Variant, horizons
 from rl.learner.config import MetricLimit
 from warehouse import Lake, Run
 
 STAGES = ("init", "cpt", "sft", "rl")
-"""Stages of a turn of the wheel, in their order."""
+"""Stages of an iteration, in order."""
+Row = Mapping[str, Any]
+"""A row of a query, by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Success of one policy on one suite, at one number of hops or all (None): shares in [0, 1], None without a verdict.
+    """Success of a policy on a suite, at one number of hops or all (None): shares in [0, 1], None without a verdict.
 
-    `invalid` counts trajectories, of which there may be several a task.
+    `invalid` counts trajectories, of which a task may have several.
     """
 
     turn: int
@@ -48,22 +48,20 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run: its stage, variant of the curriculum (None where it is the wheel's own), horizon rounds and the policy it made."""
+    """A run: its stage, variant (None for the wheel's own), horizon rounds, policy, and limits on its metrics."""
 
     id: str
     stage: str
     wheel_turn: int
-    state: str
     variant: str | None
     rounds: tuple[int, ...]
     policy: str | None
     limits: tuple[MetricLimit, ...] = ()
-    """The limits on its metrics, as the run was configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One figure of one run over its steps."""
+    """One metric of one run over its steps."""
 
     run: RunFacts
     name: str
@@ -72,18 +70,8 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureCount:
-    """How often something was dropped or quarantined for one kind of reason, with one reason as an example."""
-
-    stage: str
-    kind: str
-    count: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Alert:
-    """A limit that a metric of a run broke: its value at `step` (NaN where it is no number), and the first of the steps in a row."""
+    """A limit that a metric broke: its value at `step` (NaN if not finite), and the first of the consecutive steps."""
 
     run: str
     metric: str
@@ -94,76 +82,111 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """Trajectories of one stage in one turn of the wheel, and how many of them are invalid."""
+class Ancestor:
+    """A policy; `depth` is its distance from the first ancestor, `items` its training data by kind."""
 
-    wheel_turn: int
+    id: str
+    parent: str | None
     stage: str
-    trajectories: int
-    invalid: int
+    wheel_turn: int
+    snapshot: int | None
+    promoted: bool
+    depth: int
+    items: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """How much the lake holds."""
+class Lineage:
+    """All policies, each after its parent, and the gate's decisions by iteration."""
 
-    tasks: int
-    trajectories: int
-    turns: int
-    invalid: int
-    examples: int
+    policies: tuple[Ancestor, ...]
+    decisions: tuple[Row, ...]
+
+    @property
+    def champion(self) -> Ancestor | None:
+        """The policy that was promoted last."""
+        promoted = [policy for policy in self.policies if policy.promoted]
+        return max(promoted, key=lambda policy: (policy.wheel_turn, policy.depth), default=None)
+
+    @property
+    def line(self) -> tuple[Ancestor, ...]:
+        """The champion and its ancestors, the first ancestor first."""
+        by_id = {policy.id: policy for policy in self.policies}
+        line, here = list[Ancestor](), self.champion
+        while here is not None and here not in line:
+            line.append(here)
+            here = by_id.get(here.parent) if here.parent else None
+        return tuple(reversed(line))
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All that the report shows but the trajectories to read."""
+    """All that the report shows but questions, synthesis and trajectories. Rows have the columns of their queries below."""
 
     snapshot: int
-    totals: Totals
+    totals: Row
     evaluations: tuple[Evaluation, ...]
     runs: tuple[RunFacts, ...]
     curves: tuple[Curve, ...]
     alerts: tuple[Alert, ...]
-    iterations: tuple[Iteration, ...]
-    frontier: tuple[FrontierDepth, ...]
+    iterations: tuple[Row, ...]
+    frontier: tuple[Row, ...]
     lineage: Lineage
-    failures: tuple[FailureCount, ...]
-    tools: tuple[ToolUse, ...]
-    collected: tuple[Collected, ...]
-    questions: tuple[DrawnQuestion, ...]
-    graphs: tuple[GraphShape, ...]
-    yields: tuple[PartYield, ...]
+    failures: tuple[Row, ...]
+    tools: tuple[Row, ...]
+    collected: tuple[Row, ...]
     verdicts: dict[tuple[str, str], Solved]
-    """(policy, suite) -> task key -> share of its judged attempts that solved it: what the paired tests are made of."""
-
-
-def stage_order(stage: str) -> int:
-    """Place of a stage within a turn of the wheel; others come last."""
-    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+    """(policy, suite) -> task key -> share of its judged attempts that solved it, for paired tests."""
 
 
 def read_report_data(lake: Lake) -> ReportData:
     """Everything that the report shows, in a fixed order."""
-    runs = _runs(lake)
+    runs = tuple(map(_run, sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id))))
     return ReportData(
         snapshot=lake.snapshot(),
-        totals=_totals(lake),
-        evaluations=_evaluations(lake),
+        totals=_rows(lake, _TOTALS)[0],
+        evaluations=tuple(Evaluation(**row) for row in _rows(lake, _EVALUATIONS)),
         runs=runs,
         curves=_curves(lake, {run.id: run for run in runs}),
-        alerts=tuple(Alert(**row) for row in lake.query(_ALERTS).to_pylist()),
-        iterations=read_iterations(lake),
-        frontier=read_frontier(lake),
-        lineage=read_lineage(lake),
-        failures=tuple(FailureCount(**row) for row in lake.query(_FAILURES).to_pylist()),
-        tools=read_tools(lake),
-        collected=tuple(Collected(**row) for row in lake.query(_COLLECTED).to_pylist()),
-        questions=read_questions(lake),
-        graphs=read_graphs(lake),
-        yields=read_yields(lake),
+        alerts=tuple(Alert(**row) for row in _rows(lake, _ALERTS)),
+        iterations=_rows(lake, _ITERATIONS),
+        frontier=_rows(lake, _FRONTIER),
+        lineage=_lineage(lake),
+        failures=_rows(lake, _FAILURES),
+        tools=_rows(lake, _TOOLS),
+        collected=_rows(lake, _COLLECTED),
         verdicts=read_verdicts(lake),
     )
 
+
+def stage_order(stage: str) -> int:
+    """Position of a stage in an iteration; others come last."""
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+
+
+def own_runs(data: ReportData, stage: str) -> list[Curve]:
+    """Curves of the wheel's own runs of a stage, without compared variants."""
+    return [curve for curve in data.curves if curve.run.stage == stage and curve.run.variant not in list(Variant)]
+
+
+def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
+    """Evaluations of the wheel's own policies: one policy per stage and iteration, the promoted one if there are several."""
+    compared = {run.policy for run in data.runs if run.variant in list(Variant)}
+    promoted = {policy.id for policy in data.lineage.policies if policy.promoted}
+    own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
+    chosen: dict[tuple[int, str], str] = {}
+    for evaluation in own:
+        place = (evaluation.turn, evaluation.stage)
+        if place not in chosen or (evaluation.policy in promoted and chosen[place] not in promoted):
+            chosen[place] = evaluation.policy
+    return tuple(evaluation for evaluation in own if chosen[evaluation.turn, evaluation.stage] == evaluation.policy)
+
+
+_TOTALS = """
+SELECT (SELECT count(*) FROM tasks) AS tasks, count(*) AS trajectories, coalesce(sum(t.n_turns), 0)::BIGINT AS turns,
+    count(*) FILTER (o.outcome = 'invalid') AS invalid, (SELECT count(*) FROM examples) AS examples
+FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
+"""
 
 _FAILURES = """
 SELECT stage, kind, count(*) AS count, min(reason) AS reason FROM failures GROUP BY stage, kind ORDER BY count DESC, stage, kind
@@ -197,24 +220,61 @@ WITH points AS (
 SELECT run_id, name, list(step ORDER BY step) AS steps, list(value ORDER BY step) AS points
 FROM points WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
 """
-"""Figures of steps, and what each part of the reward brought on average at each step of RL, whose runs bear the name of their policy."""
+"""Metrics, and the mean of each part of the reward per step of RL; an RL run has the id of its policy."""
+
+_ITERATIONS = """
+WITH numbers AS (SELECT DISTINCT wheel_turn FROM runs UNION SELECT DISTINCT wheel_turn FROM trajectories WHERE stage IN ('rl', 'eval')),
+ran AS (
+    SELECT wheel_turn, stage, sum(epoch(finished - started)) AS seconds FROM runs WHERE state = 'completed' GROUP BY ALL
+), made AS (
+    SELECT wheel_turn, count(*) AS examples FROM examples GROUP BY ALL
+), rolled AS (
+    SELECT t.wheel_turn, count(*) FILTER (t.stage = 'rl') AS sampled, count(*) FILTER (t.stage = 'eval') AS evaluated,
+        count(*) FILTER (o.outcome = 'invalid') AS invalid, sum(t.action_tokens)::BIGINT AS action_tokens,
+        sum(t.observation_tokens)::BIGINT AS observation_tokens
+    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id WHERE t.stage IN ('rl', 'eval') GROUP BY ALL
+)
+SELECT n.wheel_turn, (SELECT list({'stage': stage, 'seconds': seconds} ORDER BY stage) FROM ran WHERE ran.wheel_turn = n.wheel_turn) AS ran,
+    coalesce(m.examples, 0) AS examples, coalesce(r.sampled, 0) AS sampled, coalesce(r.evaluated, 0) AS evaluated,
+    coalesce(r.invalid, 0) AS invalid, coalesce(r.action_tokens, 0) AS action_tokens,
+    coalesce(r.observation_tokens, 0) AS observation_tokens
+FROM numbers n LEFT JOIN made m USING (wheel_turn) LEFT JOIN rolled r USING (wheel_turn) WHERE n.wheel_turn > 0 ORDER BY n.wheel_turn
+"""
+
+_FRONTIER = f"""
+WITH solved AS (
+    SELECT t.wheel_turn, k.hops, avg((t.outcome = 'success')::INT) AS rate
+    FROM (SELECT * FROM outcomes WHERE {WHEEL_ROLLOUTS} AND outcome <> 'invalid') t JOIN tasks k ON k.key = t.task_key
+    GROUP BY t.wheel_turn, t.task_key, k.hops HAVING count(*) >= 2
+)
+SELECT wheel_turn, hops, count(*) AS tasks, count(*) FILTER (rate = 0) AS never, count(*) FILTER (rate > 0 AND rate < 1) AS sometimes,
+    count(*) FILTER (rate = 1) AS always
+FROM solved GROUP BY wheel_turn, hops ORDER BY wheel_turn, hops
+"""
+"""Tasks of RL with at least two valid attempts, by depth and by how many of these solved them."""
+
+_TOOLS = """
+WITH made AS (SELECT wheel_turn, stage, count(*) AS trajectories FROM trajectories GROUP BY ALL)
+SELECT t.wheel_turn, t.stage, c.tool, any_value(m.trajectories) AS trajectories, count(*) AS calls,
+    count(*) FILTER (c.outcome = 'ok') AS ok, sum(c.retries)::BIGINT AS retries,
+    quantile_cont(c.latency_seconds, 0.5) AS p50, quantile_cont(c.latency_seconds, 0.95) AS p95
+FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id JOIN made m ON (m.wheel_turn, m.stage) = (t.wheel_turn, t.stage)
+WHERE c.tool <> 'answer' GROUP BY t.wheel_turn, t.stage, c.tool ORDER BY 1, 2, 3
+"""
+
+_POLICIES = "SELECT id, parent, stage, wheel_turn, snapshot, promoted FROM policies ORDER BY wheel_turn, id"
+
+_ITEMS = "SELECT policy, kind, count(*) AS items FROM training_items GROUP BY policy, kind ORDER BY policy, items DESC, kind"
+
+_DECISIONS = """
+SELECT r.wheel_turn, coalesce(r.figures->>'candidate', '') AS candidate,
+    coalesce((r.figures->>'promoted')::BOOL, false) AS promoted, r.figures->>'reason' AS reason
+FROM runs r WHERE r.stage = 'gate' AND r.state = 'completed' ORDER BY r.wheel_turn
+"""
 
 
-def _totals(lake: Lake) -> Totals:
-    (row,) = lake.query(
-        """SELECT (SELECT count(*) FROM tasks) AS tasks, count(*) AS trajectories, coalesce(sum(t.n_turns), 0)::BIGINT AS turns,
-        count(*) FILTER (o.outcome = 'invalid') AS invalid, (SELECT count(*) FROM examples) AS examples
-        FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id"""
-    ).to_pylist()
-    return Totals(**row)
-
-
-def _evaluations(lake: Lake) -> tuple[Evaluation, ...]:
-    return tuple(Evaluation(**row) for row in lake.query(_EVALUATIONS).to_pylist())
-
-
-def _runs(lake: Lake) -> tuple[RunFacts, ...]:
-    return tuple(_run(run) for run in sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id)))
+def _rows(lake: Lake, query: str) -> tuple[Row, ...]:
+    return tuple(lake.query(query).to_pylist())
 
 
 def _run(run: Run) -> RunFacts:
@@ -223,7 +283,6 @@ def _run(run: Run) -> RunFacts:
         id=run.id,
         stage=run.stage,
         wheel_turn=run.wheel_turn,
-        state=run.state,
         variant=None if variant is None else str(variant),
         rounds=horizons(str(variant or ""), _rounds(run.config)),
         policy=policy if isinstance(policy, str) else None,
@@ -231,8 +290,8 @@ def _run(run: Run) -> RunFacts:
     )
 
 
-def _rounds(config: dict[str, Any]) -> tuple[int, ...]:
-    """The horizon's rounds, at whatever depth of the configuration they stand."""
+def _rounds(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The horizon's rounds, at any depth of the configuration."""
     here = config.get("rounds")
     if isinstance(here, list):
         return tuple(here)
@@ -240,7 +299,24 @@ def _rounds(config: dict[str, Any]) -> tuple[int, ...]:
     return next((rounds for rounds in inner if rounds), ())
 
 
-def _curves(lake: Lake, runs: dict[str, RunFacts]) -> tuple[Curve, ...]:
-    found = [row for row in lake.query(_CURVES).to_pylist() if row["run_id"] in runs]
+def _curves(lake: Lake, runs: Mapping[str, RunFacts]) -> tuple[Curve, ...]:
+    found = [row for row in _rows(lake, _CURVES) if row["run_id"] in runs]
     curves = [Curve(runs[row["run_id"]], row["name"], tuple(row["steps"]), tuple(row["points"])) for row in found]
     return tuple(sorted(curves, key=lambda curve: (curve.run.wheel_turn, curve.run.id, curve.name)))
+
+
+def _lineage(lake: Lake) -> Lineage:
+    items: dict[str, list[tuple[str, int]]] = {}
+    for row in _rows(lake, _ITEMS):
+        items.setdefault(row["policy"], []).append((row["kind"], row["items"]))
+    found = _rows(lake, _POLICIES)
+    known, children = {row["id"] for row in found}, dict[str | None, list[Row]]()
+    for row in found:
+        children.setdefault(row["parent"] if row["parent"] in known else None, []).append(row)
+    ordered: list[Ancestor] = []
+    pending = [(row, 0) for row in reversed(children.get(None, []))]
+    while pending:  # depth first
+        row, depth = pending.pop()
+        ordered.append(Ancestor(**row, depth=depth, items=tuple(items.get(row["id"], ()))))
+        pending.extend((child, depth + 1) for child in reversed(children.get(row["id"], [])))
+    return Lineage(tuple(ordered), tuple({row["wheel_turn"]: row for row in _rows(lake, _DECISIONS)}.values()))

@@ -1,25 +1,39 @@
-"""The questions of the report, a question of each kind with its formula, and the shape of the graphs that they are made of."""
+"""The report's questions, one of each kind with its formula drawn as a graph, and the shape of the graphs behind them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import plotly.graph_objects as go
+
+from flows.report.plots import COLOURS, GREY, Entry, Panel, Plots, figure, hop_label, safe
+from synth.formulas.drawing import NodeKind, PlacedEdge, PlacedNode, cut_label, formula_tree, placed
 from synth.graph.knowledge_graph import KnowledgeGraph, Topology, describe
 from warehouse import Lake
 from warehouse.bounds import read_json
 from warehouse.records import Triple
 
 DRAWN = 12
-"""Questions that are drawn at the most."""
+"""Maximum questions drawn."""
 MOST_TRIPLES = 24
-"""Triples of a formula that is drawn: more are no picture."""
+"""Maximum triples of a drawn formula."""
 MOST_FACTS = 500_000
-"""Facts of a graph whose shape a report tells: `flywheel graph` looks at larger ones."""
+"""Maximum facts of a graph whose shape the report shows; `flywheel graph` handles larger ones."""
+_LABEL_CHARACTERS = 18
+_NODES = {
+    NodeKind.TARGET: ("the answer", COLOURS[1], "star"),
+    NodeKind.VARIABLE: ("unknown on the way", COLOURS[0], "circle"),
+    NodeKind.CONSTANT: ("named in the question", GREY, "square"),
+}
+"""Name, colour and symbol of each kind of node."""
+_NEW = COLOURS[2]
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnQuestion:
-    """A question of one kind with its formula, and the formula that it was made from where it was expanded."""
+    """A question of one kind: its formula, the formula `before` its expansion, and how many stored questions are `alike`."""
 
     key: str
     question: str
@@ -29,12 +43,11 @@ class DrawnQuestion:
     formula: tuple[Triple, ...]
     before: tuple[Triple, ...]
     alike: int
-    """Stored questions of the same hops, layers and shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """The graph of one source; `topology` is None where it has too many facts to look at here."""
+    """The graph of one source; `topology` is None where it is too large."""
 
     source: str
     facts: int
@@ -55,7 +68,7 @@ WHERE c.place = 1 ORDER BY c.layers, c.hops, c.shape, c.key LIMIT ?
 
 
 def read_questions(lake: Lake) -> tuple[DrawnQuestion, ...]:
-    """A question of each kind that has a formula, the simple ones first."""
+    """One question of each kind that has a formula, simple ones first."""
     rows = lake.query(_QUESTIONS, [MOST_TRIPLES, DRAWN]).to_pylist()
     return tuple(DrawnQuestion(**{**row, "formula": _triples(row["formula"]), "before": _triples(row["before"])}) for row in rows)
 
@@ -76,3 +89,61 @@ def _shape(lake: Lake, source: str, facts: int) -> Topology | None:
 
 def _triples(formula: str | None) -> tuple[Triple, ...]:
     return tuple((str(s), str(r), str(o)) for s, r, o in read_json(formula)) if formula else ()
+
+
+def question_plots(questions: Sequence[DrawnQuestion]) -> Plots:
+    """The formula of each question, laid out by networkx (`synth.formulas.drawing`)."""
+    if not questions:
+        return Plots()
+    legend = [Entry(name, colour, None) for name, colour, _ in _NODES.values()]
+    legend += [Entry("new in the last expansion", _NEW, None)] if any(question.before for question in questions) else []
+    return Plots(tuple(legend), tuple(map(_question_panel, questions)))
+
+
+def _question_panel(question: DrawnQuestion) -> Panel:
+    nodes, edges = placed(formula_tree(question.formula, question.before))
+    plain = {"visible": False, "automargin": False}
+    xs = [node.x for node in nodes]
+    room = 0.25 * (max(xs) - min(xs) or 1.0)
+    wide = {**plain, "range": [min(xs) - room, max(xs) + room]}
+    hops = f"{hop_label(question.hops)}, {question.layers} layer{'s' if question.layers != 1 else ''}"
+    title = f"{question.shape}, {hops}" if question.shape else hops
+    note = f"{cut_label(question.question, 160)} ({question.alike:,} like it)"
+    return Panel(title, note, figure(_formula(nodes, edges), wide, plain))
+
+
+def _formula(nodes: Sequence[PlacedNode], edges: Sequence[PlacedEdge]) -> list[go.Scatter]:
+    """Lines, relations in the middle of their lines with an arrow to the object, and nodes."""
+    ends = [(nodes[edge.near], nodes[edge.far]) for edge in edges]
+    x: list[Any] = [value for near, far in ends for value in (near.x, far.x, None)]
+    y: list[Any] = [value for near, far in ends for value in (near.y, far.y, None)]
+    relations = [cut_label(edge.relation, _LABEL_CHARACTERS) for edge in edges]
+    arrows = [f"{text} →" if edge.forward else f"← {text}" for text, edge in zip(relations, edges, strict=True)]
+    hover = "%{customdata[0]}<extra></extra>"
+    return [
+        go.Scatter(x=x, y=y, mode="lines", line={"color": GREY, "width": 1}, hoverinfo="skip"),
+        go.Scatter(
+            x=[(near.x + far.x) / 2 for near, far in ends],
+            y=[(near.y + far.y) / 2 for near, far in ends],
+            mode="text",
+            text=list(map(safe, arrows)),
+            textposition="top center",
+            textfont={"size": 10},
+            customdata=[[safe(cut_label(edge.relation, 200))] for edge in edges],
+            hovertemplate=hover,
+        ),
+        go.Scatter(
+            x=[node.x for node in nodes],
+            y=[node.y for node in nodes],
+            mode="markers+text",
+            marker={
+                "size": 11,
+                "color": [_NEW if node.is_new else _NODES[node.kind][1] for node in nodes],
+                "symbol": [_NODES[node.kind][2] for node in nodes],
+            },
+            text=[safe(cut_label(node.text, _LABEL_CHARACTERS)) for node in nodes],
+            textposition="bottom center",
+            customdata=[[safe(cut_label(node.text, 200))] for node in nodes],
+            hovertemplate=hover,
+        ),
+    ]

@@ -1,24 +1,21 @@
-"""What the figures come to: the headline and the table that open the report, and each monitored metric against its limit.
-
-Comparison policies of other curricula are left out here; they have a section of their own.
-"""
+"""The headline and table that open the report, and monitored metrics against their limits, without policies of compared curricula."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
-from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
+from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order, wheel_evaluations
 from flows.variants import Variant
 from rl.learner.config import MetricLimit
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRow:
-    """One stage of one turn: its evaluation on each suite (None where there was none), and how it stands on the main one."""
+class SummaryRow(NamedTuple):
+    """One stage of one iteration: its evaluation on each suite (None where there was none), and its standing on the main one."""
 
     turn: int
     stage: str
@@ -29,54 +26,31 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The table, and the sentence that stands above it."""
+    """The table of success by stage and the sentences above it: a headline, its detail, stages that did harm, unreliable evaluations."""
 
     headline: str
     detail: str
     harm: tuple[str, ...]
-    """A sentence for each stage that did harm."""
     suites: tuple[str, ...]
     rows: tuple[SummaryRow, ...]
     unreliable: tuple[str, ...]
-    """Evaluations with more than 2 % invalid trajectories, in words."""
-
-
-def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
-    """The evaluations of the wheel's own policies: one policy a stage and turn, the promoted one where there are several."""
-    compared = {run.policy for run in data.runs if run.variant in list(Variant)}
-    promoted = {policy.id for policy in data.lineage.policies if policy.promoted}
-    own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
-    chosen: dict[tuple[int, str], str] = {}
-    for evaluation in own:
-        place = (evaluation.turn, evaluation.stage)
-        if place not in chosen or (evaluation.policy in promoted and chosen[place] not in promoted):
-            chosen[place] = evaluation.policy
-    return tuple(evaluation for evaluation in own if chosen[evaluation.turn, evaluation.stage] == evaluation.policy)
 
 
 def summarize(data: ReportData) -> Summary:
-    """The table of success by turn and stage, with its headline."""
+    """Success by iteration and stage, with its headline. The main suite is the one with the most attempts."""
     evaluations = [evaluation for evaluation in wheel_evaluations(data) if evaluation.hops is None]
-    suites = _suites(evaluations)
-    table = _table(evaluations, suites, data)
-    wheel = [row.standing for row in table if row.standing is not None]
-    unreliable = [
-        _unreliable(evaluation) for evaluation in evaluations if evaluation.invalid > LARGEST_INVALID_SHARE * evaluation.trajectories
-    ]
-    return Summary(headline(wheel), _detail(wheel), tuple(harm(wheel)), suites, table, tuple(unreliable))
-
-
-def unbroken(text: str) -> str:
-    """Text that no line ends within."""
-    return text.replace(" ", HARD_SPACE)
-
-
-def _suites(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
-    """Suites in use, the one with the most attempts first: it is the main one."""
     attempts: dict[str, int] = {}
     for evaluation in evaluations:
         attempts[evaluation.suite] = attempts.get(evaluation.suite, 0) + evaluation.tasks
-    return tuple(sorted(attempts, key=lambda suite: (-attempts[suite], suite)))
+    suites = tuple(sorted(attempts, key=lambda suite: (-attempts[suite], suite)))
+    table = _table(evaluations, suites, data)
+    wheel = [row.standing for row in table if row.standing is not None]
+    unreliable = [
+        f"turn {e.turn}, {e.stage}, suite {e.suite}: {e.invalid:,} of {e.trajectories:,}"
+        for e in evaluations
+        if e.invalid > LARGEST_INVALID_SHARE * e.trajectories
+    ]
+    return Summary(headline(wheel), _detail(wheel), tuple(harm(wheel)), suites, table, tuple(unreliable))
 
 
 def _table(evaluations: Sequence[Evaluation], suites: Sequence[str], data: ReportData) -> tuple[SummaryRow, ...]:
@@ -109,13 +83,9 @@ def _detail(wheel: Sequence[Standing]) -> str:
     return f"{where} {comparison(wheel)}".strip()
 
 
-def _unreliable(evaluation: Evaluation) -> str:
-    return f"turn {evaluation.turn}, {evaluation.stage}, suite {evaluation.suite}: {evaluation.invalid:,} of {evaluation.trajectories:,}"
-
-
 @dataclass(frozen=True, slots=True)
 class MonitoredMetric:
-    """One limit of one run: the last value of its metric, the one that came nearest to breaking it or broke it most, and the alerts."""
+    """One limit of one run: the last and the worst value of its metric, and the alerts."""
 
     run: RunFacts
     limit: MetricLimit
@@ -125,7 +95,7 @@ class MonitoredMetric:
 
 
 def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
-    """Every limit of the wheel's own RL runs whose metric was recorded, in the order of runs and limits."""
+    """The limits of the wheel's own RL runs whose metric was recorded, by run and limit."""
     curves = {(curve.run.id, curve.name): curve for curve in data.curves}
     return tuple(
         _metric(run, limit, curves[run.id, limit.sign], data.alerts)
@@ -137,19 +107,17 @@ def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
 
 
 def limit_words(limit: MetricLimit) -> str:
-    """A limit as one sentence: its bounds, and what breaking it for how many steps in a row does."""
+    """A limit as one sentence."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
     demanded = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
     return f"Limit: {demanded}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}."
 
 
 def _metric(run: RunFacts, limit: MetricLimit, curve: Curve, alerts: Sequence[Alert]) -> MonitoredMetric:
-    own = tuple(alert for alert in alerts if (alert.run, alert.metric) == (run.id, limit.sign))
-    return MonitoredMetric(run, limit, curve.values[-1], _worst(limit, curve.values), own)
-
-
-def _worst(limit: MetricLimit, values: Sequence[float]) -> float:
-    """The lowest value where the limit is a floor or a fall, else the one that is furthest from zero."""
+    values = curve.values
     if limit.below is not None or limit.falls is not None:
-        return min(values)
-    return max(values) if limit.above is not None else max(values, key=lambda value: math.fabs(value))
+        worst = min(values)
+    else:
+        worst = max(values) if limit.above is not None else max(values, key=math.fabs)
+    own = tuple(alert for alert in alerts if (alert.run, alert.metric) == (run.id, limit.sign))
+    return MonitoredMetric(run, limit, values[-1], worst, own)

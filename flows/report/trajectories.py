@@ -1,7 +1,7 @@
-"""Trajectories to browse, read and compare: all of them, or a sample of whole tasks that is even over turns, stages and outcomes.
+"""Trajectories to read and compare: all, or a sample balanced over iterations, stages and outcomes.
 
-The sample is drawn by the digest of the task, and takes all attempts that a policy made at it in one step or none, so that successes stand
-beside failures, and the same lake shows the same trajectories.
+The sample is drawn by the task's digest and has all attempts of a policy at it in one step or none, so that successes can be compared with
+failures, and the same lake shows the same trajectories.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from tokenizers.decoders import DecodeStream
 from warehouse import Lake
 
 AT_MOST = 5_000
-"""Trajectories shown in all."""
+"""Maximum trajectories."""
 TOKENS_AT_MOST = 6_000_000
-"""Tokens of all that are shown: where trajectories are long, fewer of them are."""
+"""Maximum tokens of all trajectories."""
 _TEXT_AT_MOST = 6_000
-"""Characters of one part that the page carries; the lake holds the rest."""
+"""Maximum characters of a part; the lake has the rest."""
 _PIECES_AT_MOST = 1_000
-"""Tokens of one action that the page carries with their probabilities."""
+"""Maximum tokens of an action with probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of tokens of one kind: `prompt`, `action` (trained) or `observation` (masked out); `note` is what it did.
+    """Tokens of one kind: `prompt`, `action` (trained) or `observation` (masked); `turn` counts from 1 and is 0 for the prompt.
 
-    `turn` is its turn, from 1, and 0 for the prompt. `pieces` are an action's tokens as text, each with the natural logarithm of the
-    probability that it was sampled with.
+    `pieces` are an action's tokens as text, each with its log-probability.
     """
 
     kind: str
@@ -44,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One trajectory as it is read: who made it, what came of it, and its parts in order."""
+    """One trajectory with its parts in order."""
 
     id: str
     task: str
@@ -89,8 +88,9 @@ WITH placed AS (
 ), kept AS (
     SELECT p.* FROM (SELECT unnest(ids) AS id FROM counted WHERE number = 1 OR trajectories <= ? AND so_far <= ?) JOIN placed p USING (id)
 )
-SELECT t.id, t.task_key AS task, t.policy, t.wheel_turn, t.stop_reason, t.horizon, t.n_turns, t.step, t.sample, t.error, t.prompt_ids,
-    s.shown_stage, s.verdict, s.judged_reward, k.question, k.answers, k.hops, k.environment
+SELECT t.id, t.task_key AS task, coalesce(k.question, '(the task is not in the lake)') AS question, coalesce(k.answers, []) AS accepted,
+    coalesce(k.environment, '') AS environment, s.shown_stage AS stage, t.policy, t.wheel_turn, k.hops, s.verdict AS outcome,
+    t.stop_reason, t.horizon, t.n_turns, s.judged_reward AS reward, t.step, t.sample, t.error, t.prompt_ids
 FROM kept s JOIN trajectories t USING (id) LEFT JOIN tasks k ON k.key = t.task_key
 """
 
@@ -102,7 +102,7 @@ FROM turns t JOIN (SELECT unnest(?) AS id) wanted ON wanted.id = t.trajectory_id
 
 
 def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = TOKENS_AT_MOST) -> tuple[Reading, ...]:
-    """Up to `at_most` trajectories of `tokens_at_most` tokens in all, in the order of the wheel, those of one task side by side."""
+    """Up to `at_most` trajectories of `tokens_at_most` tokens in all, ordered by iteration, stage and task."""
     sample = lake.query(_SAMPLE, [at_most, tokens_at_most]).to_pylist()
     texts = TokenTexts(lake)
     policies = {row["id"]: row["policy"] for row in sample}
@@ -110,41 +110,15 @@ def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = 
     for turn in lake.query(_TURNS, [list(parts)]).to_pylist():
         own = parts[turn["trajectory_id"]]
         own.extend(_parts(turn, own[-1].turn + 1, texts, policies[turn["trajectory_id"]]))
-    readings = [_reading(row, tuple(parts[row["id"]])) for row in sample]
-    return tuple(sorted(readings, key=_order))
-
-
-def _order(reading: Reading) -> tuple[int, int, int, str, int, str]:
-    return reading.wheel_turn, _place(reading.stage), reading.hops or 0, reading.task, reading.step or 0, reading.id
-
-
-def _reading(row: dict[str, Any], parts: tuple[Part, ...]) -> Reading:
-    return Reading(
-        id=row["id"],
-        task=row["task"],
-        question=row["question"] or "(the task is not in the lake)",
-        accepted=tuple(row["answers"] or ()),
-        environment=row["environment"] or "",
-        stage=row["shown_stage"],
-        policy=row["policy"],
-        wheel_turn=row["wheel_turn"],
-        hops=row["hops"],
-        outcome=row["verdict"],
-        stop_reason=row["stop_reason"],
-        horizon=row["horizon"],
-        n_turns=row["n_turns"],
-        reward=row["judged_reward"],
-        step=row["step"],
-        sample=row["sample"],
-        error=row["error"],
-        parts=parts,
-    )
+    readings = [Reading(**row, parts=tuple(parts[row["id"]])) for row in sample]
+    return tuple(sorted(readings, key=lambda one: (one.wheel_turn, _place(one.stage), one.hops or 0, one.task, one.step or 0, one.id)))
 
 
 def _prompt(row: dict[str, Any], texts: TokenTexts) -> Part:
-    """The prompt as it stood in tokens; the question alone where its tokenizer is not there."""
-    text = texts.text(row["policy"], row["prompt_ids"]) if row["prompt_ids"] else None
-    return Part("prompt", 0, _cut(text or row["question"] or ""), len(row["prompt_ids"]))
+    """The prompt as in tokens, or only the question without its tokenizer; takes the row's `prompt_ids`."""
+    token_ids = row.pop("prompt_ids")
+    text = texts.text(row["policy"], token_ids) if token_ids else None
+    return Part("prompt", 0, _cut(text or row["question"]), len(token_ids))
 
 
 def _parts(turn: dict[str, Any], number: int, texts: TokenTexts, policy: str) -> list[Part]:
@@ -178,10 +152,10 @@ def _place(stage: str) -> int:
 
 
 class TokenTexts:
-    """The tokenizers of a home's policies, each loaded when it is first asked for."""
+    """The tokenizers of a home's policies, loaded on first use."""
 
     def __init__(self, lake: Lake) -> None:
-        """`lake` names the policies' folders, relative to its home; a folder outside of the home is not read."""
+        """`lake` has the policies' folders, relative to its home; a folder outside of the home is not read."""
         home = lake.place.home.resolve()
         self._files = {
             row["id"]: (home / row["path"] / "tokenizer.json").resolve() for row in lake.query("SELECT id, path FROM policies").to_pylist()
@@ -190,9 +164,9 @@ class TokenTexts:
         self._loaded: dict[Path, Tokenizer | None] = {}
 
     def of(self, policy: str, token_ids: Sequence[int]) -> list[str]:
-        """The piece of text that each token adds; the token's number in brackets where its tokenizer is not there or does not know it.
+        """The text that each token adds; its number in brackets without a tokenizer that knows it.
 
-        A character whose bytes are spread over several tokens stands with the last of them.
+        A character of several tokens is with the last of them.
         """
         tokenizer = self._tokenizer(policy)
         if tokenizer is None or any(token >= tokenizer.get_vocab_size() for token in token_ids):
@@ -201,7 +175,7 @@ class TokenTexts:
         return [stream.step(tokenizer, token) or "" for token in token_ids]
 
     def text(self, policy: str, token_ids: Sequence[int]) -> str | None:
-        """All of the tokens as text; None where the policy's tokenizer is not there."""
+        """The tokens as text; None without the policy's tokenizer."""
         tokenizer = self._tokenizer(policy)
         return None if tokenizer is None else str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
 

@@ -1,7 +1,4 @@
-"""What synthesis asked of a teacher and what came of it, part by part, as the report shows it.
-
-The names of figures are those under which the parts count (`count.FIGURE.PART` among the metrics).
-"""
+"""Yields of synthesis, part by part. The names of figures are those of the metrics `count.FIGURE.PART`."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from warehouse import Lake
 from warehouse.views import VIEWS
 
 COMMON = ("asked", "completed", "tokens", "seconds", "made", "dropped")
-"""The figures that most parts have."""
+"""Figures that most parts have."""
 _KEPT = "kept"
 _STYLE = ("style_tried", "style_found", "style_by_chance")
 
 
 @dataclass(frozen=True, slots=True)
 class PartYield:
-    """What one part of a run of synthesis came to, figure by figure."""
+    """The figures of one part of a synthesis run."""
 
     run: str
     part: str
@@ -32,7 +29,7 @@ class PartYield:
 
 
 def read_yields(lake: Lake) -> tuple[PartYield, ...]:
-    """The parts that counted anything, in the order of their runs and names."""
+    """The parts that counted anything, by run and name."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in lake.query(f"SELECT * FROM ({VIEWS['synthesis_yields'].sql}) ORDER BY turn, run, part, figure").to_pylist():
         found.setdefault((row["run"], row["part"]), {})[row["figure"]] = row["value"]
@@ -40,10 +37,7 @@ def read_yields(lake: Lake) -> tuple[PartYield, ...]:
 
 
 def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """What share of the proposals for seed questions survived each check, in the order of the checks; nothing where none was asked for.
-
-    A share is of those that met the check; the last row, `kept`, is of all that were asked for.
-    """
+    """Share of the seed questions that passed each check, of those that reached it; the last row, `kept`, is of all requested."""
     if ASKED not in figures:
         return []
     counts = [int(figures.get(name, 0)) for name in (ASKED, *CHECKS, _KEPT)]
@@ -52,7 +46,7 @@ def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def worlds_kept(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """How much of what was proposed for tool worlds is kept, part by part; nothing where no world was asked for."""
+    """Proposed and kept parts of tool worlds; empty if no world was requested."""
     counted = {part: (figures.get(f"{part}_proposed"), figures.get(f"{part}_kept", 0)) for part in ("worlds", *WORLD_PARTS)}
     if counted["worlds"][0] is None:
         return []
@@ -67,7 +61,7 @@ def _survived(check: str, met: int, left: int) -> dict[str, Any]:
 
 
 def counted_words(figures: dict[str, float]) -> str:
-    """What was counted beside the common figures, in words."""
+    """All but the common figures, in words."""
     if rows := survival(figures):
         return ", ".join(f"{row['check'].replace('_', ' ')} {row['survived']:,} of {row['met']:,}" for row in rows)
     if worlds := worlds_kept(figures):

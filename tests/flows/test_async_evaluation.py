@@ -363,7 +363,7 @@ def test_the_report_draws_it_beside_the_success_of_training(tmp_path: Path) -> N
         lake.add([Metric("t2-rl", "rl", 2, step, "success", 0.1 * step) for step in (1, 2)])
         lake.add([*beside_metrics("t2-rl", 10, "a/b", **WHOLE), *beside_metrics("t2-rl", 20, "a/b", **{**WHOLE, "success": 0.8})])
         panels = reinforcement_plots(read_report_data(lake)).panels
-    assert [panel.title for panel in panels] == ["Success in training", "a/b beside training"]
+    assert [panel.title for panel in panels] == ["Success in training", "a/b during training"]
     (points,) = [trace for trace in panels[1].figure["data"] if "opacity" in trace]
     assert list(points["x"]) == [10, 20] and list(points["y"]) == [0.75, 0.8]
     assert panels[1].figure["layout"]["yaxis"]["range"] == panels[0].figure["layout"]["yaxis"]["range"]

@@ -145,7 +145,7 @@ def test_every_curve_has_its_panel_and_every_turn_its_line(data: ReportData) -> 
     assert [panel.title for panel in learning.panels] == ["Reward", "Success in training", "Horizon", "Turns taken"]
     assert [entry.label for entry in learning.legend] == ["turn 1", "turn 2"]
     assert len({(entry.colour, entry.dash) for entry in learning.legend}) == 2
-    assert [panel.title for panel in tool_plots(data).panels] == ["Tool calls in RL", "Calls a trajectory", "Calls that worked"]
+    assert [panel.title for panel in tool_plots(data).panels] == ["Tool calls in RL", "Calls per trajectory", "Calls that worked"]
 
 
 def test_turns_stand_side_by_side(data: ReportData) -> None:
@@ -173,7 +173,7 @@ def test_each_part_of_the_reward_has_its_curve(data: ReportData) -> None:
 
 
 def test_the_frontier_counts_what_was_solved_in_some_attempts_and_not_in_others(data: ReportData) -> None:
-    assert sum(depth.sometimes for depth in data.frontier) == sum(depth.tasks for depth in data.frontier) > 0, "each group has both"
+    assert sum(depth["sometimes"] for depth in data.frontier) == sum(depth["tasks"] for depth in data.frontier) > 0, "each group has both"
     assert [panel.title for panel in frontier_plots(data).panels] == ["Turn 1", "Turn 2"]
 
 
@@ -232,7 +232,7 @@ def test_the_promoted_policy_stands_with_its_ancestors_and_what_they_were_traine
     table = line_table(data)
     assert table is not None
     assert [cells[1].text for cells in table.rows] == ["–", "1 fas_plan", "–", "40 rollout"]
-    assert [(d.wheel_turn, d.promoted, d.reason) for d in data.lineage.decisions] == [
+    assert [(d["wheel_turn"], d["promoted"], d["reason"]) for d in data.lineage.decisions] == [
         (1, True, "t1-rl is promoted: there is no champion to beat"),
         (2, False, "t2-rl is not promoted: it falls on held_out by 5.0 points"),
     ]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flows.report import build_report
 from flows.report import questions as report_questions
-from flows.report.data import ReportData, read_report_data
-from flows.report.question_plots import question_plots
-from flows.report.questions import DRAWN, MOST_TRIPLES
+from flows.report.questions import DRAWN, MOST_TRIPLES, DrawnQuestion, question_plots, read_graphs, read_questions
 from flows.report.tables import graphs_table
 from tests.flows.wheel_records import HOSTILE
 from warehouse import Fact, Lake, Task
@@ -38,24 +36,25 @@ FACTS = (
 )
 
 
-def data_of(home: Path, *records: Any) -> ReportData:
-    with Lake(home) as lake:
-        lake.add(records)
-        return read_report_data(lake)
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    with Lake(tmp_path_factory.mktemp("home")) as opened:
+        opened.add([CHAIN, AGAIN, GROWN, LARGE, PLAIN, *FACTS])
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
-    return data_of(tmp_path_factory.mktemp("home"), CHAIN, AGAIN, GROWN, LARGE, PLAIN, *FACTS)
+def questions(lake: Lake) -> tuple[DrawnQuestion, ...]:
+    return read_questions(lake)
 
 
-def test_a_question_of_each_kind_is_drawn(data: ReportData) -> None:
-    assert [(question.key, question.alike) for question in data.questions] == [("chain", 2), ("grown", 1)]
-    assert data.questions[1].before == CHAIN.formula
+def test_a_question_of_each_kind_is_drawn(questions: tuple[DrawnQuestion, ...]) -> None:
+    assert [(question.key, question.alike) for question in questions] == [("chain", 2), ("grown", 1)]
+    assert questions[1].before == CHAIN.formula
 
 
-def test_every_node_and_triple_has_its_place_and_what_is_new_its_colour(data: ReportData) -> None:
-    plots = question_plots(data.questions)
+def test_every_node_and_triple_has_its_place_and_what_is_new_its_colour(questions: tuple[DrawnQuestion, ...]) -> None:
+    plots = question_plots(questions)
     assert [entry.label for entry in plots.legend][-1] == "new in the last expansion"
     lines, relations, nodes = plots.panels[1].figure["data"]
     assert list(relations["text"]) == ["← star", "director →"]
@@ -66,30 +65,32 @@ def test_every_node_and_triple_has_its_place_and_what_is_new_its_colour(data: Re
     assert plots.panels[1].title == "chain, 2 hops, 2 layers"
 
 
-def test_names_of_nodes_are_no_html_and_no_template(data: ReportData) -> None:
-    nodes = question_plots(data.questions).panels[1].figure["data"][2]
+def test_names_of_nodes_are_no_html_and_no_template(questions: tuple[DrawnQuestion, ...]) -> None:
+    nodes = question_plots(questions).panels[1].figure["data"][2]
     (hovered,) = nodes["customdata"][2]
     assert hovered.startswith("% {x}&lt;/script&gt;") and "<" not in nodes["text"][2]
 
 
-def test_graphs_stand_side_by_side(data: ReportData) -> None:
-    table = graphs_table(data)
+def test_graphs_stand_side_by_side(lake: Lake) -> None:
+    table = graphs_table(read_graphs(lake))
     assert table is not None and table.head == ("", "films", "other")
     rows = {cells[0].text: [cell.text.replace("\N{NO-BREAK SPACE}", " ") for cell in cells[1:]] for cells in table.rows}
     assert rows["entities"] == ["3", "2"] and rows["hubs"][0].startswith("Night Boat")
     assert rows["facts that a document states"] == ["50.0 %", "0.0 %"]
 
 
-def test_a_graph_that_is_too_large_is_named_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_is_too_large_is_named_and_not_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_questions, "MOST_FACTS", 1)
-    table = graphs_table(data_of(tmp_path, *FACTS))
+    table = graphs_table(read_graphs(lake))
     assert table is not None
     assert [cell.aside for cell in table.rows[0][1:]] == ["too large", ""]
 
 
 def test_no_more_are_drawn_than_a_page_can_show(tmp_path: Path) -> None:
     many = [Task(f"k{hops:02}", "search", "?", ("x",), CHAIN.formula, hops=hops) for hops in range(1, DRAWN + 5)]
-    assert [question.hops for question in data_of(tmp_path, *many).questions] == list(range(1, DRAWN + 1))
+    with Lake(tmp_path) as lake:
+        lake.add(many)
+        assert [question.hops for question in read_questions(lake)] == list(range(1, DRAWN + 1))
 
 
 def test_they_are_a_section_of_the_page(tmp_path: Path) -> None:
