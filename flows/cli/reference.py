@@ -37,18 +37,31 @@ def commands_page() -> str:
 
 
 def settings_page() -> str:
-    """Every setting of a profile with its type, its default and what it is."""
+    """Every setting of a profile with type, default and description; one that several sections share is described once."""
     lines = [
         "# Settings",
         "",
         "Written from the code by `python -m flows.cli.reference`. A key is set in a profile or by `--set KEY=VALUE`.",
         "",
     ]
+    listed: dict[tuple[type[BaseModel], str], str] = {}
     for prefix, model in _sections(FlywheelConfig, ""):
-        rows = [row for name in model.model_fields if (row := _setting(model, prefix, name)) is not None]
-        if rows:
+        rows, repeated = [], dict[str, list[str]]()
+        for name in model.model_fields:
+            row = _setting(model, prefix, name)
+            if row is None:
+                continue
+            first = listed.setdefault((_definer(model, name), name), prefix)
+            if first == prefix:
+                rows.append(row)
+            else:
+                repeated.setdefault(first.rstrip("."), []).append(f"`{model.model_fields[name].alias or name}`")
+        if rows or repeated:
             lines += [f"## {prefix.rstrip('.') or 'the run'}", "", _first(model.__doc__), ""]
+        if rows:
             lines += ["| key | type | default | |", "| --- | --- | --- | --- |", *rows, ""]
+        for first, names in repeated.items():
+            lines += [f"{'Also as' if rows else 'As'} under `{first}`: {', '.join(names)}.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -82,6 +95,11 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[B
     for name, field in model.model_fields.items():
         for inner, own in _models(field.annotation):
             yield from _sections(inner, f"{prefix}{field.alias or name}{own}.")
+
+
+def _definer(model: type[BaseModel], name: str) -> type[BaseModel]:
+    """The class that defines a field, or redefines it with a default of its own."""
+    return next(kind for kind in model.__mro__ if issubclass(kind, BaseModel) and name in inspect.get_annotations(kind))
 
 
 def _models(kind: Any) -> Iterator[tuple[type[BaseModel], str]]:

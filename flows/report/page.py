@@ -20,6 +20,7 @@ from plotly.offline import get_plotlyjs
 from flows.results import HARD_SPACE, percent, signed
 from flows.report import plots, tables
 from flows.report.data import read_report_data
+from flows.report.plots import Panel, Plots
 from flows.report.questions import question_plots, read_graphs, read_questions
 from flows.report.summary import monitored_metrics, summarize
 from flows.report.trajectories import Reading, read_trajectories
@@ -39,11 +40,11 @@ class Section(NamedTuple):
     anchor: str
     title: str
     lead: str
-    plots: plots.Plots = plots.Plots()
+    plots: Plots = Plots()
     table: tables.Table | None = None
 
     @property
-    def panels(self) -> list[tuple[str, plots.Panel]]:
+    def panels(self) -> list[tuple[str, Panel]]:
         """The panels, each with its id in the page."""
         return [(f"{self.anchor}-{place}", panel) for place, panel in enumerate(self.plots.panels)]
 

@@ -10,6 +10,8 @@ from rl.engines.config import Temperature
 from rl.rollouts.config import Limits
 from warehouse.settings import Section
 
+PASSAGE_CHARACTERS = 1_200
+"""Maximum characters of a seed question's passage; passages end at sentences."""
 SEARCH_DOCUMENTS = 3
 """Documents per search of the expander."""
 
@@ -60,8 +62,6 @@ class SeedsConfig(Section):
     """Walks; each is asked for one question, and checks drop some."""
     passages: int = Field(default=3, ge=1, le=8)
     """Maximum passages per walk, all of different documents; 1 needs no links."""
-    passage_characters: PositiveInt = 1_200
-    """Maximum characters per passage; passages end at sentences."""
     sharing: int = Field(default=5, ge=2)
     """Maximum passages that may share a name for the name to link them."""
     searched: int = Field(default=3, ge=1, le=20)

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Guard, Made, Work, sizes
 from flows.stages.synthesis.sources import Material, QuestionSource
-from synth.corpora.config import ExpanderConfig, SeedsConfig
+from synth.corpora.config import PASSAGE_CHARACTERS, ExpanderConfig, SeedsConfig
 from synth.corpora.expander import STAGE as EXPANDER
 from synth.corpora.expander import expand
 from synth.corpora.passages import LinkedPassages, Walk
@@ -183,7 +183,7 @@ class SeedQuestions:
     @cached_property
     def _linked(self) -> LinkedPassages:
         config = self.work.settings.seeds or SeedsConfig()
-        return LinkedPassages.of(self.material.train_index.documents, config.passage_characters, config.sharing)
+        return LinkedPassages.of(self.material.train_index.documents, PASSAGE_CHARACTERS, config.sharing)
 
     @cached_property
     def _walks(self) -> list[Walk]:
