@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from flows.results import HARD_SPACE, percent, signed
 from flows.report import plots, tables
 from flows.report.data import read_report_data
 from flows.report.plots import Panel, Plots
@@ -25,7 +24,7 @@ from flows.report.questions import question_plots, read_graphs, read_questions
 from flows.report.summary import monitored_metrics, summarize
 from flows.report.trajectories import Reading, read_trajectories
 from flows.report.yields import read_yields
-from flows.results import probability
+from flows.results import HARD_SPACE, percent, probability, signed
 from warehouse import Lake
 from warehouse.drafts import drafted
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
-from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order, wheel_evaluations
+from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.variants import Variant
 from rl.learner.config import MetricLimit
 

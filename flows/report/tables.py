@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flows.results import percent
 from flows.report.data import Evaluation, ReportData, Row, wheel_evaluations
 from flows.report.plots import compared_runs, variant_name
 from flows.report.questions import GraphShape
 from flows.report.summary import MonitoredMetric, limit_words
 from flows.report.yields import COMMON, PartYield, counted_words
+from flows.results import percent
 from flows.variants import Variant
 from synth.graph.knowledge_graph import Topology
 
