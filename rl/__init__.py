@@ -1,1 +1,1 @@
-"""The policy: what it is made of, its training stages, the curriculum, and the rollouts through engines, environments and tools."""
+"""The policy: RL loop, learner, supervised stages, curriculum, rollouts, engines, environments and tools."""

@@ -1,13 +1,9 @@
-"""Advantages of whole trajectories and of their turns: how much better each did than the others on its task, or than the batch.
+"""Advantages: against the group, against the batch, or against a critic. `ESTIMATORS` names those without a critic.
 
-All are pure functions of `Groups` and give advantages of shape (groups, samples), or (groups, samples, turns). Where a group has nothing
-to compare, because fewer than two of it are valid or all their rewards are equal, its advantages are exact zeros, but for those against
-the whole batch, where an easy task's trajectories are all above the mean and keep a gradient.
-
-Advantages against a critic: generalised advantage estimation over tokens, over turns and tokens, and V-trace for older samplers.
-
-Tensors have the shape (rows, tokens). `mask` is True where the policy wrote the token; observations and padding are passed over: they
-neither discount nor add anything, so that the token before an observation is followed by the one after it.
+Estimators without a critic are pure functions of `Groups` and return (groups, samples), or (groups, samples, turns). A group with nothing
+to compare (fewer than two valid trajectories, or equal rewards) has advantages of exactly 0, except against the whole batch. Tensors of the
+critic estimators are (rows, tokens); `mask` is True on the policy's tokens. Observations and padding are skipped: they neither discount nor
+contribute, so the token before an observation is followed by the one after it.
 """
 
 from __future__ import annotations
@@ -19,19 +15,22 @@ import torch
 from torch import Tensor
 
 DEVIATION_FLOOR = 1e-4
-"""Added to the standard deviation in GRPO, as TRL does."""
+"""Added to the standard deviation in GRPO, as in TRL."""
 BATCH_FLOOR = 1e-8
 """Added to the standard deviation over the tokens of a batch, in REINFORCE++."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Trajectories in groups of one task each, padded to the largest group.
+    """Trajectories grouped by task, padded to the largest group.
 
-    `rewards` (groups, samples) are those of whole trajectories; `valid` of the same shape is False for invalid ones and for padding, and
-    what stands there in the other tensors is not looked at. `tokens` (groups, samples) counts action tokens, `environments` (groups,)
-    numbers each task's environment. `turn_rewards` and `turns` (groups, samples, turns) are what each turn earned, which sums up to
-    `rewards`, and which turns there are.
+    Attributes:
+        rewards: (groups, samples), of whole trajectories.
+        valid: (groups, samples), False on invalid trajectories and padding, which are ignored everywhere.
+        tokens: (groups, samples), action tokens.
+        environments: (groups,), index of each task's environment.
+        turn_rewards: (groups, samples, turns), which sum to `rewards`.
+        turns: (groups, samples, turns), which turns exist.
     """
 
     rewards: Tensor
@@ -43,24 +42,24 @@ class Groups:
 
     @classmethod
     def of(cls, rewards: Tensor, valid: Tensor, tokens: Tensor | None = None, environments: Tensor | None = None) -> Groups:
-        """Groups of trajectories of one turn each; of one token and of one environment where nothing else is said."""
+        """Groups of one-turn trajectories; by default of one token and of one environment."""
         tokens = torch.ones_like(rewards) if tokens is None else tokens
         environments = torch.zeros(len(rewards), dtype=torch.long) if environments is None else environments
         return cls(rewards, valid, tokens, environments, rewards.unsqueeze(2), valid.unsqueeze(2))
 
     @property
     def counts(self) -> Tensor:
-        """How many of each group are valid, of shape (groups, 1)."""
+        """Valid trajectories per group, (groups, 1)."""
         return self.valid.sum(dim=1, keepdim=True).to(self.rewards.dtype)
 
     @property
     def compared(self) -> Tensor:
-        """What is valid and has another valid one in its group, of shape (groups, samples)."""
+        """Valid trajectories with another valid one in their group, (groups, samples)."""
         return self.valid & (self.counts >= 2)
 
 
 Estimator = Callable[[Groups], Tensor]
-"""Advantages of shape (groups, samples), or (groups, samples, turns) where they differ from turn to turn."""
+"""Returns (groups, samples), or (groups, samples, turns)."""
 
 
 def grpo(groups: Groups) -> Tensor:
@@ -71,36 +70,36 @@ def grpo(groups: Groups) -> Tensor:
 
 
 def dr_grpo(groups: Groups) -> Tensor:
-    """r - mean within the group, not divided by the deviation, which favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
+    """r - mean within the group, without the division that favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
     return centre(groups)
 
 
 def rloo(groups: Groups) -> Tensor:
-    """r less the mean of the *other* trajectories of the group, which is n / (n - 1) (r - mean). RLOO, arXiv 2402.14740, eq. 8."""
+    """r - mean of the *other* trajectories of the group = n / (n - 1) (r - mean). RLOO, arXiv 2402.14740, eq. 8."""
     return centre(groups) * groups.counts / (groups.counts - 1).clamp(min=1)
 
 
 def has_signal(groups: Groups) -> Tensor:
-    """Which groups (shape (groups,)) have two valid trajectories with different rewards."""
+    """Which groups (groups,) have two valid trajectories with different rewards."""
     highest = groups.rewards.masked_fill(~groups.valid, -torch.inf).amax(dim=1)
     lowest = groups.rewards.masked_fill(~groups.valid, torch.inf).amin(dim=1)
     return highest > lowest
 
 
 def centre(groups: Groups) -> Tensor:
-    """Rewards less the mean of the valid ones of their group, 0 where there is nothing to compare."""
+    """Rewards minus the group mean of the valid ones, 0 where there is nothing to compare."""
     used = groups.valid & has_signal(groups).unsqueeze(1)
     mean = torch.where(used, groups.rewards, 0).sum(dim=1, keepdim=True) / groups.counts.clamp(min=1)
     return torch.where(used, groups.rewards - mean, 0)
 
 
 def reinforce_plus_plus(groups: Groups) -> Tensor:
-    """(r - mean) / std over the tokens of the batch: an easy task's trajectories are all above the mean, and keep a gradient."""
+    """(r - mean) / std over the tokens of the batch; trajectories of an easy task are all above the mean and keep a gradient."""
     return normalize(groups.rewards, _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
 
 
 def reinforce_plus_plus_baseline(groups: Groups) -> Tensor:
-    """r - mean of the group, then normalised over the tokens of the batch: one deviation for all tasks in the place of one for each."""
+    """r - mean of the group, then normalised over the tokens of the batch: one deviation for all tasks."""
     return normalize(centre(groups), _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
 
 
@@ -113,15 +112,14 @@ def _one_batch(groups: Groups) -> Tensor:
 
 
 def task_normalized(groups: Groups) -> Tensor:
-    """GRPO's advantages A, then (A - mean) / (std + 1e-6) over all action tokens of the environment. AgentRL, arXiv 2510.04206, §3.2.
-
-    What AgentRL calls a task is an environment here: ALFWorld, DB, OS.
+    """GRPO's advantages A, then (A - mean) / (std + 1e-6) over all action tokens of the environment (AgentRL's task). arXiv 2510.04206,
+    §3.2.
     """
     return normalize(grpo(groups), _token_weights(groups), _same_environment(groups), 1e-6)
 
 
 def environment_deviation(groups: Groups) -> Tensor:
-    """(r - mean of the group) / std of the rewards of all trajectories of the environment. ERPO of AutoForge, arXiv 2512.22857."""
+    """(r - group mean) / std of the rewards of all trajectories of the environment. ERPO of AutoForge, arXiv 2512.22857."""
     _, deviation = moments(groups.rewards, groups.compared.to(groups.rewards.dtype), _same_environment(groups))
     return centre(groups) / (deviation + DEVIATION_FLOOR)
 
@@ -131,10 +129,10 @@ def _same_environment(groups: Groups) -> Tensor:
 
 
 def process(groups: Groups) -> Tensor:
-    """GRPO with process supervision, of shape (groups, samples, turns). DeepSeekMath, arXiv 2402.03300, §4.1.3.
+    """GRPO with process supervision, (groups, samples, turns). DeepSeekMath, arXiv 2402.03300, §4.1.3.
 
-    The rewards of all turns of a group are normalised together; the advantage of a turn is the sum of the normalised rewards from it on.
-    The verifier's reward is that of the last turn.
+    Turn rewards of a group are normalised together; a turn's advantage is the sum of the normalised rewards from it on. The verifier's
+    reward belongs to the last turn.
     """
     used = groups.turns & groups.compared.unsqueeze(2)
     count = used.sum(dim=(1, 2), keepdim=True).clamp(min=1)
@@ -158,16 +156,16 @@ def normalize(values: Tensor, weights: Tensor, same: Tensor, floor: float) -> Te
     """(values - mean) / (std + `floor`), 0 where the weight is 0 or nothing varies.
 
     Args:
-        values: of shape (groups, samples).
-        weights: of that shape: how much each counts in the mean and in the deviation, 0 for what takes no part.
-        same: of shape (groups, groups), True where two groups share one mean and one deviation.
+        values: (groups, samples).
+        weights: (groups, samples), the weight of each in mean and deviation.
+        same: (groups, groups), True where two groups share mean and deviation.
     """
     mean, deviation = moments(values, weights, same)
     return torch.where((weights > 0) & (deviation > 0), (values - mean) / (deviation + floor), 0)
 
 
 def moments(values: Tensor, weights: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and population standard deviation, each of shape (groups, 1); 0 where no weight is."""
+    """Weighted mean and population standard deviation, each (groups, 1); 0 without weight."""
     shared = same.to(values.dtype)
     total = shared @ weights.sum(dim=1, keepdim=True)
     counted = torch.where(weights > 0, values, 0)
@@ -187,19 +185,14 @@ ESTIMATORS: dict[str, Estimator] = {
     "environment_deviation": environment_deviation,
     "process": process,
 }
-"""What `rl.estimator` may name where no critic is wanted."""
+"""Values of `rl.estimator` that need no critic."""
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
     """Advantages and returns, 0 on masked tokens. GAE, arXiv 1506.02438, eq. 16; skipping as in AgentGym-RL (arXiv 2509.08755).
 
-    δ_t = r_t + γ V_(t+1) - V_t and A_t = δ_t + γλ A_(t+1), where t + 1 is the next token that the policy wrote; returns are A + V.
-
-    Args:
-        rewards: read on the policy's tokens alone.
-        values: V of the state that each token was written in.
-        discount: γ.
-        decay: λ.
+    δ_t = r_t + γ V_(t+1) - V_t and A_t = δ_t + γλ A_(t+1), with t + 1 the policy's next token; returns are A + V. V_t is the value of the
+    state that token t was written in; γ is `discount`, λ is `decay`.
     """
     never = torch.zeros_like(mask)
     return _backward(rewards, values, mask, never, discount, decay)
@@ -210,13 +203,13 @@ def bilevel_gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages over turns first, then over the tokens of each turn. RAGEN, arXiv 2504.20073, §3 (bi-level GAE).
 
-    At the last token of turn k: δ_k = R_k + Γ V_(k+1) - V_k and A_k = δ_k + Γλ A_(k+1), with V at the last tokens of the turns and R_k the
-    rewards of the turn. The tokens of a turn then have A by `gae` with the reward A_k + V_k at the turn's end and nothing after it.
+    At the last token of turn k: δ_k = R_k + Γ V_(k+1) - V_k and A_k = δ_k + Γλ A_(k+1), with V at the last tokens of turns and R_k the
+    turn's rewards. Tokens of a turn then follow `gae` with the reward A_k + V_k at the turn's end and nothing after it. Γ is
+    `turn_discount`.
 
     Args:
-        turn_ends: True at the last token of each turn, which the policy wrote. RAGEN's own code takes the tokens with a reward for turn
-            ends: turns without one vanish, and it fails where the last token has none.
-        turn_discount: Γ.
+        turn_ends: True at the last token of each turn. (RAGEN's own code takes tokens with a reward for turn ends, and fails when the last
+            token has none.)
     """
     ends = turn_ends & mask
     whole = torch.where(ends, _sums_of_turns(rewards, mask, ends), 0)
@@ -227,17 +220,17 @@ def bilevel_gae(
 def vtrace(
     rewards: Tensor, values: Tensor, log_ratios: Tensor, mask: Tensor, discount: float, decay: float, most: float, most_traced: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and targets of the value function, 0 on masked tokens. V-trace: IMPALA, arXiv 1802.01561, §4.1, eq. 1 and remark 1.
+    """Advantages and value targets, 0 on masked tokens. V-trace: IMPALA, arXiv 1802.01561, §4.1, eq. 1 and remark 1.
 
     v_s = V_s + δ_s + γ c_s (v_(s+1) - V_(s+1)) with δ_s = ρ_s (r_s + γ V_(s+1) - V_s), ρ = min(ρ̄, π / μ), c = λ min(c̄, π / μ); s + 1 is
-    the next token that the policy wrote, and what follows the last is worth nothing. The advantage is r_s + γ v_(s+1) - V_s. The ρ_s that
-    the paper's policy gradient has before it is not in it: in the loss it is the ratio to the sampler, or the truncated weight.
+    the policy's next token, and nothing follows the last. The advantage is r_s + γ v_(s+1) - V_s; the paper's factor ρ_s is left to the
+    loss, as its ratio to the sampler or the truncated weight.
 
     Args:
-        log_ratios: log π - log μ of each token, π the learner's policy and μ what sampled it.
+        log_ratios: log π - log μ of each token, π the learner and μ the sampler.
         discount: γ.
         decay: λ (the paper's remark 2).
-        most: ρ̄; the fixed point of the values is that of a policy between μ and π, π's own where it is without bound.
+        most: ρ̄; the values' fixed point is that of a policy between μ and π.
         most_traced: c̄; how far a difference is carried back.
     """
     ratios = torch.where(mask, log_ratios, 0).to(values.dtype).exp()
@@ -263,7 +256,6 @@ def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def _backward(rewards: Tensor, values: Tensor, mask: Tensor, ends: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
-    """The recursion of GAE from the last token to the first; after a token of `ends` nothing follows."""
     advantages = torch.zeros_like(values)
     next_value = next_advantage = torch.zeros_like(values[:, 0])
     for token in reversed(range(values.size(1))):
@@ -278,7 +270,6 @@ def _backward(rewards: Tensor, values: Tensor, mask: Tensor, ends: Tensor, disco
 
 
 def _sums_of_turns(rewards: Tensor, mask: Tensor, ends: Tensor) -> Tensor:
-    """At each turn end, the sum of the rewards of that turn's tokens; running sums elsewhere."""
     sums = torch.zeros_like(rewards)
     running = torch.zeros_like(rewards[:, 0])
     for token in range(rewards.size(1)):

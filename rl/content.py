@@ -1,9 +1,7 @@
-"""The content of observations beside plain text: parts of text and of images, where images stand in token ids, and images as pixels.
+"""Multimodal content: text and image parts, image placeholders among token ids, and decoding of untrusted images.
 
-It stands apart because environments make parts, dialects render them and engines are given them, and none needs the others for it.
-Images of tools are untrusted: only the decoder that their media type names is asked, the size in the header is held
-against `MAX_PIXELS` before a pixel is decoded, and whatever the decoder raises is an `ImageFault`. Library: Pillow, which transformers
-and vLLM decode with too.
+Images from tools are untrusted: only the decoder of their media type runs (Pillow), the header's size is checked against `MAX_PIXELS`
+before any pixel is decoded, and every decoder error becomes an `ImageFault`.
 """
 
 from __future__ import annotations
@@ -21,14 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of text."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image as its encoded bytes; `media_type` says how they are encoded, such as `image/png`."""
+    """An encoded image; `media_type` is, for example, `image/png`."""
 
     data: bytes
     media_type: str
@@ -39,9 +35,9 @@ ContentPart = TextPart | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class PlacedImage:
-    """An image among token ids: `length` of them from `start` on are its placeholders, as many as the model's own processor makes of it.
+    """An image whose `length` placeholder tokens start at `start`.
 
-    Engines are given `marker_id`, one token, in the place of these, and put the placeholders in by the same processor.
+    An engine receives one `marker_id` instead; its own processor expands that to the placeholders.
     """
 
     image: Image
@@ -51,7 +47,7 @@ class PlacedImage:
 
 
 def collapse_images(ids: Sequence[int], images: Iterable[PlacedImage]) -> list[int]:
-    """`ids` with one marker in the place of each image's placeholders; `images` in their order."""
+    """`ids` with one marker in place of each image's placeholders; `images` in order."""
     kept: list[int] = []
     end = 0
     for placed in images:
@@ -61,33 +57,29 @@ def collapse_images(ids: Sequence[int], images: Iterable[PlacedImage]) -> list[i
 
 
 def text_of(parts: Iterable[ContentPart]) -> str:
-    """The text of parts, an image as its media type and size: what a reader sees who takes no images."""
+    """The text of the parts; an image is shown as media type and size."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.media_type}, {len(part.data)} bytes]" for part in parts)
 
 
 def mended(text: str) -> str:
-    """The text with a question mark in the place of each half of a surrogate pair, which no tokenizer and no table takes."""
+    """The text with `?` in place of unpaired surrogates, which tokenizers and tables refuse."""
     return text.encode("utf-8", "replace").decode()
 
 
 MAX_PIXELS = 4096 * 4096
-"""Width times height of the largest image that is decoded: 48 MiB of pixels. Every model's own processor makes it smaller than that."""
+"""Width times height of the largest image that is decoded: 48 MiB of pixels."""
 MAX_IMAGES = 16
-"""Images that one result of a tool may hold: a file of a hundred bytes costs a model as much as a photograph."""
+"""Images per tool result: a file of a hundred bytes can cost a model as much as a photograph."""
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
-"""The media types that are taken, and the decoder of each."""
+"""Accepted media types and their decoders."""
 
 
 class ImageFault(ValueError):
-    """The bytes are no image of their media type, or one of too many pixels; the tool is at fault, not the policy."""
+    """The bytes are not a valid image of their media type, or too large; the tool is at fault, not the policy."""
 
 
 def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
-    """The pixels in `data` as RGB: of several frames the first, on white where it is transparent.
-
-    Raises:
-        ImageFault: there is no such image in it.
-    """
+    """The first frame in `data` as RGB, transparent areas on white. Raises ImageFault."""
     from PIL import Image
 
     if media_type not in FORMATS:
@@ -106,7 +98,7 @@ def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
 
 
 def check_count(images: int) -> None:
-    """Raises `ImageFault` for more images than one result may hold."""
+    """Raises ImageFault when a result holds too many images."""
     if images > MAX_IMAGES:
         raise ImageFault(f"a result holds {images} images, and {MAX_IMAGES} are the most")
 

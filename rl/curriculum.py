@@ -1,12 +1,11 @@
-"""The curriculum: how long a trajectory may be, which tasks may be drawn, and which of them a step trains on.
+"""The curriculum: horizon, admission and choice of tasks.
 
-    horizon     how many turns        by the step (ScalingInter), or by evidence: longer once success or truncation says so (`gate`)
-    admission   which tasks           depth by the step, environments from a step on, difficulty pools that are given a share
-    choice      which of those        every depth alike, environments and pools by their shares, more often at the frontier
+    horizon     turns of a trajectory: by step (ScalingInter), or by evidence once success or truncation is high enough (`gate`)
+    admission   depth by step, environments from a step on, difficulty pools with a share
+    choice      every depth alike, environments and pools by share, more often at the frontier
 
-All of it but the evidence is a pure function of step (counted from 1) and seed: there is no counter to save, so that a run that was stopped
-and resumed trains on what it would have trained on. (ScalingInter-RL's own scheduler keeps one and skips a stage on resume.) What is
-learnt on the way, `Curriculum.state_dict`, stands in the trainer's checkpoints.
+Everything but the evidence is a pure function of step (from 1) and seed, so a resumed run trains on the same tasks. (ScalingInter-RL's own
+scheduler keeps a counter and skips a stage on resume.) The evidence is `Curriculum.state_dict`, stored in checkpoints.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from warehouse.settings import Section
 
 
 class Pool(StrEnum):
-    """How hard a task is, by the measured share of successes: none, some, all, or not measured."""
+    """Difficulty by measured success rate: unmeasured, 0, between, 1."""
 
     UNKNOWN = "unknown"
     UNSOLVED = "unsolved"
@@ -37,7 +36,7 @@ class Pool(StrEnum):
 
 
 _Stratum = tuple[str, int, Pool | None]
-"""An environment, a depth and a pool, as far as these are told apart."""
+"""An environment, a depth and a pool."""
 
 
 class GateConfig(Section):
@@ -77,38 +76,38 @@ class CurriculumConfig(Section):
 
 
 def horizon(step: int, rounds: Sequence[int], every: int) -> int:
-    """The value of the stage that `step` (from 1) is in: `rounds[min((step - 1) // every, len(rounds) - 1)]`."""
+    """`rounds[min((step - 1) // every, len(rounds) - 1)]` for `step` from 1."""
     if step < 1:
         raise ValueError(f"steps count from 1, got {step}")
     return rounds[min((step - 1) // every, len(rounds) - 1)]
 
 
 def max_hops(step: int, config: CurriculumConfig) -> int:
-    """The most hops that a task of `step` may have."""
+    """Maximum hops of a task at `step`."""
     return horizon(step, config.hops, config.hops_every)
 
 
 def pool_of(pass_rate: float | None) -> Pool:
-    """The difficulty pool of a task with that share of successes; None is not measured."""
+    """The difficulty pool of a success rate; None is unmeasured."""
     if pass_rate is None:
         return Pool.UNKNOWN
     return Pool.UNSOLVED if pass_rate <= 0 else Pool.MASTERED if pass_rate >= 1 else Pool.FRONTIER
 
 
 def frontier_weight(pass_rate: float | None, frontier: float) -> float:
-    """Weight of a task in the choice, in [1 - `frontier`, 1]: 1 where it is solved half of the time, or nothing is known of it.
+    """Weight of a task in [1 - `frontier`, 1]: 1 at a success rate of one half, or if it is unknown.
 
-    It follows p (1 - p), the variance of a reward of 0 or 1, without which a group has no gradient.
+    Proportional to p (1 - p), the variance of a 0/1 reward, without which a group has no gradient.
     """
     spread = 1.0 if pass_rate is None else 4 * pass_rate * (1 - pass_rate)
     return 1 - frontier + frontier * spread
 
 
 def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[Task]:
-    """The tasks that `step` may draw, by key. Where the pools with a share are empty, their gate stands open.
+    """The tasks that `step` may draw, by key; all pools if those with a share are empty.
 
     Raises:
-        RequestError: where depth and environments admit no task.
+        RequestError: depth and environments admit no task.
     """
     limit = max_hops(step, config)
     shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
@@ -121,10 +120,10 @@ def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_ra
 
 
 def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
-    """Check that the curriculum can be had with these tasks.
+    """Check that the curriculum can draw from these tasks.
 
     Raises:
-        RequestError: the mixture names an environment that has no task, or none that is ever shallow enough, or nothing can be drawn first.
+        RequestError: the mixture names an environment without (shallow enough) tasks, or step 1 admits no task.
     """
     depths: dict[str, int] = {}
     for task in tasks:
@@ -152,19 +151,13 @@ def sample_tasks(
     pass_rates: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> list[Task]:
-    """The tasks that `step` trains on: `count` different ones, or all that are admitted where they are fewer.
+    """The tasks of `step`: `count` different ones, or all admitted ones if there are fewer.
 
-    Every depth that the stage admits is as likely as the others, however many tasks it has, where its tasks are as near the frontier:
-    tasks follow their `frontier_weight`. Environments and pools have the shares that they were given, wherever the frontier is. The
-    choice does not depend on the order of `tasks`, only on the arguments' content.
+    Depths are equally likely, tasks follow `frontier_weight`, environments and pools get their shares. The order of `tasks` has no effect.
 
     Args:
-        tasks: of different keys.
-        pass_rates: share of successes by task key, of an earlier policy; tasks that are not in it count as unknown.
-        without: keys of tasks that the step has drawn already, where it draws again.
-
-    Raises:
-        RequestError: where no task is admitted.
+        pass_rates: success rate by task key; missing tasks are unknown.
+        without: keys of tasks that the step has drawn already.
     """
     rates = pass_rates or {}
     left = [task for task in admitted(tasks, step, config, rates) if task.key not in without]
@@ -173,7 +166,7 @@ def sample_tasks(
 
 
 def _weights(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[float]:
-    """Each task's part of what is drawn: by its depth and the frontier, within the share that its environment and its pool were given."""
+    """Each task's weight: by depth and frontier, within the share of its environment and pool."""
     strata = [(_environment(task, config), task.hops, _pool(task, config, pass_rates)) for task in tasks]
     sizes = Counter(strata)
     near = [frontier_weight(pass_rates.get(task.key), config.frontier) for task in tasks]
@@ -189,7 +182,7 @@ def _weights(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mappin
 
 
 def _shares(strata: Collection[_Stratum], config: CurriculumConfig) -> dict[_Stratum, float]:
-    """The share of each environment or, where pools are told apart, of each pool of it: of every depth as much."""
+    """The share of each environment, or of each (environment, depth, pool) if pools have shares."""
     if not config.pools:
         return {(environment, 0, None): _share(environment, config.mixture) for environment, _, _ in strata}
     depths = Counter(environment for environment, _ in {(environment, depth) for environment, depth, _ in strata})
@@ -210,7 +203,6 @@ def _environment(task: Task, config: CurriculumConfig) -> str:
 
 
 def _pool(task: Task, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> Pool | None:
-    """The pool that a task counts to; None where pools make no difference, or where their gate stands open."""
     pool = pool_of(pass_rates.get(task.key))
     return pool if config.pools.get(pool) else None
 
@@ -220,16 +212,16 @@ def _share(name: Any, shares: Mapping[Any, float]) -> float:
 
 
 def _choose(tasks: Sequence[Task], weights: Sequence[float], count: int, generator: random.Random) -> list[Task]:
-    """Weighted choice without replacement: the smallest of -log(u) / weight. Efraimidis and Spirakis, 2006."""
+    """Weighted choice without replacement: the smallest of -log(u) / weight (Efraimidis and Spirakis, 2006)."""
     keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]  # by chance without weight too
     return [tasks[index] for index in heapq.nsmallest(count, range(len(tasks)), key=keys.__getitem__)]
 
 
 class Curriculum:
-    """The curriculum of one run: what a step is to sample, and what was learnt from what it brought."""
+    """The curriculum of one run, with the evidence gathered so far."""
 
     def __init__(self, config: CurriculumConfig, tasks: Sequence[Task], seed: int, pass_rates: Mapping[str, float] | None = None) -> None:
-        """`pass_rates` are those of earlier runs, by task key."""
+        """`pass_rates` are success rates of earlier runs, by task key."""
         self._config = config
         self._tasks = tasks
         self._seed = seed
@@ -240,18 +232,18 @@ class Curriculum:
         self._last: dict[str, float] = {}
 
     def horizon(self, step: int) -> int:
-        """The most turns of a trajectory of `step`, which must be the one after the last that was observed."""
+        """Maximum turns at `step`, which must follow the last observed one."""
         if self._config.gate is not None:
             return self._config.rounds[self._stage]
         return horizon(step, self._config.rounds, self._config.every)
 
     @property
     def pass_rates(self) -> dict[str, float]:
-        """Share of successes by task key, as far as known: of this run where it measures, else of earlier ones."""
+        """Success rates by task key, of this run where it measures, else of earlier ones."""
         return self._before | {key: successes / tries for key, (successes, tries) in self._tallies.items()}
 
     def draw(self, step: int, count: int, without: Collection[str] = ()) -> list[Task]:
-        """`count` tasks for `step` but for those `without`. Raises as `sample_tasks` does."""
+        """`count` tasks for `step`, excluding those in `without`. Raises as `sample_tasks` does."""
         rates = self.pass_rates
         tasks = sample_tasks(self._tasks, step, self._seed, count, self._config, rates, without)
         self._last = {
@@ -263,7 +255,7 @@ class Curriculum:
         return tasks
 
     def observe(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Take up what the trajectories of `step` say, invalid ones nothing; each step once, in order."""
+        """Update the evidence with the valid trajectories of `step`; once per step, in order."""
         valid = [trajectory for trajectory in trajectories if trajectory.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
         if self._config.measure:
             for trajectory in valid:
@@ -285,15 +277,15 @@ class Curriculum:
             self._stage, self._window = self._stage + 1, []
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the last draw: horizon, depth, and how many tasks were admitted."""
+        """Metrics of the last draw: horizon, depth, and number of admitted tasks."""
         return dict(self._last)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learnt on the way, as JSON can hold it."""
+        """The evidence, JSON-compatible."""
         return {"stage": self._stage, "window": self._window, "tallies": self._tallies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a checkpoint. Raises KeyError where it is that of something else."""
+        """Restore a checkpoint. Raises KeyError for a foreign state."""
         self._stage = int(state["stage"])
         self._window = [list(counts) for counts in state["window"]]
         self._tallies = {key: list(tally) for key, tally in state["tallies"].items()}

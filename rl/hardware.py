@@ -1,14 +1,8 @@
-"""How much memory a policy takes: to learn, to sample. Pure formulas over sizes; all results are bytes.
+"""What GPUs offer, and what a policy needs: FLOPs per token and bytes of memory. `flywheel plan` computes with these formulas.
 
-What autograd keeps of a layer is counted from the source of transformers' Llama and Qwen models (`models/llama/modeling_llama.py` of
-transformers 5.19) under the attention of `rl/learner/packing.py`, which keeps nothing of tokens times tokens; `benchmarks/memory.py`
-holds the formulas against what processes really take. Only decoders whose numbers these sizes give are planned for (`DECODERS`). Attention
-under a mask is not counted, and sliding windows are counted as whole contexts.
-
-What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with.
-
-And the device that a configuration names for a model that is no policy, such as an encoder or a reward model; what a processor multiplies
-in, and its threads.
+Activations are counted from transformers' Llama and Qwen code (`models/llama/modeling_llama.py`, 5.19) under the attention of
+`rl/learner/packing.py`, which keeps nothing quadratic in tokens; `benchmarks/memory.py` checks the formulas against real processes. Only
+the decoders in `DECODERS` are planned for. Masked attention is not counted; sliding windows count as full contexts. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from warehouse.errors import RequestError
 FLOAT32, BFLOAT16 = 4, 2
 GIB = 2**30
 LOGITS_AT_ONCE = 2**27
-"""Logits that the learner on CPUs builds at a time (`rl/learner/packing.py`)."""
+"""Logits that the learner builds at a time on CPUs (`rl/learner/packing.py`)."""
 TILE_TOKENS, TILE_WIDTH = 4096, 32_768
 """The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
 # fmt: off
@@ -34,11 +28,11 @@ DECODERS = frozenset({
     "qwen3", "seed_oss", "smollm3", "stablelm",
 })
 # fmt: on
-"""The `model_type` of decoders with grouped queries and gated feed-forward layers, all alike; `tests/rl/test_memory.py` counts them."""
+"""The `model_type` of decoders with grouped queries and gated feed-forward layers; `tests/rl/test_hardware.py` counts their parameters."""
 
 
 def bytes_of(dtype: str) -> int:
-    """Of a number in the dtype of that name."""
+    """Bytes per number of a dtype."""
     return FLOAT32 if dtype == "float32" else BFLOAT16
 
 
@@ -57,11 +51,10 @@ class Architecture:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Architecture:
-        """That of a model's `config.json`.
+        """From a model's `config.json`.
 
         Raises:
-            ValueError: it lacks a size, or these sizes are not all that the model is made of: experts, linear attention, layers of another
-                kind, a part that sees or hears.
+            ValueError: a size is missing, or the model has other parts: experts, linear attention, mixed layers, vision or audio.
         """
         if config.get("model_type") not in DECODERS:
             raise ValueError(
@@ -85,7 +78,7 @@ class Architecture:
 
     @classmethod
     def of_policy(cls, config: PolicyConfig) -> Architecture:
-        """That of a policy from scratch."""
+        """From the configuration of a policy from scratch."""
         return cls(
             config.layers,
             config.width,
@@ -99,67 +92,67 @@ class Architecture:
 
     @property
     def width(self) -> int:
-        """Of all query heads together."""
+        """Width of all query heads together."""
         return self.heads * self.head_size
 
     @property
     def layer_parameters(self) -> int:
-        """Numbers in a layer: queries, keys and values, output, three matrices of the feed-forward part, two norms."""
+        """Parameters of a layer: queries, keys and values, output, three feed-forward matrices, two norms."""
         attention = 2 * self.hidden * self.width + 2 * self.hidden * self.key_value_heads * self.head_size
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     @property
     def embedding(self) -> int:
-        """Numbers in the embedding, and in the head where it is not the same."""
+        """Parameters of the embedding; an untied head has as many again."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All numbers; biases, a thousandth at most, are left out."""
+        """All parameters but biases, which are at most a thousandth."""
         return self.layers * self.layer_parameters + self.embedding * (1 if self.tied else 2) + self.hidden
 
     @property
     def matrices(self) -> int:
-        """Numbers that a token is multiplied with: the layers and the head."""
+        """Parameters that a token is multiplied with: the layers and the head."""
         return self.layers * self.layer_parameters + self.embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward and backward pass: tokens that go through the model, and those of them whose log-probability is asked for."""
+    """A forward and backward pass: tokens that go through the model, and those whose log-probability is wanted."""
 
     tokens: int
     scored: int
     bfloat16: bool
     checkpointing: bool = False
     offloading: bool = False
-    """Whether what the backward pass needs is kept in the host's memory."""
+    """Whether activations are kept in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """What one worker of a learner holds at its fullest, in bytes, by what it is."""
+    """Peak memory of one learner worker, by use."""
 
     weights: int
     gradients: int
     buckets: int
-    """Gradients once more, as DDP sends them, where several workers each have the whole of the weights."""
+    """A second copy of the gradients, for DDP among replicas."""
     optimiser: int
     casts: int
-    """Copies of weights in the precision that is computed in: of all of them, or of the layers that FSDP has gathered."""
+    """Copies of weights in the compute precision: of all weights, or of the layers that FSDP has gathered."""
     activations: int
     logits: int
     critic: int
-    """What a value head adds to activations; its numbers are among the others."""
+    """Activations of the value head; its parameters are counted with the others."""
 
     @property
     def peak(self) -> int:
-        """All of it: behind the forward pass of a later micro-batch."""
+        """Total after the forward pass of a later micro-batch."""
         return self.resting + self.gradients + self.casts + self.activations + self.logits + self.critic
 
     @property
     def resting(self) -> int:
-        """Between two steps: weights, the optimiser's states, and DDP's buckets, which it keeps."""
+        """Total between steps: weights, optimizer states and DDP's buckets."""
         return self.weights + self.optimiser + self.buckets
 
 
@@ -172,17 +165,16 @@ def learner_memory(
     critic: bool = False,
     replicas: int = 1,
 ) -> LearnerMemory:
-    """Of one worker: float32 weights under AdamW, whose two moments and gradient are each as large as what is trained.
+    """Memory of one worker: float32 weights under AdamW, whose gradient and two moments are each as large as what is trained.
 
-    ZeRO (arXiv 1910.02054, §3) calls weights, gradients and moments the model states, 16 bytes a number here; its stage 3, which FSDP2
-    is, divides them by the workers and gathers a layer at a time.
+    ZeRO (arXiv 1910.02054, §3): 16 bytes per parameter; stage 3 (FSDP2) divides them among workers and gathers one layer at a time.
 
     Args:
         shards: workers that share the model states.
-        adapters: the rank of low-rank adapters, which are then all that is trained (arXiv 2106.09685).
-        tiled: whether logits are built in TRL's tiles, as on GPUs, and not by `rl/learner/packing.py`.
-        critic: whether a value head is trained with the policy, whole also beside adapters (`rl/learner/losses.py`).
-        replicas: workers that each have the whole of the model states; from 2 on DDP joins them.
+        adapters: rank of the adapters, if only these are trained (arXiv 2106.09685).
+        tiled: whether logits are built in TRL's tiles, as on GPUs.
+        critic: whether a value head is trained; it is never sharded by adapters.
+        replicas: workers that each hold all model states; from 2 on DDP joins them.
     """
     trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)
     trained += head_parameters(policy) if critic else 0
@@ -204,37 +196,36 @@ def learner_memory(
 
 
 def head_parameters(policy: Architecture) -> int:
-    """Numbers in the critic's value head: a matrix from states to as many, a vector to one value, two biases."""
+    """Parameters of the critic's value head."""
     return policy.hidden * (policy.hidden + 2) + 1
 
 
 def critic_bytes(policy: Architecture, work: Pass) -> int:
-    """What the value head adds to a pass: for each token the output of its first layer, which the backward pass needs, and what that is
-    computed from or its gradient; under autocast a copy of the states in bfloat16 as well.
+    """Activations of the value head: per token the output of its first layer, plus its input or gradient, plus a bfloat16 copy under
+    autocast.
     """
     kept = 2 * FLOAT32 if not work.bfloat16 else 3 * BFLOAT16
     return kept * work.tokens * policy.hidden
 
 
 def adapter_parameters(policy: Architecture, rank: int) -> int:
-    """Numbers in adapters of that rank on all matrices of the layers: rank · (in + out) each."""
+    """Parameters of adapters of that rank on all matrices of the layers: rank · (in + out) each."""
     keys = policy.key_value_heads * policy.head_size
     ends = 2 * (policy.hidden + policy.width) + 2 * (policy.hidden + keys) + 3 * (policy.hidden + policy.intermediate)
     return policy.layers * rank * ends
 
 
 def trained_matrices(policy: Architecture, adapters: int | None) -> int:
-    """Numbers that a token is multiplied with and that get a gradient: all, or those of adapters of that rank."""
+    """Parameters that a token is multiplied with and that get a gradient."""
     return policy.matrices if adapters is None else adapter_parameters(policy, adapters)
 
 
 def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
-    """What autograd keeps of a token in one layer.
+    """What autograd keeps per token and layer.
 
-    In float32, in numbers: two norms keep their input, the normed and the weighted states, 3 h each; attention keeps queries, its output
-    and that once more for the next matrix, 3 times the width of all heads, and keys and values in the heads that they have; the gated
-    feed-forward part keeps the gate, its activation, the other half and their product, 4 i. Under autocast the norms keep two float32 each,
-    the matrices inputs in bfloat16: three copies for queries, keys and values, two for gate and other half, and the rest is of two bytes.
+    In float32, in numbers: two norms keep 3 h each; attention keeps queries, its output twice (3 times the width), keys and values; the
+    feed-forward part keeps 4 i. Under autocast the norms keep two float32 states each; matrix inputs are kept in bfloat16 (5 h in all), and
+    the rest takes two bytes per number.
     """
     hidden, inner = policy.hidden, policy.intermediate
     heads = 3 * policy.width + 2 * policy.key_value_heads * policy.head_size
@@ -244,9 +235,8 @@ def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
 
 
 def activation_bytes(policy: Architecture, work: Pass) -> int:
-    """Those of a pass. With checkpointing a layer keeps its input alone, and one layer at a time is computed again (arXiv 1604.06174).
-
-    Offloaded, one layer's are on the card at a time.
+    """Activations of a pass. Checkpointing keeps one state per layer and recomputes one layer at a time (arXiv 1604.06174); with offloading
+    one layer is on the card at a time.
     """
     whole = layer_bytes(policy, work.bfloat16)
     ends = 4 * FLOAT32 * policy.hidden  # the embedding's output, and the last norm with what is picked from it
@@ -255,11 +245,10 @@ def activation_bytes(policy: Architecture, work: Pass) -> int:
 
 
 def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
-    """Those of the scored tokens, and of the head's gradient.
+    """Logits of the scored tokens and the gradient of the head.
 
-    On CPUs three of a piece's size stand beside each other: its log-probabilities, which the backward pass needs, and what they are
-    computed from or their gradient. In TRL's tiles one is there at a time, beside float32 gradients of the head and of the states that it
-    is given.
+    On CPUs three buffers of a piece's size exist at once (log-probabilities, their input, its gradient). TRL's tiles keep one tile, and
+    float32 gradients of the head and of the states.
     """
     head = FLOAT32 * policy.embedding
     if tiled:
@@ -271,30 +260,29 @@ def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """What one worker of an engine holds, in bytes, by what it is."""
+    """Memory of one engine worker, by use."""
 
     weights: int
     cache: int
     activations: int
-    """Of a full batch: the widest states of its tokens, and float32 logits, their softmax and a sorted copy for each sequence."""
+    """Of a full batch: the widest states of its tokens, and float32 logits, their softmax and a sorted copy per sequence."""
 
     @property
     def peak(self) -> int:
-        """All of it."""
         return self.weights + self.cache + self.activations
 
 
 def engine_memory(
     policy: Architecture, number_bytes: int, workers: int, cache: int, batched_tokens: int, sequences: int, adapters: int | None = None
 ) -> EngineMemory:
-    """Of one of an engine's workers, which share weights and heads: all but the embedding's rows are divided by them.
+    """Memory of one of an engine's workers, which share weights and heads.
 
     Args:
-        number_bytes: of a weight.
-        cache: for keys and values, of each worker; it is given and not computed.
-        batched_tokens: in one forward pass.
-        sequences: in one batch.
-        adapters: the rank of the adapters that it serves beside the weights.
+        number_bytes: bytes per weight.
+        cache: bytes for keys and values of each worker.
+        batched_tokens: tokens per forward pass.
+        sequences: sequences per batch.
+        adapters: rank of the adapters that it serves.
     """
     widest = max(policy.hidden * 2, 2 * policy.intermediate // workers)
     batch = number_bytes * batched_tokens * (widest + 2 * policy.hidden) + 3 * FLOAT32 * sequences * policy.vocabulary
@@ -303,7 +291,7 @@ def engine_memory(
 
 
 def cache_bytes(policy: Architecture, number_bytes: int, workers: int = 1) -> int:
-    """Of a token in each worker of an engine: keys and values of each layer (arXiv 2309.06180, §3)."""
+    """Keys and values of one token in each worker of an engine (arXiv 2309.06180, §3)."""
     heads = max(1, policy.key_value_heads // workers)
     return 2 * policy.layers * heads * policy.head_size * number_bytes
 
@@ -313,7 +301,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU: dense bfloat16 in TFLOP/s, memory in GiB as the driver shows it about, and memory bandwidth in GB/s."""
+    """A GPU: dense bfloat16 TFLOP/s, GiB of memory as the driver reports it, memory bandwidth in GB/s. From data sheets."""
 
     name: str
     teraflops: float
@@ -330,58 +318,50 @@ DEVICES = (
     Device("A10", 125.0, 22.0, 600.0),
     Device("L4", 121.0, 22.0, 300.0),
 )
-"""By a part of the device's name; the longer names first where one is a part of another. H100 and A100 are those with SXM and 80 GB."""
+"""By part of the device name, longer names first. H100 and A100 are the SXM versions with 80 GB."""
 
 
 def device_of(name: str) -> Device | None:
-    """The device whose name CUDA reports, such as `NVIDIA H100 80GB HBM3`; None where the table has it not."""
+    """The device that CUDA reports as `name`, such as `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
     return next((device for device in DEVICES if device.name in name.split() or f"-{device.name}-" in f"-{'-'.join(name.split())}-"), None)
 
 
 def forward_flops(matrices: int, layers: int, width: int, context: float) -> float:
-    """Floating-point operations of a token in a forward pass: 2 N + 4 · L · H · T; arguments as those of `training_flops`."""
+    """FLOPs per token of a forward pass: 2 N + 4 · L · H · T; arguments as in `training_flops`."""
     return 2.0 * matrices + 4.0 * layers * width * context
 
 
 def training_flops(matrices: int, trained: int, layers: int, width: int, context: float) -> float:
-    """Floating-point operations of a token, forward and backward: 4 N + 2 M + 12 · L · H · T.
+    """FLOPs per token, forward and backward: 4 N + 2 M + 12 · L · H · T.
 
-    With M = N these are the 6 N + 12 · L · H · T of PaLM (arXiv 2204.02311, appendix B). Each matrix costs 2 operations a number forward, 2
-    for the gradient of its input, and 2 for its own, which a frozen one has none of.
+    With M = N this is PaLM's 6 N + 12 · L · H · T (arXiv 2204.02311, appendix B). Frozen matrices need no gradient of their own.
 
     Args:
-        matrices: N, the numbers in all matrices that a token goes through, with the head and without the embedding's look-up.
-        trained: M, those of them that are trained; with adapters, the numbers of these.
+        matrices: N, parameters of all matrices that a token goes through, with the head, without the embedding.
+        trained: M, those that are trained; with adapters, the adapters' parameters.
         layers: L.
         width: H, heads times head size.
-        context: T, tokens that a token attends to, in the mean; half of a context where attention is causal.
+        context: T, mean number of tokens attended to; half of the context under causal attention.
     """
     return 4.0 * matrices + 2.0 * trained + 12.0 * layers * width * context
 
 
 def model_flops_utilisation(tokens_per_second: float, flops_per_token: float, teraflops: float | None, devices: int = 1) -> float | None:
-    """MFU: tokens a second times operations a token, by the peak of all devices; None where that is not known.
-
-    Computing activations again is no operation of the model's, so checkpointing lowers it (PaLM, as above).
-    """
+    """MFU: achieved FLOPs over the peak of all devices; None if the peak is unknown. Recomputed activations do not count (PaLM)."""
     if teraflops is None:
         return None
     return tokens_per_second * flops_per_token / (teraflops * TERA * devices)
 
 
 DEVICE_NAME = r"^(cpu|cuda(:[0-9]+)?)$"
-"""What a configuration may name as the device of a model that is no policy."""
+"""Devices that a configuration may name for a model other than the policy."""
 
 
 def open_device(name: str, key: str) -> Any:
-    """The device of torch that a configuration names, in this process.
-
-    Args:
-        name: fits `DEVICE_NAME`.
-        key: where the configuration names it.
+    """The torch device `name` (which matches `DEVICE_NAME`) in this process; `key` is where the configuration names it.
 
     Raises:
-        RequestError: this process sees no such device, as a worker of Ray's that has reserved none.
+        RequestError: this process sees no such device.
     """
     import torch  # not where only cards are looked up
 
@@ -395,7 +375,7 @@ def open_device(name: str, key: str) -> Any:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this processor multiplies in bfloat16, by AVX-512 or AMX; others take many times as long as in float32."""
+    """Whether this CPU multiplies in bfloat16 (AVX-512 BF16 or AMX); on others it is many times slower than float32."""
     import torch
 
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -403,7 +383,7 @@ def cpu_has_bfloat16() -> bool:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let PyTorch compute with so many threads in this process meanwhile."""
+    """Let PyTorch use `count` threads within the block."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,14 +1,14 @@
-"""The loop of reinforcement learning, from top to bottom: what happens in a step, and in which order.
+"""The RL loop, top to bottom: what happens in a step, in which order.
 
-    publish      the engines get the weights of the step before, and show that they have them
-    collect      tasks are drawn, rolled out, graded and filtered                  rl/rollouts/collect.py, asynchronous.py
-    advantages   how much better each action was than its group, or than a critic  rl/advantages, rl/learner/losses.py
-    update       TRL's loss and an optimizer step over the rows of the step        rl/learner
-    record       metrics go to the lake and the trackers, and are held against limits
-    save         a checkpoint, with all that a resumed run must find
+    publish      engines get the weights of the previous step, and prove that they have them
+    collect      tasks are drawn, rolled out, graded and filtered                   rl/rollouts/collect.py, asynchronous.py
+    advantages   how much better each action was than its group, or than a critic   rl/advantages.py, rl/learner/batches.py
+    update       TRL's loss and optimizer steps over the rows                       rl/learner
+    record       metrics go to the lake and the trackers, and are checked against limits
+    save         a checkpoint with everything that a resumed run needs
 
-Synchronous, one-step-off and asynchronous runs differ in `Sampler.collect` alone, and one worker and many in `Learner`. A run that was
-stopped goes on behind its last checkpoint: it publishes those weights, and makes the next step on the trajectories that the store has.
+Synchronous, one-step-off and asynchronous runs differ only in `Sampler.collect`, one and many workers only in `Learner`. A resumed run
+publishes the weights of its last checkpoint and repeats the next step on the trajectories that the store has.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ class Sampler(Protocol):
     """The engines and environments of a run."""
 
     def collect(self, step: int) -> Collected:
-        """The trajectories of a step (from 1) with their rewards, and which of them are not learnt from."""
+        """The trajectories of a step (from 1) with rewards, and those left out of training."""
 
     def load(self, folder: Path | None, version: int) -> None:
-        """Sample with `version` of the weights from now on: those in `folder`; None where the learner has sent them."""
+        """Sample with `version` of the weights from now on: those in `folder`, or those that the learner has sent if None."""
 
     def probe(self) -> Sequence[WeightProbe]:
-        """What each engine samples with the weights that it was just given; none where there is nothing to check."""
+        """What each engine samples with the weights it was just given; empty if there is nothing to check."""
 
 
 class StepRecorder(Protocol):
     """Where a run reports to."""
 
     def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
-        """Take the metrics of a step; where it returns True, training ends there."""
+        """Take the metrics of a step; training ends if it returns True."""
 
     def alert(self, alert: Alert) -> None:
-        """Take a metric that went beyond its limit, also where that is only a warning."""
+        """Take a metric beyond its limit, warnings included."""
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """Take the trajectories of a step that an off-policy correction rejected."""
+        """Take the trajectories that the off-policy correction rejected."""
 
 
 def train(
@@ -97,17 +97,15 @@ def train(
     weight_sync: WeightSyncHandle | None = None,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in folder `policy` by `config.steps` steps, or until the recorder ends it, and write the result into `output`.
-
-    The same call goes on where an earlier one was stopped.
+    """Train the policy in folder `policy` and write the result into `output`; the same call resumes an interrupted run.
 
     Args:
-        state: what stands in checkpoints beside the learner, by name.
-        weight_sync: how the engines are sent weights; None: they load folders.
-        ray: how Ray is reached where the learner has workers and nothing has started it yet.
+        state: further state of checkpoints, by name.
+        weight_sync: sends weights to engines; None: they load folders.
+        ray: how to reach Ray if the learner has workers and Ray is not started yet.
 
     Raises:
-        TrainingHalted: a metric beyond its limit paused or stopped the training, or an engine has other weights than the learner.
+        TrainingHalted: a metric paused or stopped the training, or an engine has other weights than the learner.
     """
     started = time.monotonic()
     with open_learner(policy, output, config, seed, engines or EngineWeights(), weight_sync, ray) as learner:
@@ -125,7 +123,7 @@ class ReinforceLoop:
     def __init__(
         self, learner: Learner, sampler: Sampler, recorder: StepRecorder, config: ReinforceConfig, state: dict[str, Any], track: Any
     ) -> None:
-        """`state` holds the `monitor` of metrics, and what else a resumed run must find; `track` takes the metrics of a step."""
+        """`state` holds the metric `monitor` and other checkpointed state; `track` takes the metrics of a step."""
         self.learner, self.sampler, self.recorder, self.config = learner, sampler, recorder, config
         self.state, self.track = state, track
         self.monitor: MetricMonitor = state["monitor"]
@@ -133,7 +131,7 @@ class ReinforceLoop:
         self.last: dict[str, float] = {}
 
     def run(self) -> int:
-        """Make the steps that are left; returns how many there are in all."""
+        """Make the remaining steps; returns the last step."""
         step, stop = self.resume(), False
         while step < self.config.steps and not stop:
             step += 1
@@ -158,10 +156,10 @@ class ReinforceLoop:
     # Publish
 
     def publish(self, version: int, record: bool = False) -> WeightCheck:
-        """Give the engines the present weights, and check that they have them; see `Learner.publish` for `record`.
+        """Give the engines the current weights and check that they have them; see `Learner.publish` for `record`.
 
         Raises:
-            TrainingHalted: an engine has other weights; whatever it would sample from now on would be another policy's.
+            TrainingHalted: an engine has other weights.
         """
         self.sampler.load(self.learner.publish(version, record), version)
         probes = [probe for probe in self.sampler.probe() if probe.token_ids]
@@ -181,7 +179,7 @@ class ReinforceLoop:
     # Advantages
 
     def advantages(self, step: int, collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
-        """The rows that the step learns from with their advantages, what was collected, and the step's metrics so far."""
+        """The rows to train on with advantages, what was collected, and the metrics so far."""
         config, learner = self.config, self.learner
         rows = self.readable(rows_of(collected.kept, ESTIMATORS.get(config.estimator), collected.environments))
         figures = {**describe(collected.trajectories), **staleness_figures(rows, step - 1), **self.information(collected.trajectories)}
@@ -196,11 +194,7 @@ class ReinforceLoop:
         return rows, collected, {**figures, **collected.figures()}
 
     def readable(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows as this policy can learn from them: placeholders of images masked; observations too, unless they are to be learnt.
-
-        Raises:
-            RequestError: as `check_images` does.
-        """
+        """Rows with image placeholders masked, and observations unmasked if configured. Raises RequestError as `check_images`."""
         encoding, masked = self.learner.encoding, self.config.mask_observations
         check_images(rows, encoding.placeholder_id is not None, masked)
         if encoding.placeholder_id is not None:
@@ -210,7 +204,7 @@ class ReinforceLoop:
         return list(rows)
 
     def information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """How much the first actions of the step say of their prompts; nothing where there are fewer than two tasks."""
+        """Mutual information of prompts and first actions; empty for fewer than two tasks."""
         rows = crossed(trajectories, self.config.health.information_tasks)
         if not rows:
             return {}
@@ -218,7 +212,7 @@ class ReinforceLoop:
         return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
 
     def without(self, step: int, collected: Collected, rejected: Sequence[Row]) -> Collected:
-        """What was collected, less the rows that the correction rejected as a whole."""
+        """`collected` without rows that the correction rejected as a whole."""
         reason = f"importance ratios outside {self.config.correction.reject_below:g} to {self.config.correction.reject_above:g}"
         drops = [RejectedSample(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in rejected]
         self.recorder.drops(step, drops)
@@ -227,7 +221,7 @@ class ReinforceLoop:
     # Record
 
     def record(self, step: int, figures: dict[str, float]) -> bool:
-        """Hold the metrics of a step against their limits, and report them; whether training ends here."""
+        """Check the metrics against their limits and report them; whether training ends."""
         for alert in self.monitor.check(step, figures):
             self.recorder.alert(alert)
         self.last = finite_figures(figures)
@@ -237,7 +231,7 @@ class ReinforceLoop:
     # Checkpoints
 
     def is_checkpoint(self, step: int) -> bool:
-        """Whether one is due: by steps, by minutes, at the end, and where a limit pauses the run; never where it stops."""
+        """Whether a checkpoint is due: by steps, by minutes, at the end, and before a pause; never before a stop."""
         config, fatal = self.config, self.monitor.fatal
         if fatal is not None:
             return fatal.limit.then == "pause"
@@ -245,14 +239,13 @@ class ReinforceLoop:
         return step % config.save_every == 0 or step == config.steps or late
 
     def save(self, step: int) -> None:
-        """Write a checkpoint."""
         if self.monitor.fatal is not None:
             self.monitor.acknowledge()
         self.learner.save(step, {name: part.state_dict() for name, part in self.state.items()})
         self.saved, self.saved_at = step, time.monotonic()
 
     def resume(self) -> int:
-        """The step of the last checkpoint, from which all goes on; 0 where there is none."""
+        """The step of the last checkpoint, restored; 0 without one."""
         found = self.learner.load()
         if found is not None:
             self.saved, states = found
@@ -263,20 +256,20 @@ class ReinforceLoop:
 
 @dataclass(frozen=True, slots=True)
 class WeightCheck:
-    """What the engines showed of their weights: metrics, and log π_learner - log π_engine, shape (tokens,)."""
+    """Metrics of the weight probe, and log π_learner - log π_engine, shape (tokens,)."""
 
     figures: dict[str, float] = field(default_factory=dict)
     differences: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def errors(*differences: Tensor) -> dict[str, float]:
-    """How far engines and learner are apart on tokens of the same weights; nothing where there are none."""
+    """Disagreement of engines and learner on tokens of the same weights; empty without tokens."""
     tokens = torch.cat(differences)
     return sampler_errors(tokens) if len(tokens) else {}
 
 
 def sampled(collected: Collected) -> int:
-    """The tokens that engines sampled for a step, those of invalid trajectories too."""
+    """Tokens sampled for a step, invalid trajectories included."""
     return sum(len(turn.action_ids) for trajectory in collected.trajectories for turn in trajectory.turns)
 
 
@@ -290,7 +283,7 @@ def open_learner(
     weight_sync: WeightSyncHandle | None,
     ray: RayConfig | None,
 ) -> Iterator[Learner]:
-    """The learner that the configuration asks for, in this process or as Ray actors; it is closed at the end."""
+    """The configured learner, in this process or as Ray actors; closed at the end."""
     if config.learner.on_ray:
         from rl.learner.group import LearnerGroup  # Ray: not where one process is enough
 

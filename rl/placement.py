@@ -1,7 +1,6 @@
-"""What engines, learners, environments and tools reserve of Ray, and whether that finds room on the machines there are.
+"""What engines, learners, environments and tools reserve from Ray, and whether it fits the available machines.
 
-One definition of each: what starts an actor takes its options from here, and what checks a configuration before anything starts counts
-the same bundles. A bundle lies on one machine. Pure: machines are values, and nothing here knows Ray.
+Actors take their options from here, and configuration checks count the same bundles. A bundle lies on one machine. No Ray in here.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from rl.learner.config import LearnerConfig
 from rl.rollouts.config import RolloutConfig
 
 ROUNDING = 1e-4
-"""Ray counts resources in ten thousandths."""
+"""Ray counts resources in ten-thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """CPUs and GPUs that are had together, on one machine. Less than one GPU is a share of one card."""
+    """CPUs and GPUs on one machine; less than one GPU is a share of one card."""
 
     cpus: float
     gpus: float
 
     @property
     def resources(self) -> dict[str, float]:
-        """As Ray writes them, without what is 0."""
+        """As Ray writes them, without zeros."""
         return {name: amount for name, amount in {"CPU": self.cpus, "GPU": self.gpus}.items() if amount}
 
     def __str__(self) -> str:
@@ -39,7 +38,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one part of the configuration reserves while it is up, by the key that says so."""
+    """What one part of the configuration, named by its key, reserves while it is up."""
 
     key: str
     bundles: tuple[Bundle, ...]
@@ -51,7 +50,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine of Ray's. Where CPUs may be promised more than once, as on one's own machine, they are infinitely many."""
+    """A Ray machine; CPUs are infinite where they may be oversubscribed, as on one's own machine."""
 
     name: str
     cpus: float
@@ -64,7 +63,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One bundle of a reservation, on the machine of that position."""
+    """A bundle of a reservation on the machine with index `machine`."""
 
     key: str
     bundle: Bundle
@@ -72,7 +71,7 @@ class Placed:
 
 
 class NoRoom(Exception):
-    """`bundle` of `reservation` finds no machine."""
+    """No machine has room for `bundle` of `reservation`."""
 
     def __init__(self, reservation: Reservation, bundle: Bundle) -> None:
         super().__init__(f"{reservation.key}: no machine has {bundle} left")
@@ -81,31 +80,27 @@ class NoRoom(Exception):
 
 
 def engine_bundles(config: ServingEngineConfig) -> tuple[Bundle, ...]:
-    """What one engine reserves: one bundle, or one for each of its workers where these are actors of their own."""
+    """One bundle per engine, or one per worker if workers are Ray actors."""
     count = config.tensor_parallel if config.workers == "ray" else 1
     return (Bundle(config.cpus / count, config.gpus / count),) * count
 
 
 def engines(key: str, config: ServingEngineConfig) -> Reservation:
-    """All engines of a pool, those of an older policy included."""
+    """All engines of a pool, including those of an older policy."""
     return Reservation(key, engine_bundles(config) * config.total)
 
 
 def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
-    """Threads of a learner in the process that runs the stage, of those that are `there`.
-
-    Where rollouts run beside it, engines on CPUs have theirs to themselves: a learner that wants them too slows both down.
-    """
+    """Threads of an in-process learner, of those that are `there`: what engines on the CPU leave while rollouts run alongside it."""
     return there if in_turns or engines.gpus else max(there - engines.count * engines.threads, 1)
 
 
 def learner_bundle(config: LearnerConfig) -> Bundle:
-    """What one of a learner's workers reserves."""
     return Bundle(config.cpus, config.gpus)
 
 
 def learner(key: str, config: LearnerConfig) -> Reservation:
-    """A learner: nothing where it is the process that runs the stage."""
+    """A learner's workers; nothing if it runs in the stage's process."""
     return Reservation(key, (learner_bundle(config),) * config.workers if config.on_ray else ())
 
 
@@ -120,23 +115,19 @@ def environments(config: EnvironmentPoolConfig, names: Iterable[str]) -> list[Re
 
 
 def rollout_cpus(config: RolloutConfig) -> float:
-    """CPUs to start Ray with on one's own machine: for engines, and for all environments that tasks are likely to ask for."""
+    """CPUs to start Ray with on one's own machine: engines, and the environments that tasks may ask for."""
     return total_cpus([engines("rollout.engine", config.engine)]) + config.environments.reserved_cpus
 
 
 def total_cpus(reservations: Iterable[Reservation]) -> float:
-    """CPUs of all of them."""
     return sum(bundle.cpus for reservation in reservations for bundle in reservation.bundles)
 
 
 def place(reservations: Sequence[Reservation], machines: Sequence[Machine]) -> list[Placed]:
-    """A machine for each bundle: the largest first, each where the least is left, so that what is whole stays whole.
-
-    A share of a GPU lies on one card, on the one where the least is left, as Ray's raylet chooses it; whole GPUs are cards that nobody
-    shares.
+    """Assign a machine to each bundle, largest first, tightest fit first, as Ray's raylet does; whole GPUs are never shared.
 
     Raises:
-        NoRoom: the first bundle for which there is none.
+        NoRoom: the first bundle that does not fit.
     """
     wanted = [(reservation, bundle) for reservation in reservations for bundle in reservation.bundles]
     rooms = [_Room(machine.cpus, [1.0] * machine.gpus) for machine in machines]
@@ -153,27 +144,25 @@ def place(reservations: Sequence[Reservation], machines: Sequence[Machine]) -> l
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a machine: CPUs, and of each card."""
+    """What is left of a machine: CPUs, and a share of each card."""
 
     cpus: float
     cards: list[float] = field(default_factory=list)
 
     def holds(self, bundle: Bundle) -> bool:
-        """Whether there is room."""
         return bundle.cpus <= self.cpus + ROUNDING and self._cards_for(bundle.gpus) is not None
 
     def left_by(self, bundle: Bundle) -> tuple[float, float]:
-        """GPUs and CPUs that would be left, those of a bundle without GPUs on machines without any first."""
+        """GPUs and CPUs left after `bundle`; it sorts GPU-less machines first for bundles without GPUs."""
         return sum(self.cards) - bundle.gpus, self.cpus - bundle.cpus
 
     def take(self, bundle: Bundle) -> None:
-        """Take it out."""
         self.cpus -= bundle.cpus
         for card in self._cards_for(bundle.gpus) or ():
             self.cards[card] -= min(bundle.gpus, 1.0)
 
     def _cards_for(self, gpus: float) -> list[int] | None:
-        """The cards that `gpus` would lie on; None where there are too few."""
+        """The cards for `gpus`; None if there are too few."""
         if not gpus:
             return []
         if gpus < 1:

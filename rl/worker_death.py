@@ -1,7 +1,7 @@
-"""Processes that were started for work and died, most of all while they started: what died, how, and the end of its log.
+"""Processes that died: which one, how, and the end of its log. A fault of the machine, not a wrong request.
 
-That is a fault of the machine and no wrong request. Ray tells that a process of its own is gone, and hardly why: a crash leaves its signal
-in the log of the process, and the kernel's SIGKILL, for want of memory too, leaves nothing. vLLM tells how its own processes ended.
+Ray reports that a process is gone but rarely why: a crash leaves its signal in the process's log, and SIGKILL (out of memory) leaves
+nothing. vLLM reports how its own processes ended.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 from warehouse.errors import WorkFailed
 
 WITHOUT_A_WORD = "without a word, as by SIGKILL, with which the kernel ends what it has no memory for"
-"""How a process ended of whose end nobody tells anything."""
+"""How a process ended that left no trace."""
 LOG_BYTES = 32_768
-"""What is kept of the end of a log."""
+"""Bytes kept from the end of a log."""
 _DEATHS = {"RayActorError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "LocalRayletDiedError", "RaySystemError"}
-"""Ray's errors, by their names, for its import is slow."""
+"""Ray's error names; importing Ray is slow."""
 _PROCESS = re.compile(r"\bpid[:=] ?(\d+)")
 _CRASHED = re.compile(r"\*\*\* (SIG[A-Z]+) received")
-"""What Ray's handler of signals writes into the log of a process that crashes."""
+"""Written by Ray's signal handler into the log of a crashing process."""
 _ENDED = re.compile(r"Failed core proc\(s\): \{(?:'[^']*': (-?\d+))?")
-"""What vLLM says of its own processes: their exit statuses, or of one that is just ending nothing."""
+"""vLLM's report of exit statuses; empty for a process that is just ending."""
 _SHORT_OF_MEMORY = re.compile(r"low on memory|out of memory|memory usage threshold", re.IGNORECASE)
 
 
 class WorkerDied(WorkFailed):
-    """A process died: what it was, how it ended, and the end of its log, which may lie in a file by now."""
+    """A process died: what it was, how it ended, and the end of its log or the file that holds it."""
 
     def __init__(self, what: str, how: str, log: str = "", file: Path | None = None) -> None:
         super().__init__(what, how, log, file)  # as it is pickled
@@ -43,7 +43,7 @@ class WorkerDied(WorkFailed):
         )
 
     def kept_in(self, folder: Path) -> WorkerDied:
-        """The same, with its log in a file of `folder`."""
+        """The same error, with the log saved in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         number = len([*folder.glob("died-*.log")]) + 1
         file = folder / f"died-{number}-{re.sub(r'[^A-Za-z0-9]+', '-', self.what).strip('-')[:60]}.log"
@@ -52,7 +52,7 @@ class WorkerDied(WorkFailed):
 
 
 def worker_died(what: str, error: BaseException | None) -> WorkerDied | None:
-    """The death that an error tells of, or that lies behind it; None where nothing died."""
+    """The death behind an error and its causes, or None."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -66,7 +66,7 @@ def worker_died(what: str, error: BaseException | None) -> WorkerDied | None:
 
 
 def own_process_died(what: str, error: Exception) -> WorkerDied | None:
-    """The death of a process of vLLM's that it tells this one of, whose log its processes share; None where it tells of none."""
+    """The death of a vLLM process that shares this process's log, or None."""
     ended = _ENDED.search(str(error))
     if ended is None:
         return None
@@ -80,7 +80,7 @@ def _how(status: str | None) -> str:
 
 
 def log_of(process: int) -> str:
-    """The end of what a process of Ray's on this machine has logged."""
+    """The end of the log of a Ray process on this machine."""
     import ray
 
     node = ray._private.worker._global_node
@@ -102,7 +102,6 @@ def _death(what: str, said: str) -> WorkerDied:
 
 
 def _behind(error: BaseException) -> BaseException | None:
-    """What an error stands for: that of a task or call elsewhere, or the one that it was raised from."""
     inner = getattr(error, "cause", None)
     return inner if isinstance(inner, BaseException) else error.__cause__
 

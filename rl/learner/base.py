@@ -1,4 +1,4 @@
-"""The learner as the RL loop sees it: it scores, updates, publishes, and saves or loads. In this process or as a group of Ray actors."""
+"""The learner as the RL loop sees it: score, update, publish, save/load. In this process or as a group of Ray actors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl.learner.metrics import StepTokens
 
 
 class Scores(NamedTuple):
-    """For each row, one number for each token of its completion: log-probabilities, and the critic's values where there is a critic."""
+    """Per row, one number per completion token: log-probabilities, and values if there is a critic."""
 
     logprobs: list[list[float]]
     values: list[list[float]]
@@ -25,11 +25,11 @@ class Update:
     """What an update measured.
 
     Attributes:
-        figures: metrics of the step: loss, grad_norm, learning_rate, entropy, clip_ratio/*, kl, importance_ratio, ...
-        tokens: those that went through the model, of all workers together.
-        flops: operations of a token; None where the model's sizes do not say.
-        device: the name of the learner's GPU; empty on CPUs.
-        differences: log π_learner - log π_engine of the tokens that the weights before the update sampled, shape (tokens,).
+        figures: loss, grad_norm, learning_rate, entropy, clip_ratio/*, kl, importance_ratio, ...
+        tokens: of all workers together.
+        flops: per token; None if the model's sizes are unknown.
+        device: name of the learner's GPU; empty on CPUs.
+        differences: log π_learner - log π_engine of tokens sampled by the weights before the update, shape (tokens,).
     """
 
     figures: dict[str, float]
@@ -44,9 +44,9 @@ class EngineWeights:
     """How engines take weights.
 
     Attributes:
-        dtype: what they compute in, and what they are given.
-        adapters: whether they take a version as its adapters alone, where adapters are trained.
-        in_turns: whether they rest while the learner works, which then leaves them the GPU memory that it only keeps for later.
+        dtype: what they compute in and are sent.
+        adapters: whether they take adapters alone, where adapters are trained.
+        in_turns: whether they rest while the learner works, which then frees cached GPU memory for them.
     """
 
     dtype: str = "float32"
@@ -56,49 +56,48 @@ class EngineWeights:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Token ids of the policy in training: its padding, and what stands for an image, where it takes any."""
+    """The policy's padding token, and the token that stands for an image, if it takes images."""
 
     pad_id: int
     placeholder_id: int | None
 
 
 class Learner(Protocol):
-    """A policy in training. Every verb is called once for all workers, and returns when all of them are done."""
+    """A policy in training. Each verb runs on all workers and returns when all are done."""
 
     encoding: Encoding
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """Log-probabilities and values of `rows` by the present weights."""
+        """Log-probabilities and values under the current weights."""
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
-        """Learn from the rows of a step (from 1): `epochs` optimizer steps on them."""
+        """Train on the rows of a step (from 1): `epochs` optimizer steps."""
 
     def publish(self, version: int, record: bool = False) -> Path | None:
-        """Give the engines the present weights as `version`.
+        """Give the engines the current weights as `version`.
 
-        Returns the folder that they must load; None where they have been sent the weights. With `record` the folder is written in any case.
+        Returns the folder that they must load, or None if the weights were sent. With `record` the folder is always written.
         """
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint behind `step`; `state` is what the loop remembers, as JSON can hold it."""
+        """Write a checkpoint after `step`; `state` is the loop's, JSON-compatible."""
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """Go on from the last whole checkpoint: its step and the loop's state; None where there is none."""
+        """Restore the last complete checkpoint: its step and the loop's state, or None."""
 
-    def write(self, folder: Path) -> None:
-        """Write the policy into `folder`."""
+    def write(self, folder: Path) -> None: ...
 
     def close(self) -> None:
-        """Wait for what is being written, part from the engines, and give everything back."""
+        """Finish pending writes, disconnect from the engines and free everything."""
 
 
 @dataclass(slots=True)
 class PassRecord:
-    """What the passes of an update measured, of this worker.
+    """What the passes of an update measured on this worker.
 
     Attributes:
-        log_ratios: of each pass, log π_learner - log π_sampler of its action tokens.
-        differences: the same of tokens that the present weights sampled, before the first optimizer step.
+        log_ratios: per pass, log π_learner - log π_sampler of its action tokens.
+        differences: the same for tokens that the current weights sampled, before the first optimizer step.
     """
 
     log_ratios: list[Tensor] = field(default_factory=list)
@@ -109,17 +108,16 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The folder of the trained policy and what training measured."""
+    """The folder of the trained policy, and what training measured."""
 
     path: Path
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Stateful(Protocol):
-    """Whatever a resumed run must find as it was."""
+    """State that a resumed run restores."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, as JSON can hold it."""
+        """JSON-compatible."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

@@ -1,13 +1,7 @@
-"""Batches of reinforcement learning: trajectories as sampled become rows of token ids, masks, log-probabilities and advantages.
+"""Trajectories as training rows: token ids, masks, log-probabilities, advantages; off-policy correction; tensors for TRL's loss.
 
-Token ids are taken as they were sampled. Observations stand among the actions and are masked. Invalid trajectories take part in
-nothing. All functions are pure.
-
-What is done about tokens that an older policy sampled: weights by importance, truncated or masked, and rejection by threshold.
-
-Tensors have the shape (rows, tokens). `log_ratios` are log π - log μ, π the learner's policy before the step and μ what sampled the token;
-`mask` is True where the policy wrote it. A ratio is taken per token, or per sequence as the product of its tokens' (`sequence`) or as
-their geometric mean (`mean`, which does not grow with length). All functions are pure; no gradient goes through any of them.
+Token ids are those that were sampled. Observations stay in place and are masked. Invalid trajectories are excluded. All functions are pure;
+no gradient flows through them.
 """
 
 from __future__ import annotations
@@ -32,21 +26,24 @@ from warehouse.records import Image, Outcome, Trajectory, Turn
 Number = TypeVar("Number", int, float)
 
 GroupKey = tuple[str, int | None]
-"""A task, and the step that it was sampled for: what was sampled for another is of other weights, and no group with it."""
+"""A task and the step it was sampled for: other steps sample under other weights."""
 UNKNOWN = -1
-"""Stands where a token has no version of the weights: on observations and padding."""
+"""Weight version of observations and padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trajectory to learn from; all but `prompt_ids`, `turn_rewards` and `images` have the same length, one value a token.
+    """One trajectory to train on. All fields but `prompt_ids`, `turn_rewards` and `images` have one value per completion token.
 
-    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `logprobs` are
-    those of the policy that the loss takes its ratio against: what sampled the tokens, unless a correction made it the learner; then
-    `sampled_logprobs` are those of what sampled them. `versions` are those of the weights that sampled each token, `UNKNOWN` elsewhere.
-    `turn_ends` is 1 on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's
-    reward. `returns` and `values` are the critic's targets and what it logprob when the step was collected; empty where there is no critic.
-    `images` are those whose placeholders stand among the tokens, in their order.
+    Attributes:
+        action_mask: 1 where the policy sampled the token, 0 on observations, where `logprobs` and `advantages` are 0.
+        logprobs: of the policy that the loss takes its ratio against: the sampler, or the learner after a correction.
+        turn_ends: 1 on the last token of each turn's action.
+        turn_rewards: one per turn with an action; they sum to the trajectory's reward.
+        returns, values: targets of the critic and its predictions at collection; empty without a critic.
+        versions: weight version that sampled each token, else `UNKNOWN`.
+        sampled_logprobs: of the sampler, if a correction replaced `logprobs`.
+        images: in the order of their placeholders.
     """
 
     prompt_ids: tuple[int, ...]
@@ -66,12 +63,11 @@ class Row:
 
     @property
     def action_tokens(self) -> int:
-        """How many tokens the policy sampled."""
         return sum(self.action_mask)
 
     @property
     def tokens(self) -> int:
-        """How many tokens go through the model."""
+        """Tokens that go through the model."""
         return len(self.prompt_ids) + len(self.completion_ids)
 
     @property
@@ -81,27 +77,27 @@ class Row:
 
 
 def is_valid(trajectory: Trajectory) -> bool:
-    """Whether a trajectory may take part in rewards, means and losses: it has a reward, no fault, and at least one action token."""
+    """Whether a trajectory takes part in rewards, means and losses: it has a reward, no fault, and an action token."""
     has_actions = any(turn.action_ids for turn in trajectory.turns)
     return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
 
 
 def group_key(trajectory: Trajectory) -> GroupKey:
-    """The group that a trajectory is compared within."""
+    """The group that advantages of a trajectory are taken within."""
     return trajectory.task_key, trajectory.step
 
 
 def token_versions(turn: Turn) -> tuple[int, ...]:
-    """The version of the weights that sampled each token of an action."""
+    """The weight version that sampled each token of an action."""
     return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
 
 
 def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
-    """The rows of the valid ones of `trajectories`, with advantages within the group of each.
+    """Rows of the valid trajectories, with advantages within each group.
 
     Args:
-        estimator: None leaves all advantages 0: a critic gives them later.
-        environments: the environment of each task, for estimators that tell environments apart; by default all are of one.
+        estimator: None leaves all advantages 0, for a critic to set.
+        environments: environment of each task, for estimators that tell environments apart.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     if estimator is None:
@@ -113,23 +109,23 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
 
 
 def row_of(probe: WeightProbe) -> Row:
-    """What an engine sampled to show its weights, as a row to score and not to learn."""
+    """A weight probe as a row to score."""
     count, logprobs = len(probe.token_ids), probe.logprobs
     ones, zeros, unknown = (1,) * count, (0.0,) * count, (UNKNOWN,) * count
     return Row(probe.prompt_ids, probe.token_ids, ones, logprobs, zeros, ones, zeros, versions=unknown, sampled_logprobs=logprobs)
 
 
 def mean_difference(probe: WeightProbe, logprobs: Sequence[float]) -> float:
-    """Mean absolute difference between the engine's log-probabilities and the learner's `logprobs` of the same tokens, in nats."""
+    """Mean absolute difference between the engine's and the learner's log-probabilities, in nats."""
     differences = [abs(theirs - ours) for theirs, ours in zip(probe.logprobs, logprobs, strict=True)]
     return sum(differences) / len(differences)
 
 
 def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
-    """`row` as if the policy had sampled its observations: they are masked no more, and share the advantage of the action before them.
+    """`row` with observations unmasked; they share the advantage of the action before them.
 
     Args:
-        logprobs: the policy's own log-probability of each token of the completion, which no engine has sampled.
+        logprobs: the learner's own, for tokens that no engine sampled.
     """
     advantages = list(accumulate(zip(row.action_mask, row.advantages, strict=True), lambda before, now: now if now[0] else (0, before[1])))
     return replace(
@@ -141,10 +137,10 @@ def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
 
 
 def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
-    """See that a policy, which `sees` or does not, can learn from what `rows` show.
+    """Check that a policy that takes images, if `sees`, can train on `rows`.
 
     Raises:
-        RequestError: where they hold images and the policy takes none, or would learn to write what stands for them.
+        RequestError: they hold images, and the policy takes none or would train on their placeholders.
     """
     pictured = next((row for row in rows if row.images), None)
     if pictured is None or (sees and mask_observations):
@@ -154,10 +150,9 @@ def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> No
 
 
 def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
-    """`row` where the policy did not write the token that stands for an image: the model would take it for one, with no pixels behind it.
+    """`row` where the policy wrote no image placeholder, which the model would read as an image without pixels.
 
-    The token is written over by `stand_in`. From it on nothing is learnt, and what was earned from there on falls on the last token before
-    it; in rollouts nothing follows it.
+    The token is replaced by `stand_in`, everything from it on is masked, and rewards from there on go to the last token before it.
     """
     written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
     if not any(written):
@@ -175,7 +170,7 @@ def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
 
 
 def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The ends of turns, and the rewards of these, where the policy's last token is the last before `first`."""
+    """Turn ends and rewards if the policy's last token is the last before `first`."""
     last = max((place for place in range(first) if row.action_mask[place]), default=None)
     if last is None:
         return row.turn_ends, row.turn_rewards
@@ -185,26 +180,22 @@ def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, .
 
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """`rows` in `parts` lists of about equal number and similar length within each, so that little is padded; some may be empty."""
+    """`rows` in `parts` lists of about equal number and similar length, to limit padding; some may be empty."""
     ordered = sorted(rows, key=lambda row: row.tokens)
     bounds = [len(ordered) * part // parts for part in range(parts + 1)]
     return [ordered[start:end] for start, end in pairwise(bounds)]
 
 
 def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """`rows` in `parts` lists of about as many tokens each; some may be empty. The lists with fewer tokens come first.
+    """`rows` in `parts` lists of about as many tokens each, smallest first; some may be empty.
 
-    The longest first, each into the list that has the fewest tokens so far: no list has more than 4/3 of what the fullest of the best
-    sharing has (Graham 1969, «Bounds on multiprocessing timing anomalies»).
+    Longest first, each into the emptiest list: at most 4/3 of the optimum (Graham 1969, «Bounds on multiprocessing timing anomalies»).
     """
     return _shared_out([[row] for row in rows], parts)
 
 
 def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """The same, where rows of one prompt stay together, as far as lists of about as many tokens allow, and follow each other.
-
-    Such rows have their prompt in common (`rl/learner/packing.py`), so that its tokens count once in a list.
-    """
+    """As `share_rows`, but rows of one prompt stay together and adjacent as far as balance allows: their prompt is computed once."""
     groups: dict[tuple[int, ...], list[Row]] = {}
     for row in sorted(rows, key=lambda row: -row.tokens):
         groups.setdefault(row.prompt_ids, []).append(row)
@@ -215,12 +206,11 @@ def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 
 
 def tokens_of(group: Sequence[Row]) -> int:
-    """The tokens of rows that have one prompt, which counts once."""
+    """Tokens of rows with one prompt, which counts once."""
     return len(group[0].prompt_ids) + sum(len(row.completion_ids) for row in group)
 
 
 def _dealt(group: Sequence[Row], hands: int) -> list[list[Row]]:
-    """A group row by row into so many lists, at least one and none empty."""
     hands = max(1, min(hands, len(group)))
     return [list(group[place::hands]) for place in range(hands)]
 
@@ -234,10 +224,9 @@ def _shared_out(bundles: Sequence[list[Row]], parts: int) -> list[list[Row]]:
 
 
 def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
-    """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
+    """The tensors of TRL's GRPO loss: prompts padded on the left (B, P), completions on the right (B, C).
 
-    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C). `returns` and
-    `old_values` of the same shape are the critic's, 0 where there is none; `sampled_logps` and `versions` tell of what sampled each token.
+    `completion_mask` is 0 on padding, `tool_mask` also on observations; `advantages`, `returns` and `old_values` are (B, C).
     """
     prompt_width = max(len(row.prompt_ids) for row in rows)
     width = max(len(row.completion_ids) for row in rows)
@@ -257,7 +246,7 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
 
 
 def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
-    """The place (group, sample) of each of `trajectories`, all of them valid, and the groups that they make."""
+    """The place (group, sample) of each valid trajectory, and their groups."""
     places = _places(trajectories)
     tasks = [task for task, _ in dict.fromkeys(map(group_key, trajectories))]
     shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
@@ -276,7 +265,6 @@ def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -
 
 
 def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
-    """The number of each one's group, in the order in which groups come, and its own number among those of its group."""
     numbers: dict[GroupKey, int] = {}
     samples: Counter[GroupKey] = Counter()
     places = []
@@ -288,22 +276,18 @@ def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
 
 
 def _acting(trajectory: Trajectory) -> list[Turn]:
-    """The turns in which the policy wrote anything."""
     return [turn for turn in trajectory.turns if turn.action_ids]
 
 
 def _turn_rewards(trajectory: Trajectory) -> list[float]:
-    """What each turn with an action earned: its own reward, and with the last one all that the trajectory earned beyond those."""
+    """The reward of each turn with an action; the last one gets the rest of the trajectory's reward."""
     earned = [turn.reward or 0.0 for turn in _acting(trajectory)]
     earned[-1] += (trajectory.reward or 0.0) - sum(earned)
     return earned
 
 
 def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
-    """One trajectory with actions and observations in turn; what follows the last action is of no use to the loss and left out.
-
-    `advantages` holds one for each turn with an action.
-    """
+    """Actions and observations in order, without what follows the last action. One advantage per turn with an action."""
     by_turn = iter(advantages)
     pieces = [piece for turn in trajectory.turns for piece in _pieces(turn, by_turn)]
     while not pieces[-1].is_action:
@@ -334,7 +318,6 @@ class _Piece:
 
 
 def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
-    """The action and the observation of a turn, without empty ones; an action takes the next of `advantages`."""
     if len(turn.action_ids) != len(turn.action_logprobs):
         raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
     action, size = [], len(turn.observation_ids)
@@ -355,11 +338,16 @@ def _pad_right(values: Sequence[Number], width: int, padding: Number) -> list[Nu
 Level = Literal["token", "sequence", "mean"]
 
 FURTHEST = 20.0
-"""Log-ratios are held within ± this, so that none of their exponentials overflows."""
+"""Log-ratios are clamped to ± this, so that no exponential overflows."""
 
 
 def ratios(log_ratios: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """π / μ of each token, or of its whole sequence: Π_t π_t / μ_t, or the geometric mean of that over the sequence's tokens."""
+    """π / μ of each token, or of its sequence: Π_t π_t / μ_t, or their geometric mean.
+
+    Args:
+        log_ratios: log π - log μ (rows, tokens), π the learner before the step and μ the sampler.
+        mask: True on the policy's tokens (rows, tokens).
+    """
     known = torch.where(mask, log_ratios.double(), 0)
     if level != "token":
         known = known.sum(dim=1, keepdim=True)
@@ -374,26 +362,20 @@ def truncated(log_ratios: Tensor, mask: Tensor, level: Level, most: float) -> Te
 
 
 def masked(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
-    """w = π / μ where that is within [`least`, `most`], else 0: a token outside has no gradient and still counts in the means.
-
-    IcePop (Zhao et al. 2025), as in Ring-1T, arXiv 2510.18855.
-    """
+    """w = π / μ within [`least`, `most`], else 0: no gradient there, but the token counts in the means. IcePop, arXiv 2510.18855."""
     found = ratios(log_ratios, mask, level)
     return torch.where(mask & (found >= least) & (found <= most), found, 0)
 
 
 def accepted(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
-    """The mask without what is rejected: tokens, or whole sequences, with a ratio outside [`least`, `most`] count in nothing.
-
-    Rejection in the place of weights, as in verl's rollout correction (k1 with bounds log `least` and log `most`).
-    """
+    """The mask without tokens, or sequences, whose ratio lies outside [`least`, `most`], as in verl's rollout correction."""
     found = ratios(log_ratios, mask, level)
     return mask & (found >= least) & (found <= most)
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Rows after correction, the trajectories that were rejected as a whole, and the share of action tokens rejected."""
+    """Corrected rows, trajectories rejected as a whole, and the share of action tokens rejected."""
 
     rows: tuple[Row, ...]
     rejected: tuple[Row, ...]
@@ -401,14 +383,13 @@ class Corrected:
 
 
 def correct(rows: Sequence[Row], learners: Sequence[Sequence[float]], config: CorrectionConfig) -> Corrected:
-    """`rows` as `config` wants them corrected.
+    """`rows` after the off-policy correction.
 
-    With weights, a row's advantages are multiplied by them, for w min(r A, clip(r) A) is min(r wA, clip(r) wA); and its log-probabilities
-    become the learner's, so that the loss's own ratio and clip begin at 1 (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641,
-    §3). What is rejected leaves the mask.
+    With weights w, advantages are multiplied by them, since min(r wA, clip(r) wA) = w min(r A, clip(r) A), and `logprobs` become the
+    learner's, so that the loss's ratio starts at 1 (decoupled objective, arXiv 2110.00641, §3). Rejected tokens leave the mask.
 
     Args:
-        learners: for each row, log π of each token of its completion by the learner, before the step.
+        learners: per row, the learner's log π of each completion token before the step.
     """
     done = [_correct(row, logprobs, config) for row, logprobs in zip(rows, learners, strict=True)]
     before, after = (sum(row.action_tokens for row in each) for each in (rows, done))
@@ -436,11 +417,11 @@ def _correct(row: Row, learner: Sequence[float], config: CorrectionConfig) -> Ro
 def estimate(
     rows: Sequence[Row], values: Sequence[Sequence[float]], logprobs: Sequence[Sequence[float]], estimator: str, config: CriticConfig
 ) -> list[Row]:
-    """The rows with advantages, whitened over the step, returns, and the values that these are against.
+    """The rows with a critic's advantages (whitened over the step), returns, and values.
 
     Args:
-        values: for each row, one for each token of its completion.
-        logprobs: the learner's of each token, in the same way; read by `vtrace` alone.
+        values: per row, one per completion token.
+        logprobs: the learner's, likewise; used by `vtrace`.
         estimator: `gae`, `bilevel_gae` or `vtrace`.
     """
     if not rows:

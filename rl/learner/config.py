@@ -1,9 +1,4 @@
-"""Settings of the learner: optimizer, precision, attention, adapters, processes, and those of reinforcement learning.
-
-Engine and learner log-probabilities agree to about 1e-5 when both compute in float32, and to a few hundredths when either computes in
-bfloat16. Checks of the engines' weights have separate bounds for each case, and where precisions differ, truncated importance sampling
-corrects for it.
-"""
+"""Configuration of learning: optimizer, learner processes, and reinforcement learning with its filters, critic, correction and monitor."""
 
 from __future__ import annotations
 
@@ -368,11 +363,7 @@ SMALL_POLICY = 20_000_000
 
 
 def computes_in_bfloat16(config: OptimizerConfig, parameters: int | None = None) -> bool:
-    """Whether a forward pass of the learner of `config` is one in bfloat16.
-
-    `auto` is that on GPUs, but for those that this machine has and that lack it; and on a CPU that has it (AVX-512 BF16 or AMX) for a
-    policy of `parameters` that is not small.
-    """
+    """Whether the learner's forward pass is in bfloat16, for a policy of `parameters`."""
     import torch  # not where a configuration is only read
 
     if config.precision != "auto":
@@ -383,7 +374,9 @@ def computes_in_bfloat16(config: OptimizerConfig, parameters: int | None = None)
 
 
 def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
-    """`config` with what depends on the precision of engine and learner decided: the correction's weights, and the bound of the check.
+    """`config` with everything decided that depends on precision: correction weights and the bound of the weight check.
+
+    In float32 engine and learner agree to about 1e-5; in bfloat16 to a few hundredths, which makes rollouts slightly off-policy.
 
     Args:
         engine_dtype: as in `rollout.engine.dtype`.
@@ -402,7 +395,7 @@ def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
 
 
 def check_trackers(trackers: Sequence[Tracker]) -> None:
-    """Raises `RequestError` where a tracker's package is not installed."""
+    """Raises RequestError if a tracker's package is not installed."""
     for tracker in trackers:
         if importlib.util.find_spec(tracker) is None:
             raise RequestError(f"trackers names {tracker}, and that package is not installed: `pip install {tracker}`, or leave it out.")

@@ -1,10 +1,7 @@
-"""A learner's workers: Ray actors in one process group, joined by gloo on CPUs and by NCCL on GPUs.
+"""The learner as Ray actors in one process group, joined by gloo on CPUs and NCCL on GPUs: a `LocalLearner` in each.
 
-Each verb is called on all of them at once, and the main worker's answer is returned. They may be on other machines, but see the folders
-that this process sees. In the middle of a verb the main worker may call named functions of this process. A worker that dies ends the
-group: training goes on from its last checkpoint.
-
-The learner as a group of workers that share each step: a `LocalLearner` in each.
+Each verb runs on all workers; the main one's answer is returned. Workers may be on other machines with the same file system. During a verb
+the main worker may call named functions of the starting process. A dead worker ends the group; training continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -35,21 +32,20 @@ from rl.worker_death import worker_died
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
-"""How often this process looks whether the main worker calls a function of it."""
+"""How often the starting process looks for calls of the main worker."""
 COLLECTIVE_SECONDS = 6 * 3600
-"""How long workers wait for the main one, which waits for the trajectories of a step."""
+"""How long workers wait for the main one, which waits for a step's trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The process that started the workers, as the main worker sees it; the others call nothing and are answered None."""
+    """The starting process as workers see it; workers other than the main one get None."""
 
     requests: Queue
     answers: Queue
     is_main: bool = True
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The starter's function of that name."""
         return partial(self._call, name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -63,18 +59,18 @@ class Starter:
 
 
 class GroupWorker:
-    """One process of the group; subclasses have the verbs."""
+    """One process of the group; subclasses add verbs."""
 
     starter: Starter
 
     def address(self) -> tuple[str, int]:
-        """Where the others meet this worker: its machine, and a port that is free there."""
+        """Host and free port where the group meets."""
         from vllm.utils.network_utils import get_open_port
 
         return ray.util.get_node_ip_address(), get_open_port()  # type: ignore[no-untyped-call]
 
     def join(self, rank: int, learner: LearnerConfig, address: tuple[str, int], starter: Starter) -> None:
-        """Join the others. A single worker stays by itself: accelerate would wrap the model of a group of one."""
+        """Join the group. A single worker stays alone: accelerate would wrap the model of a group of one."""
         self.starter = Starter(starter.requests, starter.answers, is_main=rank == 0)
         if learner.workers == 1:
             return
@@ -87,8 +83,6 @@ class GroupWorker:
 
 
 class WorkerGroup:
-    """The workers of a learner."""
-
     def __init__(
         self,
         kind: type[GroupWorker],
@@ -99,7 +93,7 @@ class WorkerGroup:
         """Start workers of a `kind`.
 
         Args:
-            ray_config: how Ray is reached where nothing has started it yet; None starts it on this machine.
+            ray_config: how to reach Ray if it is not started yet; None: on this machine.
             functions: what the main worker may call in this process.
 
         Raises:
@@ -124,18 +118,17 @@ class WorkerGroup:
             raise
 
     def call(self, verb: str, *arguments: Any) -> Any:
-        """The main worker's answer to a verb that all are asked for. Raises what a worker or a function raised, and WorkerDied."""
+        """The main worker's answer to a verb that runs on all. Raises what a worker or function raised, and WorkerDied."""
         return self._wait([getattr(worker, verb).remote(*arguments) for worker in self._workers])
 
     def close(self) -> None:
-        """End the workers."""
         for worker in self._workers:
             ray.kill(worker)
         remove_placement_group(self._placement)
         self._runtime.close()
 
     def _wait(self, answers: list[Any]) -> Any:
-        """The first of the answers, when all are there; what any worker raised is raised as it was, as soon as it is known."""
+        """The first answer once all are there; errors are raised as soon as they are known."""
         left = list(answers)
         try:
             while left:
@@ -149,7 +142,6 @@ class WorkerGroup:
             raise worker_died("a worker of the learner", error) or error from error
 
     def _serve(self) -> None:
-        """Call the function that the main worker asks for, if it asks for one."""
         if not self._functions:
             return
         try:
@@ -164,7 +156,7 @@ class WorkerGroup:
 
 
 def learner_group(learner: LearnerConfig) -> PlacementGroup:
-    """What the workers of a learner reserve: on as few machines as may be."""
+    """The workers' placement group, on as few machines as possible."""
     return placement_group([learner_bundle(learner).resources] * learner.workers, strategy="PACK")
 
 
@@ -176,19 +168,17 @@ class _Runner(GroupWorker):
 def learn_on_workers(
     learner: LearnerConfig, ray_config: RayConfig | None, work: Callable[[Starter], T], functions: Mapping[str, Callable[..., Any]]
 ) -> T:
-    """Run `work`, which is pickled, on each worker, and return what it returns on the main one. Raises as `WorkerGroup`."""
+    """Run the pickled `work` on each worker; returns the main one's result. Raises as `WorkerGroup`."""
     with closing(WorkerGroup(_Runner, learner, ray_config, functions)) as group:
         returned: T = group.call("run", work)
         return returned
 
 
 SYNC = ("begin", "step", "record")
-"""What the main worker asks of the engines in the middle of `publish`: the fields of `WeightSyncHandle`."""
+"""Fields of `WeightSyncHandle` that the main worker calls during `publish`."""
 
 
 class LearnerGroup:
-    """See `rl.learner.base.Learner`."""
-
     def __init__(
         self,
         policy: Path,
@@ -210,35 +200,29 @@ class LearnerGroup:
             raise
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """See `Learner.score`."""
         scores: Scores = self._call("score", ray.put(rows))
         return scores
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
-        """See `Learner.update`."""
         update: Update = self._call("update", ray.put(rows), step)
         return update
 
     def publish(self, version: int, record: bool = False) -> Path | None:
-        """See `Learner.publish`."""
         folder: Path | None = self._call("publish", version, record)
         return folder
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """See `Learner.save`."""
         self._call("save", step, state)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """See `Learner.load`."""
         found: tuple[int, dict[str, Any]] | None = self._call("load")
         return found
 
     def write(self, folder: Path) -> None:
-        """See `Learner.write`."""
         self._call("write", folder.resolve())
 
     def close(self) -> None:
-        """See `Learner.close`; after a fault the workers are ended at once, for some may wait for one that is gone."""
+        """After a fault workers are killed at once, since some may wait for a dead one."""
         try:
             if self._whole:
                 self._call("close")
@@ -253,8 +237,6 @@ class LearnerGroup:
 
 
 class _LearnerWorker(GroupWorker):
-    """A `LocalLearner` in a process of the group."""
-
     def open(self, policy: Path, output: Path, config: ReinforceConfig, seed: int, engines: EngineWeights, sends: bool) -> Encoding:
         from rl.learner.local import load_learner
 

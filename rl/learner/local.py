@@ -1,17 +1,12 @@
-"""The learner in this process: TRL's loss, accelerate's distribution, precision and checkpoints, one optimizer step after another.
+"""The learner in this process: TRL's loss; accelerate's distribution, precision and checkpoints; and publishing weights to the engines.
 
-Where there are several workers, each is one of these (`rl/learner/group.py`). All have the rows of the whole step, so that its means are
-those of one process; each makes micro-batches of its own share, and accelerate takes the mean of the gradients.
+With several workers each is one of these (`rl/learner/group.py`): all get the step's rows, so that means are over the whole step, each
+makes micro-batches of its share, and accelerate averages the gradients. Weights are published in the engines' dtype:
 
-How each version of the weights comes to the engines, and onto the disk. All of them are in the engines' dtype.
-
-    files       every version is written into a folder of its own, and the engines load that
-    a transfer  the engines are sent it, and no file is written, but for two reasons:
-                an engine can have it in no other way (it is starting, or the transfer broke off): the folder is written at once;
-                a checkpoint stands behind it: the folder is written beside the training, and is what engines that start later load
-    adapters    where engines serve them, a version is the folder of its adapters alone, of which engines are sent the files
-
-A folder bears its name when it is whole, so that whoever kills this process leaves no half of one.
+    files       every version is written to a folder that engines load
+    transfer    engines are sent each version; its folder is written only if an engine needs it (it is starting, or the transfer failed), or
+                in the background after a checkpoint, for engines that start later
+    adapters    engines that serve adapters get the folder of the adapters alone
 """
 
 from __future__ import annotations
@@ -50,12 +45,10 @@ if TYPE_CHECKING:
 
 STATE_FILE, WEIGHTS_FILE = "flywheel_state.json", "model.safetensors"
 CHECKPOINTS_KEPT = 2
-"""A kill while one is written leaves the one before."""
+"""A kill during a save leaves the previous one."""
 
 
 class LocalLearner:
-    """See `rl.learner.base.Learner`."""
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -70,8 +63,8 @@ class LocalLearner:
         """Train `model` by `config`; checkpoints and published weights go below `output`.
 
         Args:
-            weight_sync: how the engines are sent weights; None: they load folders.
-            vision: how the policy takes images, where it takes any.
+            weight_sync: sends weights to engines; None: they load folders.
+            vision: image processing, if the policy takes images.
         """
         self._tokenizer = tokenizer
         self.loss = loss = PolicyLoss(model, tokenizer, config, output, seed, vision)
@@ -97,7 +90,7 @@ class LocalLearner:
     # What the loop asks
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """See `Learner.score`. Each worker scores a share, in as many passes as the others: shards are gathered by all at once."""
+        """Each worker scores a share, in as many passes as the others, since sharded weights are gathered by all at once."""
         if not rows:
             return Scores([], [])
         passes = min(self._passes_of(rows), math.ceil(len(rows) / self.loss.workers))
@@ -112,7 +105,6 @@ class LocalLearner:
         return Scores(*([found[number][each] for number in range(len(rows))] for each in (0, 1)))
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
-        """See `Learner.update`."""
         self._warming_up = self._config.has_critic and step <= self._config.critic.warmup_steps
         batches, record = self.micro_batches(rows), PassRecord()
         loss = torch.zeros((), device=self.accelerator.device)
@@ -131,7 +123,7 @@ class LocalLearner:
         return self._measured(record, means)
 
     def publish(self, version: int, record: bool = False) -> Path | None:
-        """See `Learner.publish`. All workers gather, the main one writes or sends."""
+        """All workers gather; the main one writes or sends."""
         folder = self._publish(version, record)
         self._give_back_cache()
         return folder
@@ -146,7 +138,7 @@ class LocalLearner:
         return self._publisher.publish(policy, weights, version, record) if main else None
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """See `Learner.save`. The folder bears its name when it is whole."""
+        """The folder gets its name when it is complete."""
         folder, main = self._checkpoints / f"checkpoint-{step}", self.accelerator.is_main_process
         with drafted(folder) if main else nullcontext(folder.with_name(folder.name + DRAFT)) as draft:
             if main:
@@ -160,7 +152,7 @@ class LocalLearner:
             remove_folder(old)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """See `Learner.load`. What a kill left of a checkpoint is deleted."""
+        """Leftovers of a killed save are deleted."""
         if self.accelerator.is_main_process:
             for draft in self._checkpoints.glob(f"*{DRAFT}"):
                 shutil.rmtree(draft)
@@ -171,11 +163,9 @@ class LocalLearner:
         return _step(found[-1]), json.loads((found[-1] / STATE_FILE).read_text())
 
     def write(self, folder: Path) -> None:
-        """See `Learner.write`."""
         write_policy(self.loss, self._tokenizer, folder, self._config, without=(NAME,))
 
     def close(self) -> None:
-        """See `Learner.close`."""
         try:
             self._publisher.close()
         finally:
@@ -185,9 +175,9 @@ class LocalLearner:
     # Micro-batches
 
     def micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        """The micro-batches of a step's rows, this worker's share of them.
+        """This worker's micro-batches of a step's rows.
 
-        Rows without an advantage have no gradient unless the loss holds another term: they are left out here, but not of the means.
+        Rows without advantage are skipped unless the loss has another term; they still count in its means.
         """
         critic = self.loss.critic is not None
         useful = rows if self.loss.beta or self._config.entropy_bonus or critic else [row for row in rows if row.teaches]
@@ -201,25 +191,24 @@ class LocalLearner:
         return [self.loss.micro_batch(part, len(rows), tokens) for part in self._own(parts) if part]
 
     def _passes_of(self, rows: Sequence[Row]) -> int:
-        """The passes of each worker that the rows are shared out to: more than a step's where its filters had more groups sampled."""
+        """Passes per worker: more than a step's if its filters sampled more groups."""
         return min(max(self._config.passes, self._config.passes_of(len(rows))), self._config.most_passes)
 
     def _split(self, rows: Sequence[Row], parts: int) -> list[list[Row]]:
-        """Rows that are joined fill passes by their tokens; rows side by side are to be of similar length."""
+        """Joined rows fill passes by tokens; padded rows are grouped by length."""
         return share_groups(rows, parts) if self.loss.shares else share_rows(rows, parts) if self.loss.joins else split_rows(rows, parts)
 
     def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
-        """This worker's share of the parts of a step; what the workers have in hand at a time is of similar length."""
         return list(parts[self.accelerator.process_index :: self.loss.workers])
 
     # An optimizer step
 
     def _gradients_exchanged(self, last: bool) -> Any:
-        """Within it workers exchange gradients: behind the last pass of an update alone, where weights are not sharded."""
+        """Gradients are exchanged after the last pass only, unless weights are sharded."""
         return nullcontext() if last or self._config.learner.sharded else self.accelerator.no_sync(self._model)
 
     def _make_optimizer(self) -> Any:
-        """The configured optimizer, in which the critic's head has a rate of its own and no decay."""
+        """The critic's head has its own rate and no decay."""
         self.loss.optimizer_cls_and_kwargs = optimizer_factory(self._config)
         optimizer = self.loss.create_optimizer()
         if self.loss.critic is not None:
@@ -232,7 +221,7 @@ class LocalLearner:
         return optimizer
 
     def _hold_policy(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before a step of the optimizer: while the critic warms up, the policy has no gradient at all."""
+        """Before an optimizer step: while the critic warms up, the policy has no gradient at all."""
         if not self._warming_up:
             return
         for group in optimizer.param_groups[:-1]:
@@ -242,7 +231,6 @@ class LocalLearner:
                     optimizer.state[parameter] = first_state(parameter, bool(group["fused"]))
 
     def _measured(self, record: PassRecord, means: Mapping[str, float]) -> Update:
-        """The figures of an update, of all workers together."""
         measured = (record.log_ratios, record.differences, record.value_errors, record.tokens, means["loss"], peak_memory_gib())
         log_ratios, differences, value_errors, tokens, losses, memory = zip(*gather_object([measured]), strict=True)
         figures = {**means, "loss": sum(losses) / len(losses), "learner_memory_gib": max(memory)}
@@ -262,14 +250,14 @@ class LocalLearner:
         return Update(figures, together, flops_of(bare, together.mean_row), device, own)
 
     def _give_back_cache(self) -> None:
-        """Leave engines on this card what activations, and copies of weights in the engines' dtype, have left behind."""
+        """Free cached GPU memory for engines on the same card."""
         if self._engines.in_turns and torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     # Checkpoints: whole weights by the bare model's names, so that another number of workers can go on; shards are accelerate's
 
     def _kept(self) -> dict[str, Tensor]:
-        """The weights that stand in checkpoints: those that are trained."""
+        """The weights that checkpoints hold: the trained ones."""
         bare = self.accelerator.unwrap_model(self.loss.model)
         return {name: weight for name, weight in bare.named_parameters() if weight.requires_grad or self._config.lora is None}
 
@@ -292,12 +280,11 @@ class LocalLearner:
 def load_learner(
     policy: Path, output: Path, config: ReinforceConfig, seed: int, engines: EngineWeights, weight_sync: WeightSyncHandle | None
 ) -> LocalLearner:
-    """The learner of the policy in folder `policy`, in this process."""
     return LocalLearner(*load_policy(policy), config, output, seed, engines, weight_sync, load_vision(policy))
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints in `folder`, the newest last."""
+    """Complete checkpoints in `folder`, newest last."""
     return sorted((path for path in folder.glob("checkpoint-*") if not is_draft(path)), key=_step)
 
 
@@ -312,13 +299,13 @@ def _sender(weight_sync: WeightSyncHandle) -> WeightSender:
 
 
 def first_state(parameter: Tensor, fused: bool) -> dict[str, Tensor]:
-    """What AdamW begins with at the first gradient of `parameter`: `torch/optim/adamw.py` of torch, `_init_group` of Adam."""
+    """AdamW's state before the first gradient (`_init_group` in torch/optim/adam.py)."""
     step = torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu")
     return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
 def _without_loss(row: Row) -> Row:
-    """The first tokens of the row, without actions and advantages: they add 0 to any loss."""
+    """The row's first tokens without actions or advantages: they add 0 to any loss."""
     return Row(
         row.prompt_ids[:1],
         row.completion_ids[:1],
@@ -336,16 +323,16 @@ if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
 
 WEIGHTS = "weights"
-"""The folder of the versions, below that of the policy which is trained."""
+"""Folder of the published versions, below the trained policy's."""
 WEIGHTS_KEPT = 2
-"""Versions that stay on disk, so that an engine that starts again finds the one it is told to load."""
+"""Versions kept on disk, so that a restarted engine finds the one it is to load."""
 
 
 class WeightPublisher:
-    """Publishes the versions of one training run, one after the other."""
+    """Publishes the versions of one run in order."""
 
     def __init__(self, output: Path, tokenizer: PreTrainedTokenizerBase, dtype: str, sender: WeightSender | None) -> None:
-        """Write folders below `output`, in the engines' `dtype`; `sender` sends versions, where they are sent."""
+        """Folders are written below `output` in `dtype`; `sender` sends versions, if any."""
         self._folder = output / WEIGHTS
         self._tokenizer = tokenizer
         self._dtype = dtype
@@ -356,12 +343,12 @@ class WeightPublisher:
         self._first = True
 
     def publish(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool) -> Path | None:
-        """Bring `weights` of `policy` to the engines as `version`; with `record` its folder is written also where no engine needs it.
+        """Bring `weights` to the engines as `version`; `record` writes the folder even if no engine needs it.
 
-        Returns the folder that the engines must load; None where they have been sent the weights.
+        Returns the folder that engines must load, or None if the weights were sent.
 
         Raises:
-            OSError: a folder cannot be written, this one or the last that was written beside the training.
+            OSError: this folder, or the previous background one, cannot be written.
         """
         self._begin()
         self._announce()
@@ -378,11 +365,7 @@ class WeightPublisher:
         return None
 
     def publish_adapters(self, config: Any, weights: Mapping[str, Tensor], version: int) -> Path:
-        """The folder of the adapters of the policy that training began with, with peft's configuration of them, as `version`.
-
-        Raises:
-            OSError: their folder cannot be written.
-        """
+        """The folder of `version`'s adapters, with peft's configuration. Raises OSError."""
         self._begin()
         given = in_dtype(weights, self._dtype)
         with drafted(self._place(version)) as draft:
@@ -391,14 +374,14 @@ class WeightPublisher:
         return self._place(version)
 
     def close(self) -> None:
-        """Wait for what is being written. Raises OSError where it could not be."""
+        """Wait for background writes. Raises OSError."""
         try:
             self._finish_record()
         finally:
             self._writer.shutdown()
 
     def _begin(self) -> None:
-        """Delete what an earlier process left, for it is of later versions, or of no whole one."""
+        """Delete folders of an earlier process."""
         if self._first:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._first = False
@@ -408,13 +391,12 @@ class WeightPublisher:
             save_policy(policy, self._tokenizer, draft, weights, self._dtype)
 
     def _finish_record(self) -> None:
-        """Wait for what is being written, and announce it."""
         if self._record is not None:
             wait([self._record[1]])
             self._announce()
 
     def _announce(self) -> None:
-        """Have engines that start from now on load the last record, if it has been written by now."""
+        """Have engines that start later load the last record, once it is written."""
         if self._record is None or not self._record[1].done():
             return
         (version, written), self._record = self._record, None
@@ -424,7 +406,6 @@ class WeightPublisher:
         self._forget()
 
     def _forget(self) -> None:
-        """Delete the folders of older versions."""
         whole = sorted(folder for folder in self._folder.iterdir() if not is_draft(folder))
         for old in whole[:-WEIGHTS_KEPT]:
             remove_folder(old)

@@ -1,14 +1,8 @@
-"""TRL's losses over rows of trajectories that were sampled elsewhere, with a critic, an entropy bonus, and tokens scored as we score them.
+"""TRL's losses over rows sampled elsewhere, with a critic, an entropy bonus, and our own token scoring.
 
-TRL's `GRPOTrainer` holds the model, its adapters, the reference and accelerate; it computes the loss of a micro-batch and trains nothing:
-`rl/learner/local.py` makes the steps. One method of it is replaced, what gives its loss log-probabilities and entropies.
-
-The critic of PPO: a value head on the policy's own hidden states, its targets, and its loss. PPO, arXiv 1707.06347.
-
-The head reads the last hidden states. By `critic.trunk_gradient` it sends none of its gradient into them, so that the policy's is that of
-its own loss alone, or so much of it as that says. It is trained with the policy, begins anew with each run, and stands in checkpoints, but
-never in a policy that is written for others. Beside adapters it is trained whole, and under FSDP it is a unit of its own, for it is called
-behind the model's forward pass.
+TRL's `GRPOTrainer` holds the model, adapters, reference and accelerate, and computes the loss of a micro-batch; `rl/learner/local.py` makes
+the steps. One of its methods is overridden: the one that provides log-probabilities and entropies. The critic (PPO, arXiv 1707.06347) is a
+value head on the policy's last hidden states; it is trained with the policy, starts anew with each run, and is stored in checkpoints only.
 """
 
 from __future__ import annotations
@@ -32,14 +26,14 @@ from rl.learner.trainers import GRPOConfig, GRPOTrainer, adapter_arguments, trai
 from rl.policies.vision import Vision
 
 ROW_MEANS = frozenset({"grpo", "dr_grpo"})
-"""Losses that TRL averages over the rows of a pass; `bnpo` is averaged over its tokens, the others over the tokens of the step."""
+"""Losses that TRL averages over the rows of a pass; `bnpo` averages over its tokens, the others over the step's tokens."""
 
 MicroBatch = dict[str, Any]
-"""The tensors of one forward and backward pass, as TRL's loss takes them."""
+"""The tensors of one pass, as TRL's loss takes them."""
 
 
 class PolicyLoss(GRPOTrainer):
-    """The loss of a micro-batch, and log-probabilities without a gradient."""
+    """The loss of a micro-batch, and log-probabilities without gradient."""
 
     def __init__(
         self,
@@ -50,7 +44,7 @@ class PolicyLoss(GRPOTrainer):
         seed: int,
         vision: Vision | None = None,
     ) -> None:
-        """Prepare the loss of `model` by `config`; trackers write below `output`, and images are prepared by `vision`."""
+        """Trackers write below `output`; `vision` prepares images."""
         self.vision = vision
         self.critic = Critic(model, seed, config.critic.trunk_gradient) if config.has_critic else None
         remove_dropout(model)
@@ -79,7 +73,7 @@ class PolicyLoss(GRPOTrainer):
         self._joined: JoinedRows | None = None
 
     def micro_batch(self, part: Sequence[Row], rows: int, tokens: int) -> MicroBatch:
-        """The tensors of a part of a step's rows; the step has so many rows, and so many action tokens."""
+        """The tensors of a part of a step that has `rows` rows and `tokens` action tokens."""
         inputs: MicroBatch = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
         inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
         if self.beta:
@@ -87,11 +81,11 @@ class PolicyLoss(GRPOTrainer):
         return inputs
 
     def loss(self, model: Any, inputs: MicroBatch, record: PassRecord, version: int | None, warming_up: bool) -> Tensor:
-        """TRL's loss of one pass, the entropy bonus and the critic's loss; what the pass measures is added to `record`.
+        """TRL's loss of one pass, entropy bonus and value loss; measurements go to `record`.
 
         Args:
-            version: the version of the weights before their first change of the step; None afterwards.
-            warming_up: whether the critic learns alone: the policy then has no gradient at all.
+            version: weight version before the step's first update; None afterwards.
+            warming_up: whether only the critic learns.
         """
         self._wanted = inputs["tool_mask"]
         loss: Tensor = self._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
@@ -108,13 +102,12 @@ class PolicyLoss(GRPOTrainer):
 
     @torch.no_grad()
     def scores(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and the critic's values of the completions' tokens, both (rows, tokens); no values without a critic."""
+        """Log-probabilities and values of completion tokens, both (rows, tokens); no values without a critic."""
         tensors = self._tensors(rows)
         logprobs = self._logprobs_of(self.model, tensors, tensors["completion_mask"])
         return logprobs, self.critic.values(logprobs.size(1), self._joined) if self.critic else logprobs[:, :0]
 
     def _with_critic(self, critic: Critic, loss: Tensor, inputs: MicroBatch, record: PassRecord, warming_up: bool) -> Tensor:
-        """The policy's loss and the critic's, or the critic's alone while it warms up."""
         mask = inputs["tool_mask"].bool()
         values = critic.values(mask.size(1), self._joined, alone=warming_up)
         errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
@@ -129,7 +122,7 @@ class PolicyLoss(GRPOTrainer):
         return {**tensors, "images": [row.images for row in rows]}
 
     def _pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What TRL hands to the model of the images of a pass. It is made when the pass is due: pixels take far more room than files."""
+        """Image inputs of a pass, decoded when the pass is due, since pixels are far larger than files."""
         images = [image for own in inputs["images"] for image in own]
         if self.vision is None or not images:
             return {}
@@ -137,7 +130,7 @@ class PolicyLoss(GRPOTrainer):
         return {**pixels, "num_images": [len(own) for own in inputs["images"]]}
 
     def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
-        """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
+        """Factor that turns TRL's mean over passes into a mean over the step."""
         passes = self._config.most_passes * self.workers
         if self.loss_type in ROW_MEANS:
             return len(part) * passes / rows
@@ -147,19 +140,17 @@ class PolicyLoss(GRPOTrainer):
 
     @torch.no_grad()
     def _reference_logprobs(self, inputs: dict[str, Any]) -> Tensor:
-        """Those of the policy that training began with: a model of its own, or this one without its adapters."""
         bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
         with bare:
             return self._logprobs_of(self.ref_model or self.model, inputs, inputs["tool_mask"])
 
     def _logprobs_of(self, model: Any, inputs: Mapping[str, Any], wanted: Tensor) -> Tensor:
-        """The log-probability of each token of the completions (B, C), of those that are `wanted` at least."""
         self._wanted = wanted
         result: Tensor = self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
         return result
 
     def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
-        """What TRL wants of the last `count` tokens: log-probabilities, entropies, and the loss of the experts' balance."""
+        """What TRL wants for the last `count` tokens: log-probabilities, entropies, and the router's auxiliary loss."""
         pictured = kwargs.get("pixel_values") is not None
         balances = bool(kwargs.get("compute_aux_loss"))
         self._joined = self._join(ids, attention.bool(), count, balances) if self.joins and not pictured else None
@@ -172,7 +163,6 @@ class PolicyLoss(GRPOTrainer):
         return *(None if each is None else each.new_zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), balance
 
     def _join(self, ids: Tensor, mask: Tensor, count: int, balances: bool) -> JoinedRows:
-        """The rows of a pass as one; prompts in common stand there once, unless experts are balanced over all tokens."""
         if not self.shares or balances:
             return JoinedRows.of(mask)
         return JoinedRows.with_shared_prompts(mask, ids, ids.size(1) - count)
@@ -180,7 +170,6 @@ class PolicyLoss(GRPOTrainer):
     def _scores_of(
         self, model: Any, ids: Tensor, chosen: Tensor, attention: Tensor, balances: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities and entropies of the chosen tokens, row by row."""
         rows = self._joined
         inputs: dict[str, Any] = {"attention": attention} if rows is None else rows.inputs()
         if rows is not None:
@@ -199,10 +188,7 @@ class PolicyLoss(GRPOTrainer):
 
 
 def remove_dropout(model: PreTrainedModel) -> None:
-    """Set every dropout of `model` to 0, in its configuration too, which attention and some layers read it from.
-
-    Engines sample without it: under dropout the learner would score each action by another policy than the one that took it.
-    """
+    """Set all dropout of `model` to 0, in modules and configurations: engines sample without it."""
     configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
     for holder in (*model.modules(), *configs.values()):
         if isinstance(holder, nn.modules.dropout._DropoutNd):
@@ -213,10 +199,8 @@ def remove_dropout(model: PreTrainedModel) -> None:
 
 
 def count_from_first(model: PreTrainedModel) -> None:
-    """Have `model` count the positions of a row from its first token, and not from the padding before it.
-
-    Where positions are learnt, as in GPT-2, the log-probabilities are others behind padding than those that were sampled. Models of images
-    count by themselves.
+    """Count positions from a row's first token instead of its padding, which matters for learned positions (GPT-2). Vision models count
+    themselves.
     """
     backbone = model.base_model
     if model.config.get_text_config() is model.config and "position_ids" in inspect.signature(backbone.forward).parameters:
@@ -231,23 +215,19 @@ def _with_positions(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any])
 
 
 def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
-    """Prompts and completions as one, their mask, and how many of the last tokens are the completions'."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     return ids, mask, inputs["completion_ids"].size(1)
 
 
 def _computed(inputs: Mapping[str, Tensor], joined: JoinedRows | None) -> tuple[int, list[tuple[int, int]]]:
-    """The tokens of a pass, and of each sequence that went through the model the tokens before it and its own."""
+    """Tokens of a pass, and (tokens before it, own tokens) of each sequence that went through the model."""
     lengths = (inputs["prompt_mask"].sum(dim=1) + inputs["completion_mask"].sum(dim=1)).tolist()
     return sum(lengths), joined.spans if joined else [(0, length) for length in lengths]
 
 
 def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
-    """TRL's arguments; batch size and generations are what its constructor asks for, and stand for no number of ours.
-
-    A pass without images leaves the weights that see without gradients, which several workers must be told of.
-    """
+    """Batch size and generations satisfy TRL's constructor only. Passes without images leave the vision weights without gradients."""
     return GRPOConfig(
         **{**trainer_arguments(model, config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
         per_device_train_batch_size=2,
@@ -266,16 +246,15 @@ def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, se
 
 
 def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
-    """Stands where TRL wants a reward function; rewards come with the trajectories."""
     raise AssertionError("rewards come with the trajectories")
 
 
 NAME = "value_head"
-"""The attribute of the model that holds the head."""
+"""The attribute of the model that holds the value head."""
 
 
 class ValueHead(nn.Module):
-    """Two layers from a hidden state to the value of the state; it begins at 0 everywhere."""
+    """Two layers from a hidden state to its value; the initial value is 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -285,16 +264,18 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.value.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Values (...) of hidden states (..., width), in float32 also where shards are gathered in bfloat16."""
+        """Values (...) of hidden states (..., width), in float32."""
         features = torch.tanh(self.hidden(states)).float()
         return nn.functional.linear(features, self.value.weight.float(), self.value.bias.float()).squeeze(-1)
 
 
 class Critic:
-    """A value head on a model, and the hidden states of the model's last forward pass, until they are asked about."""
+    """A value head on a model, and the hidden states of the last forward pass until `values` reads them.
+
+    Under adapters it is trained in full; under FSDP it is a unit of its own, since it is called after the model's forward pass.
+    """
 
     def __init__(self, model: PreTrainedModel, seed: int, trunk_gradient: float) -> None:
-        """Put a head on `model`, seeded."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             setattr(model, NAME, ValueHead(model.config.get_text_config().hidden_size))
@@ -306,21 +287,20 @@ class Critic:
 
     @property
     def head(self) -> nn.Module:
-        """The head, which adapters wrap."""
+        """The head, possibly wrapped by peft."""
         head: nn.Module = getattr(self._model, NAME)
         return head
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the head that are trained."""
         return [parameter for parameter in self.head.parameters() if parameter.requires_grad]
 
     def values(self, tokens: int, joined: JoinedRows | None = None, alone: bool = False) -> Tensor:
-        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in; asked once for each.
+        """Values (rows, tokens) of the states that the last `tokens` tokens were written in; read once per forward pass.
 
         Args:
-            joined: how that pass had its rows in one, if it had.
-            alone: whether no gradient goes into the states, whatever the configuration says.
+            joined: how that pass joined its rows, if it did.
+            alone: block the gradient into the states regardless of `trunk_gradient`.
         """
         assert self._states is not None, "no forward pass since the values were last asked for"
         states, self._states = self._states, None
@@ -337,15 +317,15 @@ class Critic:
 
 
 def scaled_gradient(tensor: Tensor, scale: float) -> Tensor:
-    """The same numbers, through which `scale` times the gradient goes."""
+    """Identity whose gradient is multiplied by `scale`."""
     held = tensor.detach()
     return held + scale * (tensor - held)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float) -> Tensor:
-    """½ Σ max((V - R)², (V_old + clip(V - V_old, ± `clip`) - R)²) over the policy's tokens; all tensors (rows, tokens).
+    """½ Σ max((V - R)², (V_old + clip(V - V_old, ± `clip`) - R)²) over masked tokens; tensors (rows, tokens).
 
-    The clipped form is that of PPO's own code (Huang et al. 2022, «The 37 implementation details of PPO», detail 9).
+    Clipped as in PPO's own code (Huang et al. 2022, «The 37 implementation details of PPO», detail 9).
     """
     near = old_values + (values - old_values).clamp(-clip, clip)
     errors = torch.maximum((values - returns) ** 2, (near - returns) ** 2)

@@ -1,22 +1,8 @@
-"""Figures of a step: what its trajectories came to, how far the learner is from the sampler, what actions say of their prompts.
+"""Metrics of a step: trajectories, off-policyness, speed; limits on metrics (the monitor); experiment trackers.
 
-Those of trajectories are over the valid ones, and absent where there is none: an unknown is never a zero.
-
-Figures of a step that people with GPUs read first: where its time went, tokens a second, share of the peak, memory, token error.
-
-`share/…` are of the whole step and add up to 1: `rollouts`, the learner waits for trajectories that are being sampled; `waiting`, the
-rest of collecting them: rewards, filters, the lake; `sync`, weights are gathered, written, sent and loaded; `learning`, all else. A step
-begins with publishing and ends when its metrics are logged: writing a checkpoint, and what that waits for, belongs to no step.
-
-The metric monitor: figures of a step against the limits that were set for them.
-
-Reward tells of trouble last. Long before it falls, groups lose their variance, the likelihood of correct trajectories sinks, actions can no
-longer be read, or engine and learner no longer compute the same. A limit that is broken for its number of steps warns, pauses or stops.
-
-Experiment trackers that a training stage reports its figures to besides the lake, by the integrations of transformers.
-
-Nothing leaves the machine unless the user says so: each tracker is given a folder of the home, `trackers/POLICY/TRACKER`, by the
-environment variables that it reads, and one that is set already is left as it is.
+Trajectory metrics are over valid trajectories and absent without any: unknown is never zero. `share/…` sum to 1 over the step: `rollouts`
+(waiting for sampling), `waiting` (rest of collecting: rewards, filters, lake), `sync` (gathering, writing, sending, loading weights),
+`learning`. A step begins with publishing and ends when its metrics are logged; checkpoints belong to no step.
 """
 
 from __future__ import annotations
@@ -49,13 +35,12 @@ from warehouse.records import Outcome, StopReason, Trajectory, Turn
 
 
 def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Figures of a step.
+    """Metrics of a step's trajectories.
 
-    `reward_deviation` is the mean over groups of the deviation within each, `zero_variance` the share of groups with nothing to compare,
-    `truncated` the share that the horizon ended. `sampled_entropy` is the mean of -log π of the action tokens as they were sampled, in
-    nats: an estimate of the entropy that is there also where nothing is learnt from a step. `correct_logprob` is the mean log-probability
-    of the action tokens of successful trajectories: its decay comes before collapse (LLD, arXiv 2512.04220). `format/turn_k` and
-    `tokens/turn_k` are the share of readable actions and the mean number of tokens of turn k, from 1.
+    `reward_deviation` is the mean deviation within groups, `zero_variance` the share of groups without signal, `truncated` the share ended
+    by the horizon, `sampled_entropy` the mean of -log π of sampled action tokens. `correct_logprob`, the mean log-probability of successful
+    trajectories' action tokens, decays before a collapse (LLD, arXiv 2512.04220). `format/turn_k` and `tokens/turn_k` are the share of
+    readable actions and mean tokens of turn k, from 1.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     figures = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
@@ -107,9 +92,9 @@ def _logprobs(trajectory: Trajectory) -> list[float]:
 
 
 def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
-    """Mean importance ratio and effective share of samples, of log π_learner - log π_sampler of action tokens, shape (tokens,).
+    """Mean importance ratio and effective sample share, from log π_learner - log π_sampler of action tokens (tokens,).
 
-    The effective share is (Σ w)² / (n Σ w²) with w = e^ratio: 1 where all weigh the same, 1 / n where one of them is all (Kish 1965).
+    The effective share is (Σ w)² / (n Σ w²) with w = e^ratio (Kish 1965).
     """
     weights = log_ratios.double().clamp(-20, 20).exp()
     share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
@@ -117,18 +102,15 @@ def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
 
 
 def staleness_figures(rows: Sequence[Row], version: int) -> dict[str, float]:
-    """By how many versions of the weights the sampled tokens of `rows` are behind `version`: the mean, and that of the oldest.
-
-    Nothing where no row has a token of a known version.
-    """
+    """Versions that sampled tokens lag behind `version`, mean and maximum; empty if no version is known."""
     behind = [version - each for row in rows for each in row.versions if each != UNKNOWN]
     return {"staleness": fmean(behind), "staleness_max": float(max(behind))} if behind else {}
 
 
 def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:
-    """The first actions of up to `tasks` tasks under each other's prompts: row i · n + j is action i under prompt j, for n tasks.
+    """First actions of up to `tasks` tasks under each other's prompts: row i · n + j is action i under prompt j, of n tasks.
 
-    Of each task the first valid trajectory that begins with an action is taken; tasks by key. Empty where fewer than two tasks have one.
+    Each task's first valid trajectory that begins with an action, tasks by key. Empty for fewer than two.
     """
     firsts: dict[str, Trajectory] = {}
     for trajectory in sorted(trajectories, key=lambda each: (each.task_key, each.sample)):
@@ -141,10 +123,10 @@ def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:
 
 
 def prompt_information(scores: Tensor) -> float:
-    """Mutual information of prompts and first actions, as a share of its highest, log N. RAGEN-2, arXiv 2604.06268.
+    """Mutual information of prompts and first actions as a share of its maximum log N. RAGEN-2, arXiv 2604.06268.
 
-    I = mean_i [log p(z_i | x_i) - log (1/N Σ_j p(z_i | x_j))], of `scores` (actions, prompts) = log p(z_i | x_j). At 0 actions are the same
-    whatever was asked (template collapse, which entropy does not show), at 1 each belongs to its prompt alone.
+    I = mean_i [log p(z_i | x_i) - log (1/N Σ_j p(z_i | x_j))], from `scores` (actions, prompts) = log p(z_i | x_j). 0 means that actions
+    ignore their prompt (template collapse, which entropy does not show).
     """
     count = len(scores)
     mixture = torch.logsumexp(scores.double(), dim=1) - math.log(count)
@@ -159,7 +141,7 @@ def _row(prompt_ids: tuple[int, ...], action_ids: tuple[int, ...]) -> Row:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Adds up the seconds of `with` blocks."""
+    """Accumulates the seconds of `with` blocks."""
 
     _seconds: float = 0.0
     _since: float = 0.0
@@ -171,19 +153,18 @@ class Stopwatch:
         self._seconds += time.monotonic() - self._since
 
     def take(self) -> float:
-        """The seconds since they were last taken."""
+        """Seconds since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step: publishing, collecting, all of it; and how the first two were spent.
+    """Seconds of a step.
 
     Attributes:
-        settling: the part of `publish` before weights are loaded, in which rollouts end and are rewarded and stored.
-        rollouts_in_settling: the part of `settling` that waits for trajectories that are being sampled.
-        rollouts_in_collect: the same part of `collect`.
+        settling: part of `publish` before weights load, while rollouts end and are rewarded and stored.
+        rollouts_in_settling, rollouts_in_collect: parts that wait for sampling.
     """
 
     publish: float
@@ -195,7 +176,6 @@ class StepTimes:
 
     @property
     def learning(self) -> float:
-        """What is neither publishing nor collecting."""
         return max(self.whole - self.publish - self.collect, 1e-9)
 
     def shares(self) -> dict[str, float]:
@@ -211,13 +191,13 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """Tokens of a step that a worker knows of.
+    """Tokens of a step.
 
     Attributes:
-        sampled: those that engines sampled.
-        learnt: those of all rows that the learner learnt from, in all its epochs.
-        computed: those that went through its model, where prompts that rows share count once.
-        pairs: twice the pairs of computed tokens and tokens that these attend to.
+        sampled: by engines.
+        learnt: of all rows, in all epochs.
+        computed: through the model, where a shared prompt counts once.
+        pairs: twice the (token, attended token) pairs.
     """
 
     sampled: int
@@ -226,7 +206,7 @@ class StepTokens:
     pairs: int = 0
 
     def with_pass(self, learnt: int, spans: Sequence[tuple[int, int]]) -> StepTokens:
-        """The same with another pass: `spans` are, of each sequence of it, the tokens that stand before it and its own."""
+        """With a further pass; `spans` are (tokens before it, own tokens) of each sequence."""
         computed = sum(own for _, own in spans)
         return StepTokens(
             self.sampled,
@@ -236,23 +216,18 @@ class StepTokens:
         )
 
     def together(self, parts: Sequence[StepTokens]) -> StepTokens:
-        """Those of all workers, each of which knows what engines sampled for all."""
+        """The sum over workers; `sampled` is already global."""
         learnt, computed, pairs = (sum(getattr(part, name) for part in parts) for name in ("learnt", "computed", "pairs"))
         return StepTokens(self.sampled, learnt, computed, pairs)
 
     @property
     def mean_row(self) -> float:
-        """Twice as many tokens as a computed one attends to in the mean: without shared prompts, the mean row that a token stands in."""
+        """Twice the mean number of tokens attended to: without shared prompts, the mean row length."""
         return self.pairs / max(self.computed, 1)
 
 
 def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
-    """Shares, `step_seconds`, sampled tokens a second of the whole step, learnt tokens a second of learning, and `mfu` of those computed.
-
-    Args:
-        flops: operations of a token; None where the model's are not known.
-        device: the name of the learner's GPU; `mfu` is absent where there is none, or one whose peak is not in the table.
-    """
+    """Shares, `step_seconds`, tokens per second, and `mfu` if `flops` per token and the device's peak are known."""
     figures = {
         **times.shares(),
         "step_seconds": times.whole,
@@ -266,7 +241,7 @@ def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, wor
 
 
 def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
-    """Operations of a token of `model`, in rows of so many tokens: a token attends to half of them. None where its sizes do not say."""
+    """FLOPs per token of `model` in rows of `mean_row` tokens, half of which a token attends to; None for unknown architectures."""
     config: Mapping[str, object] = model.config.to_dict()
     try:
         sizes = Architecture.of_config(config)
@@ -277,12 +252,12 @@ def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
 
 
 def device_name() -> str:
-    """The GPU that this process computes on; empty on CPUs."""
+    """This process's GPU; empty on CPUs."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 def peak_memory_gib() -> float:
-    """What this process had allocated of its GPU at the most since this was last asked; on CPUs, the most that it ever held of memory."""
+    """Peak GPU memory since the last call; on CPUs, peak memory of the process."""
     if not torch.cuda.is_available():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
     peak = torch.cuda.max_memory_allocated() / GIB
@@ -291,11 +266,10 @@ def peak_memory_gib() -> float:
 
 
 def sampler_errors(log_ratios: Tensor) -> dict[str, float]:
-    """How far engine and learner are apart on tokens that both have the same weights for, of log π_learner - log π_engine, shape (tokens,).
+    """Disagreement of engine and learner on tokens of the same weights, from log π_learner - log π_engine (tokens,).
 
-    `logprob_difference` is the largest difference in nats. `token_mult_prob_error` is the mean of e^|difference|, 1 where both agree, and
-    `gen_kl_error` the mean of e^d - d - 1, Schulman's estimate of the divergence of the engine from the learner; both as NeMo RL has them,
-    whose runs are held to a `token_mult_prob_error` below 1.05 to 1.1.
+    `logprob_difference` is the maximum in nats, `token_mult_prob_error` the mean of e^|d|, `gen_kl_error` the mean of e^d - d - 1
+    (Schulman's KL estimate); the last two as in NeMo RL, which requires a `token_mult_prob_error` below 1.05 to 1.1.
     """
     exact = log_ratios.double()
     return {
@@ -307,7 +281,7 @@ def sampler_errors(log_ratios: Tensor) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A metric beyond its limit: its value at `step`, and the first of the steps in a row that it did so."""
+    """A metric that broke its limit at `step`, and the first of the consecutive steps."""
 
     limit: MetricLimit
     value: float
@@ -319,20 +293,20 @@ class Alert:
 
 
 class TrainingHalted(WorkFailed):
-    """A metric beyond its limit ended the training; the same command goes on from the last checkpoint where it was a pause."""
+    """A metric ended the training; after a pause the same command continues from the last checkpoint."""
 
     def __init__(self, alert: Alert) -> None:
         super().__init__(f"training came to a {alert.limit.then}: {alert}")
         self.alert = alert
 
     def __reduce__(self) -> tuple[type[TrainingHalted], tuple[Alert]]:
-        """An error of a learner's worker must come to the process that started it."""
+        """Picklable, to travel from a learner's worker."""
         return type(self), (self.alert,)
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one limit: the highest value, and since when it is broken and for how many steps."""
+    """State of one limit: highest value, first broken step, and broken steps in a row."""
 
     highest: float = -math.inf
     since: int = 0
@@ -340,7 +314,7 @@ class _Watch:
 
 
 class MetricMonitor:
-    """Watches figures step by step, and says when a limit has been broken for its number of steps."""
+    """Checks metrics step by step and reports limits broken for their number of steps."""
 
     def __init__(self, limits: Sequence[MetricLimit]) -> None:
         self._limits = tuple(limits)
@@ -349,7 +323,7 @@ class MetricMonitor:
         """What pauses or stops the run, once there is such."""
 
     def check(self, step: int, figures: Mapping[str, float]) -> list[Alert]:
-        """The limits that come to be broken with this step; a metric that the step does not have changes nothing."""
+        """Limits that become broken at this step; an absent metric changes nothing."""
         alerts = []
         for limit, watch in zip(self._limits, self._watches, strict=True):
             value = figures.get(limit.sign)
@@ -360,19 +334,19 @@ class MetricMonitor:
         return alerts
 
     def acknowledge(self) -> None:
-        """Begin to count anew: whoever goes on after a pause has seen it."""
+        """Restart the counts after a pause."""
         for watch in self._watches:
             watch.since = watch.steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, by limit, as JSON can hold it."""
+        """JSON-compatible."""
         return {
             _key(limit): [None if watch.highest == -math.inf else watch.highest, watch.since, watch.steps]
             for limit, watch in zip(self._limits, self._watches, strict=True)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a checkpoint; a limit that it does not know begins anew."""
+        """Restore a checkpoint; unknown limits start anew."""
         for limit, watch in zip(self._limits, self._watches, strict=True):
             if _key(limit) in state:
                 highest, watch.since, watch.steps = state[_key(limit)]
@@ -380,7 +354,6 @@ class MetricMonitor:
 
 
 def _observe(watch: _Watch, limit: MetricLimit, step: int, value: float) -> bool:
-    """Take up one value; whether the limit is broken for its number of steps, just now."""
     broken = _breaks(value, limit, watch.highest)
     if math.isfinite(value):
         watch.highest = max(watch.highest, value)
@@ -420,7 +393,9 @@ FOLDER = "trackers"
 
 @contextmanager
 def tracked(trackers: Sequence[Tracker], output: Path) -> Iterator[None]:
-    """Have the trackers of what is trained within keep their files beside the policy in folder `output`."""
+    """Keep the files of trackers next to the policy `output` within the block: folders `trackers/POLICY/TRACKER` of the home, set by
+    environment variables unless they are set already, so that nothing leaves the machine by default.
+    """
     own: dict[str, str] = {}
     for tracker in trackers:
         folder = output.resolve().parent.parent / FOLDER / output.name / tracker
@@ -436,7 +411,7 @@ def tracked(trackers: Sequence[Tracker], output: Path) -> Iterator[None]:
 
 @contextmanager
 def tracking(trackers: Sequence[Tracker], output: Path) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-    """A function that gives the metrics of a step to the trackers of the policy in folder `output`, by accelerate's trackers."""
+    """A function that logs the metrics of a step to the trackers of policy `output`."""
     with tracked(trackers, output):
         opened = [_opened(tracker, output.name) for tracker in trackers]
 
@@ -463,7 +438,6 @@ def _opened(tracker: Tracker, name: str) -> Any:
 
 
 def _offline(tracker: Tracker, folder: Path) -> Mapping[str, str]:
-    """The environment variables that keep a tracker on this machine, and its files in `folder`."""
     match tracker:
         case "trackio":
             return {"TRACKIO_DIR": str(folder)}
@@ -476,6 +450,6 @@ def _offline(tracker: Tracker, folder: Path) -> Mapping[str, str]:
 
 
 def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The entries of `logs` that are finite numbers, without TRL's count of tokens, which is wrong for packed rows."""
+    """The finite numbers in `logs`, without TRL's `num_tokens`, which is wrong for packed rows."""
     numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

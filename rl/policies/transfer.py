@@ -1,12 +1,7 @@
-"""A version of a policy as its adapters alone: a folder in peft's form, which names the policy beneath, and what engines are sent of it.
+"""Transfer of policies and adapters: adapter folders in peft's format, and policy folders sent in pieces to machines that do not see them.
 
-What is trained by `lora` is a thousandth of a policy. Engines that serve adapters (`rollout.engine.adapter_rank`) have the policy beneath
-already, so a step writes and sends no more than that; a policy that is left to others has its adapters merged (`rl/learner/trainers.py`).
-
-A policy's folder for a machine that does not see it: what lies in it, and the pieces that it is sent in.
-
-Whether a machine sees a folder is told by the names, sizes and times of its files: another policy that lies at the same place there, as a
-home's copy of last week does, is not taken for this one.
+Adapters are about a thousandth of a policy, so with `rollout.engine.adapter_rank` a step writes and sends only these. Whether a machine
+sees a folder is decided by names, sizes and times of its files, so a different policy at the same path is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -31,30 +26,24 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """A folder of adapters as it is sent: the folder of the policy beneath, and the bytes of its files by their names."""
+    """Adapter files by name, and the folder of the base policy."""
 
     base: str
     files: Mapping[str, bytes]
 
 
 def is_adapters(folder: Path) -> bool:
-    """Whether a folder holds adapters alone, and not a whole policy."""
+    """Whether a folder holds adapters alone."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The adapters of a model that peft has put them into, by the names of its files."""
+    """peft's adapter weights of a model, by the names of its files."""
     return {name.replace(".default.", "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
 
 
 def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write adapters into a new folder.
-
-    Args:
-        config: peft's, which names the policy beneath. What tells other modules to be trained whole is left out: they are no part of the
-            policy.
-        weights: by the names of peft's files, in the dtype that they are to be stored in.
-    """
+    """Write adapters into a new folder; `config` is peft's. Modules trained in full (the critic's head) are not part of the policy."""
     said = {**config.to_dict(), "modules_to_save": None, "exclude_modules": None, "target_modules": sorted(config.target_modules)}
     said["base_model_name_or_path"] = str(Path(config.base_model_name_or_path).resolve())
     folder.mkdir(parents=True)
@@ -63,16 +52,12 @@ def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> N
 
 
 def read_adapters(folder: Path) -> Adapters:
-    """The adapters in a folder, whole.
-
-    Raises:
-        RequestError: a file is missing or not whole, or the policy beneath is not there.
-    """
+    """The adapters in a folder. Raises RequestError if a file is incomplete or the base policy is missing."""
     return Adapters(base_of(folder), {name: (folder / name).read_bytes() for name in (CONFIG, WEIGHTS)})
 
 
 def base_of(folder: Path) -> str:
-    """The folder of the policy beneath the adapters in a folder, which are whole. Raises RequestError as `read_adapters` does."""
+    """The base policy's folder. Raises RequestError as `read_adapters`."""
     try:
         with safe_open(folder / WEIGHTS, framework="numpy"):
             pass
@@ -85,22 +70,18 @@ def base_of(folder: Path) -> str:
 
 
 def no_adapters(base: str) -> Adapters:
-    """Adapters that change nothing: what a whole policy is served with, where adapters are served.
-
-    vLLM (0.32) wants one layer at the least, of a kind that it knows; where the policy has none of that name, nobody looks for it.
-    """
+    """Adapters without effect, with which an engine that serves adapters serves a full policy. vLLM (0.32) wants one known layer."""
     said = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["o_proj"], "bias": "none", "inference_mode": True}
     zeros = {f"base_model.model.none.o_proj.lora_{part}.weight": torch.zeros(1, 1) for part in "AB"}
     return Adapters(base, {CONFIG: json.dumps(said).encode(), WEIGHTS: save(zeros)})
 
 
 PIECE_BYTES = 2**26
-"""What is sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """A file of a policy: its name, its size in bytes, and when it was written, in nanoseconds."""
+    """A file's name, size in bytes, and modification time in nanoseconds."""
 
     name: str
     size: int
@@ -108,13 +89,13 @@ class PolicyFile:
 
 
 def files_in(folder: Path) -> tuple[PolicyFile, ...]:
-    """The files of a policy, by name; nothing where there is no such folder."""
+    """The files of a folder by name; empty if it does not exist."""
     found = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     return tuple(PolicyFile(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in found)
 
 
 def pieces(folder: Path, files: Sequence[PolicyFile]) -> Iterator[tuple[str, bytes]]:
-    """What lies in the files, in their order and from front to back, each piece with the name of its file."""
+    """The content of the files in order, in pieces with the file's name."""
     for each in files:
         with (folder / each.name).open("rb") as file:
             yield each.name, file.read(PIECE_BYTES)
@@ -124,14 +105,14 @@ def pieces(folder: Path, files: Sequence[PolicyFile]) -> Iterator[tuple[str, byt
 
 @dataclass(slots=True)
 class ReceivedPolicy:
-    """The files of the policy in folder `path` of another machine, as far as they have come."""
+    """Received files of the policy at `path` of another machine."""
 
     path: str
     files: tuple[PolicyFile, ...]
     _folder: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="policy-"))
 
     def take(self, name: str, piece: bytes) -> None:
-        """Append a piece to its file. Raises ValueError where no such file was announced."""
+        """Append a piece. Raises ValueError for a file that was not announced."""
         if name not in {each.name for each in self.files} or Path(name).name != name:
             raise ValueError(f"no file {name!r} of {self.path} was announced")
         with (Path(self._folder.name) / name).open("ab") as file:
@@ -139,7 +120,7 @@ class ReceivedPolicy:
 
     @property
     def folder(self) -> Path:
-        """Where they lie. Raises ValueError where one of them has not come whole."""
+        """Where the files are. Raises ValueError if one is incomplete."""
         came = {each.name: each.size for each in files_in(Path(self._folder.name))}
         for each in self.files:
             if came.get(each.name, 0) != each.size:
@@ -147,5 +128,4 @@ class ReceivedPolicy:
         return Path(self._folder.name)
 
     def drop(self) -> None:
-        """Delete them."""
         self._folder.cleanup()

@@ -1,7 +1,6 @@
-"""Images for policies that take them: the tokens that stand for an image in a context, and the pixels that the model is given.
+"""Images for policies that take them: placeholder tokens and pixel inputs, both from the policy's own processor, which its engine uses too.
 
-Both come from the policy's own processor (transformers), which its engine asks too. How the pixels of several images lie together in a
-model's inputs depends on its family; the families known here are `FAMILIES`. Other models of text and images are used for text alone.
+How pixels of several images are laid out depends on the model family; `FAMILIES` are supported, others work with text only.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAMILIES = ("idefics3",)
-"""By the `model_type` of their configuration: Idefics3, which SmolVLM is too."""
+"""By `model_type`: Idefics3, which includes SmolVLM."""
 _PIXELS = ("pixel_values", "pixel_attention_mask")
 
 
 class Vision:
-    """The images of one policy.
+    """The image processing of one policy.
 
     Attributes:
-        marker: what a chat template writes for an image, and the processor writes out.
-        placeholder_id: the token that the marker is, and that stands once for each vector that the model makes of an image.
+        marker: what a chat template writes for an image.
+        placeholder_id: the token of the marker, repeated once per image vector.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -40,11 +39,7 @@ class Vision:
         self.placeholder_id: int = processor.image_token_id
 
     def placeholders(self, image: PIL.Image.Image) -> tuple[int, ...]:
-        """The token ids that stand for `image`; the first and the last are control tokens, so that no text around them matters.
-
-        Raises:
-            ImageFault: where the processor does not take it.
-        """
+        """The token ids for `image`, delimited by control tokens. Raises ImageFault if the processor refuses it."""
         try:
             with self._lock:
                 ids = self._processor(images=[image], text=self.marker, add_special_tokens=False)["input_ids"][0]
@@ -53,10 +48,9 @@ class Vision:
         return tuple(map(int, ids))
 
     def inputs(self, images: Sequence[Image]) -> dict[str, Tensor]:
-        """The model's inputs beside the token ids of a batch: the pixels of all its `images`, in the order of their placeholders.
+        """Pixel inputs of a batch, for all `images` in the order of their placeholders.
 
-        `pixel_values` have the shape (1, tiles, channels, height, width) and `pixel_attention_mask` (1, tiles, height, width): the model
-        lays the vectors of all tiles in order where the placeholders of the whole batch stand.
+        `pixel_values` (1, tiles, channels, height, width) and `pixel_attention_mask` (1, tiles, height, width).
         """
         pixels = [decode_image(image.data, image.media_type) for image in images]
         with self._lock:
@@ -65,15 +59,15 @@ class Vision:
 
 
 def has_vision(folder: Path) -> bool:
-    """Whether the policy in `folder` is one of text and images, of a family that is known here."""
+    """Whether the policy in `folder` takes images and is of a supported family."""
     return _config(folder).get("model_type") in FAMILIES
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """The `Vision` of the policy in `folder`; None where it takes no images.
+    """The `Vision` of the policy in `folder`; None if it takes no images.
 
     Raises:
-        RequestError: where its processor is not there or does not go with it.
+        RequestError: its processor is missing or does not fit.
     """
     if not has_vision(folder):
         return None

@@ -1,4 +1,4 @@
-"""Settings of rewards: the verifier of RL, and the weights of reward functions."""
+"""`[rl.rewards]`: the verifier of RL, and the weights of reward functions."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
-"""The reward of a trajectory, from the verifier's verdict to the number that RL trains on.
+"""Rewards: from the verifier's verdict to the number that RL trains on, and the reward functions that come with the project.
 
-`reward_trajectories` is the one place where a trajectory's outcome and reward are set. A verifier grades each attempt (its value stands in
-a `Score`), reward functions look at the graded attempts, and the reward is the sum of their values times their weights (each stands in a
-`RewardPart`). A fault is invalid and has no reward; so has a trajectory of which a reward function does not know the value. What is no
-finite number is no value: one of them in a group would leave no mean and no advantage of all of it.
-
-The reward functions that come with the project: of the verdict, of single turns, and of what needs no accepted answer.
-
-A reward function that falls on single turns is a process reward: its value is the sum of the turns' values.
+`reward_trajectories` is the one place that sets outcome and reward. A verifier grades each attempt (a `Score`), reward functions look at
+graded attempts, and the reward is their weighted sum (a `RewardPart` each). Faults are invalid and have no reward, nor has a trajectory
+with an unknown part. Non-finite numbers count as unknown. A function with per-turn values is a process reward: its value is their sum.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from warehouse.records import Failure, Outcome, RewardPart, Score, Task, Traject
 
 @dataclass(frozen=True, slots=True)
 class GradedAttempt:
-    """A trajectory as it was sampled, the task that it tried, and the verifier's score of it."""
+    """A trajectory with its task and the verifier's score."""
 
     task: Task
     trajectory: Trajectory
@@ -38,7 +33,7 @@ class GradedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RewardValue:
-    """The value of one attempt, and of each of its turns where the value is the sum of these; or an error and no value."""
+    """The value of an attempt and of its turns, if it is their sum; or an error and no value."""
 
     value: float | None
     turns: tuple[float, ...] = ()
@@ -46,20 +41,21 @@ class RewardValue:
 
     @classmethod
     def of_turns(cls, turns: Sequence[float]) -> RewardValue:
-        """A value that is the sum of the turns' values."""
         return cls(sum(turns), tuple(turns))
 
     @classmethod
     def unknown(cls, error: str) -> RewardValue:
-        """No value, and why."""
         return cls(None, (), error)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What reward functions may look at beside the attempts; `evidence` holds, by task, the titles of the documents that prove it.
+    """What reward functions may use besides the attempts.
 
-    `turn_judge` is the judge of single turns, calibrated, where a reward function asks one; `verifiers` are those that graded the attempts.
+    Attributes:
+        evidence: by task, titles of the documents that prove it.
+        turn_judge: the calibrated judge of single turns, if configured.
+        verifiers: those that graded the attempts.
     """
 
     config: RewardConfig
@@ -69,11 +65,8 @@ class RewardContext:
 
 
 RewardFunction = Callable[[Sequence[GradedAttempt], RewardContext], list[RewardValue]]
-"""A value for each of a step's attempts, in their order; pure, or as good as pure where a judge keeps what it said. All are given together,
-for some functions look at whole groups.
-
-Invalid attempts are not among them. What a function does not know is no zero: it says `RewardValue.unknown`.
-"""
+"""Values for a step's valid attempts, in order; all at once, since some functions compare within groups. Deterministic. Unknown is
+`RewardValue.unknown`, never 0."""
 
 REWARD_FUNCTIONS = Registry(
     "part of the reward",
@@ -94,7 +87,7 @@ REWARD_FUNCTIONS = Registry(
     "agent_flywheel.rewards",
     arguments=("attempts", "context"),
 )
-"""Reward functions by the names that `rl.rewards.parts` calls them by."""
+"""Names for `rl.rewards.parts`."""
 
 PRESETS: dict[str, dict[str, float]] = {
     "outcome": {"outcome": 1.0},
@@ -102,11 +95,11 @@ PRESETS: dict[str, dict[str, float]] = {
     "search_r1": {"outcome": 1.0},
     "search_r1_format": {"format_ladder": 1.0},
 }
-"""Weights by the names of `rl.rewards.preset`."""
+"""Weights by `rl.rewards.preset`."""
 
 
 class Rewarded(NamedTuple):
-    """Trajectories with outcome and reward, the verifiers' scores, and the parts of the rewards, as the lake takes them."""
+    """Trajectories with outcome and reward, verifier scores, and reward parts."""
 
     trajectories: list[Trajectory]
     scores: list[Score]
@@ -120,8 +113,8 @@ def reward_trajectories(
 
     Args:
         tasks: the task of each trajectory.
-        verifiers: that of tasks that name none, and those that they may name.
-        context: configuration of the reward functions; without one the reward is the verifier's value, as in evaluation.
+        verifiers: the default, and those that tasks may name.
+        context: for reward functions; None: the reward is the verifier's value, as in evaluation.
     """
     graded = _grade(tasks, trajectories, verifiers)
     outcomes = [replace(each.trajectory, outcome=each.score.verdict, reward=each.score.value) for each in graded]
@@ -134,7 +127,7 @@ def reward_trajectories(
 
 
 def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers: Verifiers) -> list[GradedAttempt]:
-    """The attempts with their scores; those of one verifier are judged together, for a judge answers many at once."""
+    """Attempts with scores, one batch per verifier, since judges answer many at once."""
     pairs = list(zip(tasks, trajectories, strict=True))
     chosen = [verifiers.of(task) for task in tasks]
     scores: dict[int, Score] = {}
@@ -145,28 +138,26 @@ def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers:
 
 
 def _finite_score(score: Score) -> Score:
-    """The score, invalid where its value is no finite number."""
     if score.value is None or math.isfinite(score.value):
         return score
     return replace(score, value=None, verdict=Outcome.INVALID, error=f"{score.verifier} gave {score.value}, which is no finite number")
 
 
 def _finite_value(name: str, value: RewardValue) -> RewardValue:
-    """The value, unknown where it or that of a turn is no finite number."""
     wrong = next((each for each in (value.value, *value.turns) if each is not None and not math.isfinite(each)), None)
     return value if wrong is None else RewardValue.unknown(f"{name} gave {wrong}, which is no finite number")
 
 
 def weights_of(config: RewardConfig) -> dict[str, float]:
-    """The weight of each reward function that counts, by name."""
+    """Non-zero weights by reward function."""
     return {name: weight for name, weight in {**PRESETS[config.preset], **config.parts}.items() if weight}
 
 
 def find_functions(config: RewardConfig) -> dict[str, RewardFunction]:
-    """The reward functions that count, by name.
+    """The reward functions with a weight, by name.
 
     Raises:
-        RequestError: where there is no such function, or none counts.
+        RequestError: an unknown function, or none has a weight.
     """
     names = list(weights_of(config))
     if not names:
@@ -175,7 +166,6 @@ def find_functions(config: RewardConfig) -> dict[str, RewardFunction]:
 
 
 def _compose(attempts: Sequence[GradedAttempt], context: RewardContext) -> tuple[dict[str, Trajectory], list[RewardPart]]:
-    """The rewarded trajectories by id, and the parts of their rewards."""
     weights, functions = weights_of(context.config), find_functions(context.config)
     values = {name: [_finite_value(name, value) for value in function(attempts, context)] for name, function in functions.items()}
     rewarded: dict[str, Trajectory] = {}
@@ -199,78 +189,72 @@ def _with_reward(attempt: GradedAttempt, values: Mapping[str, RewardValue], weig
 
 
 OK = "ok"
-"""The outcome of a call whose tool gave what was asked for."""
+"""Outcome of a successful call."""
 
 
 def outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The verifier's value; with exact match as the verifier this is Search-R1's reward (arXiv 2503.09516, §3.4)."""
+    """The verifier's value; with exact match this is Search-R1's reward (arXiv 2503.09516, §3.4)."""
     return [_of_score(attempt.score, "no verifier has spoken") for attempt in attempts]
 
 
 def signed_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """+1 for a success, else -1. ReTool, arXiv 2504.11536, §2.2; ToRL has the same."""
+    """+1 for a success, else -1. ReTool, arXiv 2504.11536, §2.2; also ToRL."""
     return [RewardValue(1.0 if attempt.score.verdict is Outcome.SUCCESS else -1.0) for attempt in attempts]
 
 
 def well_formed(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """1 where every action could be read and the last gave an answer, else 0."""
+    """1 if every action is readable and the last one answers, else 0."""
     return [RewardValue(float(_is_well_formed(attempt))) for attempt in attempts]
 
 
 def format_ladder(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """Right and well formed 1, right 0.8, wrong and well formed 0.2, wrong 0.1, no answer 0. Search-R1, `qa_em_format.py`.
-
-    There, «well formed» is that think, search, information and answer follow one another; here, that every action could be read.
-    """
+    """Right and well formed 1, right 0.8, wrong and well formed 0.2, wrong 0.1, no answer 0. Search-R1, `qa_em_format.py`."""
     return [RewardValue(_rung(attempt)) for attempt in attempts]
 
 
 def environment(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """What the environment itself gave for each turn, by its calls."""
+    """The environment's own reward of each turn's calls."""
     return [RewardValue.of_turns([sum(call.reward or 0.0 for call in turn.calls) for turn in each.trajectory.turns]) for each in attempts]
 
 
 def evidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """For each turn, the share of the required documents that its calls found and no earlier turn had; 1 in all where all were found.
+    """Per turn, the share of required documents found for the first time; 1 in total if all were found.
 
-    Required are the documents that state the facts along the task's path. A retrieval reward, as in arXiv 2505.15117.
+    Required are the documents that state the facts on the task's path. A retrieval reward, as in arXiv 2505.15117.
     """
     return [_documents_found(attempt, context.evidence.get(attempt.task.key, frozenset())) for attempt in attempts]
 
 
 def tool_success(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """For each turn, the share of its tool calls that succeeded, divided by the number of turns; so a call more earns nothing by itself."""
+    """Per turn, the share of successful calls divided by the number of turns, so that extra calls earn nothing."""
     return [RewardValue.of_turns([_share_ok(turn) / len(each.trajectory.turns) for turn in each.trajectory.turns]) for each in attempts]
 
 
 def void_turns(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """A penalty on each turn whose action could not be read: -1 divided by the number of turns."""
+    """-1 / number of turns for each turn with an unreadable action."""
     by_turn = ([0.0 if turn.is_readable else -1 / len(each.trajectory.turns) for turn in each.trajectory.turns] for each in attempts)
     return [RewardValue.of_turns(turns) for turns in by_turn]
 
 
 def length(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """A penalty on action tokens: minus their share of `rewards.length_tokens`, and -1 at most."""
+    """Minus the share of `rewards.length_tokens` used by action tokens, at least -1."""
     tokens = [sum(len(turn.action_ids) for turn in attempt.trajectory.turns) for attempt in attempts]
     return [RewardValue(-min(1.0, count / context.config.length_tokens)) for count in tokens]
 
 
 def agreement(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The share of the group that gave the same answer; 0 without one. TTRL, arXiv 2504.16084."""
+    """The share of the group that gave the same answer; 0 without an answer. TTRL, arXiv 2504.16084."""
     verifier = Agreement(verifiers=context.verifiers)
     return [_of_score(score) for score in verifier.verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
 
 
 def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The geometric mean of the probabilities of the tokens of the answer's action; 0 without an answer. RLSC, arXiv 2506.06395."""
+    """Geometric mean of the token probabilities of the answering action; 0 without an answer. RLSC, arXiv 2506.06395."""
     return [_of_score(score) for score in Confidence().verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
 
 
 def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """For each turn that a judge calls useful 1 divided by the number of turns, else 0: in all the share of useful turns.
-
-    A process reward by a model (`eval/turn_judges.py`). A turn that it has no verdict on leaves the trajectory without a reward.
-    """
+    """The share of turns that a judge finds useful, by turn (`eval/turn_judges.py`); unknown if a turn has no verdict."""
     if context.turn_judge is None:
         return [RewardValue.unknown("no judge of turns is open: name its model under evaluation.judge")] * len(attempts)
     cases = [cases_of(attempt.task, attempt.trajectory) for attempt in attempts]
@@ -316,7 +300,7 @@ def _documents_found(attempt: GradedAttempt, required: frozenset[str]) -> Reward
 
 
 def _has_title(observation: str, title: str) -> bool:
-    """Whether a document of that title is among the passages of an observation: each begins with its title, on a line of its own."""
+    """Whether a passage with that title is in an observation: passages begin with their title on a line of its own."""
     lines = (line for line in observation.splitlines() if line.startswith(title))
     return any(not line[len(title) : len(title) + 1].isalnum() for line in lines)
 

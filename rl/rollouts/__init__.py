@@ -1,1 +1,1 @@
-"""Rollouts: the agent loops, and the requests that become trajectories."""
+"""Rollouts: agent loops, and requests that become trajectories."""

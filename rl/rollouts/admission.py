@@ -1,12 +1,8 @@
-"""Places for trajectories that run side by side, whose number may change while they run.
+"""How many trajectories run concurrently: the configured number, an operator's limit, and what the engines can take.
 
-How many trajectories run side by side: as many as is configured, as somebody asked for, and as the engines can take.
-
-The last is additive increase and multiplicative decrease (Chiu and Jain 1989), as TCP has it (RFC 5681): the window grows by a fixed
-number while engines keep up and somebody waits for a place, and shrinks to a share of what is under way where one is pressed. Who is
-under way keeps his place, so a smaller window shows only as trajectories end; until then it does not shrink again.
-
-Concurrency changes which trajectories are in an engine at the same time, and nothing that is asked of it: prompts, seeds, temperatures.
+The last by additive increase, multiplicative decrease (Chiu and Jain 1989; TCP, RFC 5681): the window grows while engines keep up and
+trajectories wait, and shrinks to a share of those running when an engine is under pressure. Running trajectories keep their place, so a
+smaller window takes effect as they end, and does not shrink again before. Concurrency never changes what an engine is asked.
 """
 
 from __future__ import annotations
@@ -23,9 +19,8 @@ from rl.engines.pressure import EnginePressure
 
 
 class Places:
-    """A semaphore whose bound may be set at any time; who waits comes in by turn. For the tasks of one event loop.
-
-    A lower bound takes no place away: it holds new ones back until so many have been left. 0 holds all back.
+    """A semaphore with a variable limit, first come, first served; for one event loop. A lower limit only holds back new tasks; 0 holds
+    back all.
     """
 
     def __init__(self, limit: int) -> None:
@@ -35,7 +30,6 @@ class Places:
 
     @property
     def limit(self) -> int:
-        """How many may be taken at a time."""
         return self._limit
 
     @limit.setter
@@ -45,7 +39,7 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """Tasks that wait for a place."""
+        """Waiting tasks."""
         return len(self._waiting)
 
     async def __aenter__(self) -> None:
@@ -80,16 +74,16 @@ class Places:
 
 
 MOST_LOOKS = 10_000
-"""That are kept for figures which nobody asks for."""
+"""Kept until `take_figures` is called."""
 
 
 def next_window(window: int, taken: int, waiting: int, pressures: Sequence[EnginePressure], config: PressureConfig, most: int) -> int:
-    """The window after one look, between `config.floor` and `most`.
+    """The next window, between `config.floor` and `most`.
 
     Args:
-        taken: trajectories under way.
-        waiting: those that wait for a place.
-        pressures: of each engine since the last look; one that made no step says nothing.
+        taken: running trajectories.
+        waiting: trajectories waiting for a place.
+        pressures: of each engine since the last look; an engine without steps is ignored.
     """
     seen = [pressure for pressure in pressures if pressure.steps]
     if not seen or taken > window:
@@ -102,24 +96,22 @@ def next_window(window: int, taken: int, waiting: int, pressures: Sequence[Engin
 
 
 def is_pressed(pressure: EnginePressure, config: PressureConfig) -> bool:
-    """Whether an engine has more than it can take: its cache is nearly full or has thrown requests out, or requests stand in a queue."""
+    """Whether an engine is overloaded: its cache is nearly full or preempted requests, or requests are queued."""
     return pressure.preempted > 0 or pressure.kv_usage > config.kv_usage or pressure.queue > config.queue
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was seen at one look, and the window after it."""
-
     window: int
     taken: int
     pressures: tuple[EnginePressure, ...]
 
 
 class Admission:
-    """The places of all streams, whose number follows the engines and what somebody asked for. For one event loop."""
+    """The places of all streams; their number follows the engines and the operator. For one event loop."""
 
     def __init__(self, most: int, config: PressureConfig | None = None) -> None:
-        """`most`: trajectories at any time; without a `config` no engine is looked at."""
+        """`most`: maximum running trajectories; without a `config` engines are not watched."""
         self._most = most
         self._config = config
         self._asked: int | None = None
@@ -128,12 +120,12 @@ class Admission:
         self.places = Places(self._window)
 
     def admit(self, asked: int | None) -> None:
-        """At most so many from now on; None is whatever else holds."""
+        """An operator's limit; None removes it."""
         self._asked = asked
         self._set()
 
     def follow(self, pressures: Sequence[EnginePressure]) -> None:
-        """Change the window by one look at the engines."""
+        """Adjust the window to one look at the engines."""
         if self._config is None:
             return
         places = self.places
@@ -142,10 +134,7 @@ class Admission:
         self._set()
 
     def take_figures(self) -> dict[str, float]:
-        """What was seen since this was last asked, by its names in the lake's `metrics`; nothing where no engine was looked at.
-
-        The means of window and trajectories under way over the looks, the fullest cache, the longest standing queue, all preemptions.
-        """
+        """Mean window and running trajectories, maximum cache use and queue, and preemptions since the last call; empty without looks."""
         looks = list(self._looks)
         self._looks.clear()
         if not looks:

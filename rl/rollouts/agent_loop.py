@@ -1,25 +1,17 @@
-"""What a rollout is asked for, and what takes part in it: the request, the choices of its task, the engine, the environment, the loop.
+"""The agent loop: one trajectory from question to end; what is requested, and the protocols of environments and loops.
 
-A task chooses in its provenance, under `rollout`; what it leaves open is the configuration's. So tasks of several environments and
-dialects may stand in one call of `rollout`.
+Token ids are only appended: sampled ones, then the dialect's rendering of observations. Nothing is decoded and re-encoded. Trajectories run
+concurrently in asyncio, so a slow tool delays only its own. The calls of a turn run concurrently and are recorded each; an answer is given
+after the other calls. A call after the trajectory's end is recorded as not run; one that exceeds its time has no outcome.
 
-The agent loop: one trajectory from its question to its end.
-
-Token ids are only ever appended: what the engine sampled, then what the dialect made of the observations. Nothing is decoded and
-encoded again. All trajectories run side by side in asyncio, so that a slow tool holds up its own trajectory alone.
-
-The calls of one turn run at once, and each leaves a record. An answer is given after the other calls of its turn. A call that finds the
-trajectory ended by another is recorded as not run; one that does not come back before the trajectory's time is over has no outcome.
-
-    act -> ended by a call (an answer, or the environment says done)   -> ANSWERED
-        -> that was the last turn of the horizon                       -> MAX_TURNS
-        -> all actions, or all observations, come to their limit       -> MAX_TOTAL_ACTION_TOKENS, MAX_TOTAL_OBSERVATION_TOKENS
-        -> the observation, or another action, does not fit            -> MAX_CONTEXT_TOKENS
+    act -> ended by a call (an answer, or the environment is done)    -> ANSWERED
+        -> last turn of the horizon                                   -> MAX_TURNS
+        -> limit of all actions, or of all observations               -> MAX_TOTAL_ACTION_TOKENS, MAX_TOTAL_OBSERVATION_TOKENS
+        -> the observation, or another action, does not fit           -> MAX_CONTEXT_TOKENS
         -> append the observation and act again
-    the policy writes the token that stands for an image              -> PLACEHOLDER
-    the time is over anywhere                                          -> MAX_SECONDS
-    an engine or an environment fails anywhere                         -> FAULT: the trajectory is invalid
-    the prompt leaves no room for an action                            -> FAULT: it says nothing of the policy
+    the policy writes an image placeholder                            -> PLACEHOLDER
+    out of time                                                       -> MAX_SECONDS
+    an engine or environment fails, or the prompt leaves no room      -> FAULT: the trajectory is invalid
 """
 
 from __future__ import annotations
@@ -58,24 +50,20 @@ from warehouse.records import ANSWER, NOT_RUN, Call, Outcome, StopReason, Task, 
 from warehouse.settings import Section, first_error
 
 KEY = "rollout"
-"""Where the choice stands in a task's provenance."""
+"""Key of the choice in a task's provenance."""
 
 
 class RolloutChoice(Section):
-    """What one task asks for; None is whatever the configuration says, and for tools all that the environment has."""
+    """What a task chooses in its provenance; None leaves it to the configuration, and offers all tools of the environment."""
 
     loop: str | None = None
     dialect: str | None = None
     tools: tuple[str, ...] | None = None
-    """The tools that the policy is shown and may call, by name; an answer is always possible."""
+    """The tools that the policy sees and may call; answering is always possible."""
 
 
 def choice_of(task: Task) -> RolloutChoice:
-    """What `task` asks for.
-
-    Raises:
-        RequestError: where its provenance holds something else under `rollout`.
-    """
+    """The choice of `task`. Raises RequestError if its provenance is malformed."""
     try:
         return RolloutChoice.model_validate(task.provenance.get(KEY, {}))
     except ValidationError as error:
@@ -84,9 +72,12 @@ def choice_of(task: Task) -> RolloutChoice:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One trajectory that is wanted. `horizon` is its number of turns; without `temperature` the configured one is used.
+    """A requested trajectory.
 
-    `older_share` is the probability of each action to be sampled by an older policy, where the engines hold one.
+    Attributes:
+        horizon: maximum turns.
+        temperature: None: the configured one.
+        older_share: probability of each action to be sampled by an older policy.
     """
 
     trajectory_id: str
@@ -111,7 +102,7 @@ class RolloutRequest:
         seconds: float | None,
         error: str | None,
     ) -> Trajectory:
-        """The trajectory's record, not yet graded, except that a fault makes it invalid."""
+        """The record, not yet graded; a fault makes it invalid."""
         return Trajectory(
             id=self.trajectory_id,
             task_key=self.task.key,
@@ -135,7 +126,7 @@ class RolloutRequest:
 
 
 class EnvironmentHandle(Protocol):
-    """The environment of one trajectory as an agent loop sees it: it raises `EnvironmentFault` and nothing else."""
+    """The environment of one trajectory; it raises only `EnvironmentFault`."""
 
     async def reset(self, task: Task, seed: int) -> Observation: ...
 
@@ -145,8 +136,7 @@ class EnvironmentHandle(Protocol):
 class Loop(Protocol):
     """Runs trajectories."""
 
-    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
-        """Run one trajectory to its end."""
+    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory: ...
 
 
 LoopFactory = Callable[[Generator, Dialect, Limits], Loop]
@@ -154,23 +144,22 @@ LoopFactory = Callable[[Generator, Dialect, Limits], Loop]
 
 T = TypeVar("T")
 FAULT = "fault"
-"""The outcome of a call that its environment failed at."""
+"""Outcome of a call during which the environment failed."""
 
 
-class _OutOfTime(Exception):
-    """The trajectory's time is over."""
+class _OutOfTime(Exception): ...
 
 
 @dataclass(slots=True)
 class _Progress:
-    """The state of one trajectory. `deadline` is a time of the event loop's clock."""
+    """The state of one trajectory; `deadline` is on the event loop's clock."""
 
     request: RolloutRequest
     environment: EnvironmentHandle
     tools: tuple[str, ...] | None
     deadline: float | None
     schemas: Sequence[Schema] = ()
-    """Of the tools on offer, as the policy is shown them."""
+    """Of the offered tools."""
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
@@ -182,14 +171,14 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """Runs trajectories on an engine, in a dialect, within limits; keeps nothing between them."""
+    """Runs trajectories on an engine, in a dialect, within limits; stateless."""
 
     engine: Generator
     dialect: RolloutDialect
     limits: Limits
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
-        """Run one trajectory to its end. Faults end it as invalid; whatever else is raised is a defect and is let through."""
+        """Run one trajectory. Faults make it invalid; other exceptions are defects."""
         started, clock = datetime.now(UTC), time.perf_counter()
         progress = _Progress(request, environment, choice_of(request.task).tools, self._deadline())
         try:
@@ -224,7 +213,7 @@ class AgentLoop:
         return stop
 
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
-        """One action and what comes back, appended to `progress`; why the trajectory is over, or None where it goes on."""
+        """Append one action and its observation; returns the stop reason, or None to continue."""
         clock = time.perf_counter()
         shown = (progress.images,) if progress.images else ()  # an engine of text alone need not know of images
         work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
@@ -253,7 +242,7 @@ class AgentLoop:
         )
 
     async def _after(self, progress: _Progress, generation: Generation, result: TurnResult) -> tuple[StopReason | None, Reply]:
-        """Whether the trajectory ends after this turn, and the observation that is appended where it does not."""
+        """The stop reason after this turn, or the observation to append."""
         over = self._over(progress, generation, result)
         if over is not None:
             return over, Reply(())
@@ -273,19 +262,19 @@ class AgentLoop:
         return None, reply
 
     async def _reply(self, generation: Generation, results: Sequence[Result]) -> Reply:
-        """The tokens that are appended; images are decoded in a thread, for that takes milliseconds that are the other trajectories'."""
+        """Images are decoded in a thread, since that takes milliseconds."""
         if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
             return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
         return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
 
     @property
     def _placeholder(self) -> tuple[int, ...]:
-        """The token that no policy may write, where there is one; asked at every turn, and `isinstance` of a protocol takes its time."""
+        """The token that no policy may write, if any. Read every turn, and `isinstance` of a protocol is slow."""
         placeholder = getattr(self.dialect, "placeholder_id", None)
         return () if placeholder is None else (placeholder,)
 
     def _over(self, progress: _Progress, generation: Generation, result: TurnResult) -> StopReason | None:
-        """Why the trajectory ends with this action, whatever came of it, or None."""
+        """The stop reason of this action, regardless of the observation."""
         cut_off = generation.stop_reason is GenerationStop.LENGTH
         if result.done:
             return StopReason.ANSWERED
@@ -303,7 +292,7 @@ class AgentLoop:
         return StopReason.MAX_TOTAL_ACTION_TOKENS if self._actions_left(progress) <= 0 else None
 
     def _room(self, progress: _Progress) -> int:
-        """Tokens that the context may still grow by."""
+        """Tokens left in the context."""
         return self.limits.max_context_tokens - len(progress.context)
 
     def _actions_left(self, progress: _Progress) -> int:
@@ -321,12 +310,12 @@ class AgentLoop:
 
 
 def uses_lagged_policy(request: RolloutRequest, turn: int) -> bool:
-    """Whether a lagged policy is to sample this action: by chance, seeded. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    """Whether a lagged policy samples this action, at random with a seed. AgentRL's cross-policy sampling, arXiv 2510.04206."""
     return request.older_share > 0 and random.Random(seed_from("older", request.seed, turn)).random() < request.older_share
 
 
 def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...] | None:
-    """The schemas that the policy is shown; None where a chosen tool is not among those that the environment lists."""
+    """The schemas that the policy sees; None if a chosen tool does not exist."""
     if chosen is None or not tools:
         return tuple(tools)
     named = {tool["function"]["name"]: tool for tool in tools}
@@ -334,7 +323,7 @@ def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Sch
 
 
 async def _in_time(progress: _Progress, work: Awaitable[T]) -> T:
-    """The result of `work`, where it comes before the trajectory's time is over."""
+    """The result of `work` before the trajectory's deadline."""
     try:
         async with asyncio.timeout_at(progress.deadline) as limit:
             return await work
@@ -376,7 +365,7 @@ def _turn(
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The calls of a turn, the results that the policy is to see, whether the trajectory is done, and what ended it otherwise."""
+    """The calls of a turn, their results, and whether and why the trajectory ends."""
 
     calls: tuple[Call, ...]
     results: tuple[Result, ...]
@@ -387,14 +376,14 @@ class TurnResult:
 
     @property
     def outcome(self) -> str | None:
-        """That of the first call; where there is none, the action could not be read."""
+        """Of the first call; without one the action is unreadable."""
         return self.calls[0].outcome if self.calls else ToolOutcome.UNPARSABLE.value
 
 
 async def run_calls(
     turn: ActionTurn | ParseError, environment: EnvironmentHandle, tools: Sequence[str] | None, deadline: float | None
 ) -> TurnResult:
-    """Run the calls of `turn`, of `tools` alone where they are given, until the event loop's clock shows `deadline`."""
+    """Run the calls of `turn`, restricted to `tools` if given, until `deadline`."""
     if isinstance(turn, ParseError):
         return TurnResult((), (Result(f"Error: {turn.reason}"),))
     calls = [_RunningCall(action) for action in turn.calls]
@@ -408,7 +397,7 @@ async def run_calls(
 
 @dataclass(slots=True)
 class _RunningCall:
-    """A call and its outcome: a step, a fault, or nothing yet."""
+    """A call with its step, its fault, or neither yet."""
 
     action: Action
     begun: float | None = None
@@ -418,11 +407,10 @@ class _RunningCall:
 
     @property
     def ended(self) -> bool:
-        """Whether the trajectory is over by this call."""
+        """Whether this call ends the trajectory."""
         return self.fault is not None or (self.step is not None and self.step.done)
 
     async def run(self, environment: EnvironmentHandle, tools: Sequence[str] | None) -> None:
-        """Make the call."""
         self.begun = time.perf_counter()
         if tools is not None and self.action.tool not in tools:
             there = ", ".join(tools) or "none"
@@ -435,7 +423,7 @@ class _RunningCall:
         self.seconds = time.perf_counter() - self.begun
 
     def record(self, done: bool) -> Call:
-        """The record; `done` says that a call of this turn ended the trajectory."""
+        """The record; `done`: a call of this turn ended the trajectory."""
         if self.step is not None:
             return call_record(self.action, self.step, self.seconds)
         failed = self.fault if self.fault is not None and not done else None
@@ -444,7 +432,7 @@ class _RunningCall:
 
 
 def call_record(action: Action, step: Step, seconds: float | None = None) -> Call:
-    """The record of a call that the environment answered; `seconds` is its latency where the step does not say."""
+    """The record of an answered call; `seconds` is its latency unless the step has one."""
     return Call(
         action.tool,
         action.arguments,
@@ -460,7 +448,7 @@ def call_record(action: Action, step: Step, seconds: float | None = None) -> Cal
 async def _run_all(
     calls: Sequence[_RunningCall], environment: EnvironmentHandle, tools: Sequence[str] | None, deadline: float | None
 ) -> bool:
-    """Make `calls` at once; whether they came back in time."""
+    """Run `calls` concurrently; whether they ended in time."""
     if not calls:
         return True
     try:
@@ -474,7 +462,7 @@ async def _run_all(
 
 
 def _collect(calls: Sequence[_RunningCall], out_of_time: bool) -> TurnResult:
-    """The calls of a turn together. One that fails because another has ended the trajectory is no fault."""
+    """The result of a turn. A call that fails because another ended the trajectory is no fault."""
     done = any(call.step is not None and call.step.done for call in calls)
     records = tuple(call.record(done) for call in calls)
     rewards = [record.reward for record in records if record.reward is not None]

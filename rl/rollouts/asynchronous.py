@@ -1,7 +1,7 @@
-"""Rollouts that never stop: groups are begun as places become free, and the learner takes what has ended and is not too old.
+"""Continuous rollouts: groups start as places become free, and the learner takes those that have ended and are not too old.
 
-New weights reach the engines while trajectories are under way. What a step learns from is stored before the weights that it makes
-reach an engine, so it is made again on the same trajectories after an interruption; those that were under way are asked for again.
+Engines get new weights while trajectories are in progress. What a step trains on is stored before the weights that it makes reach an
+engine, so an interrupted step is repeated on the same trajectories; those in progress are requested again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warehouse import Task, Trajectory
 
 @dataclass(slots=True)
 class _GroupUnderWay:
-    """The group of one task: what was requested, and what of it has ended."""
+    """The group of one task in progress."""
 
     task: Task
     step: int
@@ -29,28 +29,25 @@ class _GroupUnderWay:
 
     @property
     def version(self) -> int:
-        """The version of the weights that it was begun under."""
+        """The weight version that it was begun under."""
         return self.step - 1
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Those of a complete group, in the order in which they were asked for."""
+        """Those of a complete group, in request order."""
         return [self.ended[request.trajectory_id] for request in self.requests]
 
     @property
     def complete(self) -> bool:
-        """Whether all of it has ended."""
         return len(self.ended) == len(self.requests)
 
 
 _StepGroups = tuple[list[Trajectory], list[Trajectory], list[RejectedSample]]
-"""What a step learns from for the first time, what it learns from once more, and what was too old for it."""
+"""New trajectories of a step, reused ones, and rejected stale ones."""
 
 
 @dataclass(slots=True)
 class AsyncRolloutSource:
-    """Samples one RL run without a pause."""
-
     run: ReinforceRun
     curriculum: Curriculum
     buffer: ReplayBuffer
@@ -58,12 +55,12 @@ class AsyncRolloutSource:
     _under_way: list[_GroupUnderWay] = field(default_factory=list)
     _stream: TrajectoryStream | None = None
     _drawn: tuple[int, int] = (0, 0)
-    """The step that tasks were last drawn for, and how many."""
+    """The step that tasks were last drawn for, and their number."""
     _resumed: list[tuple[Task, int, int]] = field(default_factory=list)
-    """Groups that were under way at the checkpoint: begun again when the engines have its weights."""
+    """Groups in progress at the checkpoint, restarted once the engines have its weights."""
 
     def collect(self, step: int) -> Collected:
-        """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
+        """The trajectories of `step`: those it had before an interruption, or the oldest groups that have ended."""
         before = self.run.waited_before()
         self._begin(self._resumed)
         self._resumed = []
@@ -80,25 +77,23 @@ class AsyncRolloutSource:
         return replace(collected, reused=tuple(reused), measured=figures, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
-        """Nothing waits: what is under way goes on under the new weights."""
+        """Nothing waits: rollouts continue under the new weights."""
 
     def close(self) -> None:
-        """Stop what is under way."""
         if self._stream is not None:
             self._stream.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """The buffer, and what is under way."""
         under_way = [[group.task.key, group.step, group.horizon] for group in self._under_way]
         return {"replay": self.buffer.state_dict(), "under_way": under_way}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: what was under way is read from the store, as far as it is there, or begun again."""
+        """Restore a checkpoint: groups in progress are read from the store as far as possible, or restarted."""
         self.buffer.load_state_dict(state["replay"])
         self._resumed = [(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]]
 
     def _recorded(self, step: int) -> _StepGroups | None:
-        """What the store has as what `step` learnt from, or None where it has nothing."""
+        """What the store has for `step`, or None."""
         batch = self.run.store.batch(step)
         if batch is None:
             return None
@@ -112,7 +107,7 @@ class AsyncRolloutSource:
         return fresh, reused, stale
 
     def _chosen(self, step: int) -> _StepGroups:
-        """The oldest groups that have ended and are not too old, stored as what `step` learns from."""
+        """The oldest ended groups that are not stale, stored as the step's batch."""
         stale = self.buffer.expire(step - 1)
         past = self.buffer.past(step)
         wanted = self.run.config.tasks_per_step - len(past)
@@ -130,13 +125,13 @@ class AsyncRolloutSource:
         return fresh, reused, stale
 
     def _is_waited_for(self, step: int, wanted: int) -> bool:
-        """Whether more must end before `step` can go on: there are too few groups, or one would be too old for the step after it."""
+        """Whether `step` must wait: too few groups have ended, or one would be too old for the next step."""
         replay, running = self.run.config.replay, [group for group in self._under_way if not group.complete]
         late = replay.stale == "wait" and any(step - 1 - group.version >= replay.max_staleness for group in running)
         return bool(running) and (late or len(self.buffer) + len(self._under_way) - len(running) < wanted)
 
     def _fill(self, step: int) -> None:
-        """Begin groups at the places that are free, but no more than the run still needs."""
+        """Start groups at free places, but no more than the run still needs."""
         config = self.run.config
         there = len(self._under_way) + len(self.buffer)
         needed = (config.steps - step + 1) * config.tasks_per_step - there
@@ -149,7 +144,7 @@ class AsyncRolloutSource:
         self._begin([(task, step, horizon) for task in tasks[before:]])
 
     def _begin(self, wanted: Sequence[tuple[Task, int, int]]) -> None:
-        """Begin groups of a task, a step and a horizon each; what the store has of them has ended."""
+        """Start groups of (task, step, horizon); trajectories that the store has count as ended."""
         under_way = [_GroupUnderWay(*each, self.run.requests(*each), {}) for each in wanted]
         requests = [request for group in under_way for request in group.requests]
         stored = self.run.store.find(requests)
@@ -164,13 +159,13 @@ class AsyncRolloutSource:
             self.run.rollouts.extend(self._stream, missing)
 
     def _receive(self, trajectory: Trajectory) -> None:
-        """Put a trajectory that has ended to its group, unless that has been learnt from as the store has it."""
+        """Add an ended trajectory to its group, unless the step trained on the stored one."""
         for group in self._under_way:
             if any(request.trajectory_id == trajectory.id for request in group.requests):
                 group.ended[trajectory.id] = trajectory
 
     def _store(self) -> None:
-        """Store the groups that have become complete, in one commit: now they wait to be learnt from."""
+        """Store complete groups in one commit; they then wait in the buffer."""
         complete = [group for group in self._under_way if group.complete]
         if complete:
             self._under_way = [group for group in self._under_way if not group.complete]

@@ -1,10 +1,10 @@
-"""Settings of rollouts: limits of trajectories, and what they run on."""
+"""Configuration of rollouts."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rl.engines.config import CUDA_TRANSFERS, EngineConfig, Temperature
 from rl.envs.config import EnvironmentPoolConfig
@@ -37,6 +37,11 @@ class Limits(Section):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus sampling; must be 1 for RL."""
 
+    @property
+    def totals(self) -> list[str]:
+        """Names of the limits of total tokens that are set."""
+        return [name for name in ("max_total_action_tokens", "max_total_observation_tokens") if getattr(self, name) is not None]
+
 
 class RolloutConfig(Section):
     """Rollouts: limits of trajectories, and what they run on."""
@@ -57,9 +62,15 @@ class RolloutConfig(Section):
     search: SearchConfig = SearchConfig()
     ray: RayConfig = RayConfig()
 
+    @model_validator(mode="after")
+    def _check_totals(self) -> RolloutConfig:
+        if self.loop == "langgraph" and self.limits.totals:
+            raise ValueError(f"rollout.loop = langgraph has no limit rollout.limits.{self.limits.totals[0]}: unset it or use react")
+        return self
+
     @property
     def speaks_tags(self) -> bool:
-        """Whether policies may have to write tags: the dialect of tasks that name none is of that kind, or one of `dialects`."""
+        """Whether policies may have to write tags."""
         return self.dialect == "tags" or any(dialect.kind == "tags" for dialect in self.dialects.values())
 
 

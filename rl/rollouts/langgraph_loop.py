@@ -1,12 +1,8 @@
-"""The policy as a LangChain chat model, so that agents written for LangChain and LangGraph run on it and their tokens are recorded.
+"""LangChain and LangGraph agents on a policy: the policy as a chat model, and a graph as an agent loop.
 
-It asks the same `Endpoint` that serves HTTP, without HTTP in between: requests are assigned to trajectories and recorded the same way.
-
-An agent of LangGraph as an agent loop: it decides what is said and called, the policy samples, the environment answers.
-
-Any graph over messages can stand here (`build`); the one that comes with it is the ReAct agent: the policy speaks, its calls run at
-once, their results are appended, until it speaks without a call. The tokens are recorded as they were sampled; a graph that rewrites its
-past makes the trajectory invalid, for then there is no one context that it was sampled in.
+The chat model uses the `Endpoint` that also serves HTTP, so requests are assigned to trajectories and recorded the same way. Any graph over
+messages works (`build`); the default is the ReAct agent. Tokens are recorded as sampled; a graph that rewrites its past makes the
+trajectory invalid, since there is no single context that it was sampled in.
 """
 
 from __future__ import annotations
@@ -20,11 +16,12 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError
 
-from rl.engines.base import Generator
+from rl.content import PlacedImage
+from rl.engines.base import Generation, Generator, Sampling
 from rl.envs.base import EnvironmentFault, ToolOutcome
 from rl.renderers.base import Action, ContentRefused, Dialect, Result, Schema, Truncation, text_of
 from rl.renderers.chat import ChatDialect
-from rl.rollouts.agent_loop import EnvironmentHandle, RolloutRequest, call_record, choice_of
+from rl.rollouts.agent_loop import EnvironmentHandle, RolloutRequest, call_record, choice_of, uses_lagged_policy
 from rl.rollouts.config import Limits
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Caller, Endpoint
@@ -38,23 +35,28 @@ from warehouse.settings import first_error
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import BaseChatModel, LanguageModelInput
-    from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+    from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, convert_to_openai_messages
     from langchain_core.outputs import ChatGeneration, ChatResult
     from langchain_core.runnables import Runnable
-    from langchain_core.tools import BaseTool
+    from langchain_core.tools import BaseTool, StructuredTool
     from langchain_core.utils.function_calling import convert_to_openai_tool
+    from langgraph.errors import GraphRecursionError
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode, tools_condition
 except ImportError as error:
-    raise RequestError("LangChain is not installed: install agent-flywheel[langchain] to run its agents on a policy.") from error
-
+    raise RequestError("LangChain and LangGraph are not installed: install agent-flywheel[langchain] to run their agents.") from error
 
 SCHEMA = "flywheel_schema"
-"""Where a tool of LangChain's carries the schema that the policy is to be shown."""
+"""Metadata key of a LangChain tool that holds the schema shown to the policy."""
 
 
 class PolicyChatModel(BaseChatModel):
-    """A chat model over an endpoint. `loop` is the event loop that the engines live in; any thread and any other loop may ask.
+    """A chat model over an endpoint, callable from any thread and event loop.
 
-    `conversation` and `task_key` name the trajectory. With `seed`, each request is sampled by a seed of its own that follows from it.
+    Attributes:
+        loop: the event loop of the engines.
+        conversation, task_key: name the trajectory.
+        seed: each request derives its own from it.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -75,7 +77,7 @@ class PolicyChatModel(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """The model with tools that it is shown and may call; it cannot be made to call one."""
+        """The model with tools that it may call; it cannot be forced to call one."""
         return self.bind(tools=[_schema(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def _generate(
@@ -114,7 +116,7 @@ class PolicyChatModel(BaseChatModel):
 
 
 def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict[str, Any]:
-    """The schema that a tool brings along in its metadata, or the one that LangChain makes of it, which leaves out titles and the like."""
+    """The schema in a tool's metadata, or the one that LangChain derives."""
     metadata = tool.metadata if isinstance(tool, BaseTool) else None
     return metadata[SCHEMA] if metadata and SCHEMA in metadata else convert_to_openai_tool(tool)
 
@@ -139,21 +141,12 @@ def _result(answer: dict[str, Any]) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-try:
-    from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-    from langchain_core.tools import BaseTool, StructuredTool
-    from langgraph.errors import GraphRecursionError
-    from langgraph.graph import START, MessagesState, StateGraph
-    from langgraph.prebuilt import ToolNode, tools_condition
-except ImportError as error:
-    raise RequestError("LangGraph is not installed: install agent-flywheel[langchain] for the agent loop langgraph.") from error
-
 Build = Callable[[PolicyChatModel, Sequence[BaseTool]], Any]
 """Makes a compiled graph over `MessagesState` from the policy and the environment's tools."""
 
 
 def react_agent(model: PolicyChatModel, tools: Sequence[BaseTool]) -> Any:
-    """The graph that `langgraph.prebuilt.create_react_agent` makes; that name has moved to a package that nothing else here needs."""
+    """The graph of `langgraph.prebuilt.create_react_agent`, which has moved to another package."""
     speaker = model.bind_tools(tools) if tools else model
 
     async def speak(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -168,30 +161,43 @@ def react_agent(model: PolicyChatModel, tools: Sequence[BaseTool]) -> Any:
     return graph.compile()
 
 
-class _Done(Exception):
-    """The environment says that the trajectory is done."""
+class _Done(Exception): ...
 
 
 _Calls = defaultdict[int, list[Call]]
-"""The records of calls in the order in which they came back, by the index of their turn."""
+"""Call records in order of completion, by turn index."""
+
+
+class LaggedEngine:
+    """The engine of one trajectory: each action is sampled by an older policy with probability `older_share`, as in the loop `react`."""
+
+    def __init__(self, engine: Generator, request: RolloutRequest) -> None:
+        self._engine, self._request, self._turn = engine, request, 0
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation:
+        sampling = replace(sampling, older=uses_lagged_policy(self._request, self._turn))
+        self._turn += 1
+        return await self._engine.generate(request_id, prompt_ids, sampling, *([images] if images else []))
 
 
 class LangGraphLoop:
-    """Runs trajectories by a graph. Limits on seconds and totals are the graph's own business; those of one action, one observation, the
-    context and the horizon hold.
+    """Runs trajectories by a graph, within the limits of one action, one observation, the context, the horizon and seconds.
 
     Raises:
-        RequestError: where the dialect is not one of a chat template.
+        RequestError: the dialect is not of kind chat, or a limit of total tokens is set.
     """
 
     def __init__(self, engine: Generator, dialect: Dialect, limits: Limits, build: Build = react_agent) -> None:
         if not isinstance(dialect, ChatDialect):
             raise RequestError("the agent loop langgraph speaks in messages: give the task or the rollout a dialect of kind chat.")
+        if limits.totals:
+            raise RequestError(f"the agent loop langgraph has no limit rollout.limits.{limits.totals[0]}: unset it or use the loop react.")
         self._engine, self._dialect, self._limits, self._build = engine, dialect, limits, build
         self._renderer = ChatRenderer(dialect)
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
-        """Run one trajectory to its end."""
         recorder = Recorder(request.policy, request.stage, request.trajectory_id)
         calls, error = _Calls(list), None
         try:
@@ -225,7 +231,8 @@ class LangGraphLoop:
 
     def _model(self, request: RolloutRequest, recorder: Recorder) -> PolicyChatModel:
         longest = self._limits.max_context_tokens
-        endpoint = Endpoint(self._engine, recorder, self._dialect.template.plain, self._renderer, "", request.policy, longest)
+        engine = LaggedEngine(self._engine, request)
+        endpoint = Endpoint(engine, recorder, self._dialect.template.plain, self._renderer, "", request.policy, longest)
         return PolicyChatModel(
             endpoint=endpoint,
             loop=asyncio.get_running_loop(),
@@ -238,13 +245,11 @@ class LangGraphLoop:
         )
 
     def _opening(self, request: RolloutRequest, observation: str) -> list[BaseMessage]:
-        """The beginning of the dialect's own prompt, as messages."""
         shown = self._dialect.template.plain.cut(observation, self._cut) if observation else ""
         question = f"{request.task.question}\n\n{shown}" if shown else request.task.question
         return [*(SystemMessage(str(message["content"])) for message in self._dialect.system_messages), HumanMessage(question)]
 
     def _tool(self, schema: Schema, environment: EnvironmentHandle, recorder: Recorder, name: str, calls: _Calls) -> BaseTool:
-        """A tool of the environment as one of LangChain's."""
         function = schema["function"]
 
         async def call(**arguments: Any) -> str:
@@ -269,7 +274,7 @@ class LangGraphLoop:
 
 
 async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequence[Turn], calls: _Calls) -> StopReason:
-    """Give the environment the answer that the graph ended with, where the policy's last message is one."""
+    """Give the environment the answer that the graph ended with, if the policy's last message is one."""
     if not isinstance(last, AIMessage) or not turns or turns[-1].tool != ANSWER:
         return StopReason.LEFT
     action = Action(ANSWER, turns[-1].arguments or "")
@@ -278,7 +283,7 @@ async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequ
 
 
 def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, calls: _Calls) -> Trajectory:
-    """The trajectory of the one recorded segment, with the records of its calls."""
+    """The trajectory of the one recorded segment, with its call records."""
     rewritten = f"the graph rewrote its past: it made {len(segments)} contexts out of one trajectory" if len(segments) > 1 else None
     recorded = segments[0] if segments else None
     error = rewritten or (recorded.error if recorded else None) or error
@@ -294,7 +299,7 @@ def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopR
 
 
 def _with_calls(turn: Turn, records: Sequence[Call]) -> Turn:
-    """A turn with the records of its calls; those without one were not run, and an unreadable action has none."""
+    """Calls without a record were not run."""
     waiting = list(records)
     calls = []
     for asked in turn.calls:

@@ -1,10 +1,8 @@
 """Rollouts: requests in, trajectories out.
 
-`Rollouts` owns engines and environments on Ray and an event loop in a thread of its own, so that the stages, which are plain
-synchronous code, call it like a function. All trajectories of all calls run side by side.
-
-Engines and learner take turns: `rollout`, then `pause` while the learner updates, `load_weights`, `resume`; a stream that is paused in
-its middle goes on where it was. Or they run at once: `submit` gives trajectories as they end, and `load_weights` may come at any time.
+`Rollouts` owns engines and environments on Ray and an event loop in its own thread, so that synchronous stages call it like a function. All
+trajectories of all calls run concurrently. Engines and learner alternate (`rollout`, `pause`, `load_weights`, `resume`; a paused stream
+continues where it was) or run at once (`submit` yields trajectories as they end; `load_weights` may come at any time).
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ OnProgress = Callable[[int, int], None]
 
 
 PROBE_TOKENS = 32
-"""Tokens that an engine samples to show which weights it has."""
+"""Tokens that an engine samples to prove its weights."""
 
 
 class Rollouts:
-    """Engines and environments; made by `start`, or by `begin` and `open`, and ended by `close` or by leaving a `with` block."""
+    """Engines and environments; created by `start`, or `begin` and `open`; ended by `close` or a `with` block."""
 
     def __init__(self, config: RolloutConfig, loops: AgentLoops) -> None:
         self.config = config
@@ -72,9 +70,8 @@ class Rollouts:
         """Start engines with the policy in folder `policy_path`, and environments over `documents`.
 
         Raises:
-            RequestError: where the policy is no folder, does not go with the dialect, or cannot take so long a context, or where this
-                machine cannot transfer weights as it is configured to.
-            EngineFault: where an engine does not start.
+            RequestError: no policy there, or it does not fit the dialect or the context; or this machine cannot transfer weights so.
+            EngineFault: an engine does not start.
         """
         rollouts = cls.begin(config, policy_path, version)
         try:
@@ -86,7 +83,7 @@ class Rollouts:
 
     @classmethod
     def begin(cls, config: RolloutConfig, policy_path: Path, version: int = 0) -> Rollouts:
-        """Have engines start and return at once: before anything is rolled out, `open` is to be called. Raises RequestError as `start`."""
+        """Start engines without waiting; call `open` before rolling out. Raises RequestError as `start`."""
         check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
@@ -105,7 +102,7 @@ class Rollouts:
         return rollouts
 
     def open(self, documents: Iterable[Document] = ()) -> None:
-        """Wait for the engines, and have environments over `documents`. Raises as `EnginePool.up` does."""
+        """Wait for the engines and open environments over `documents`. Raises as `EnginePool.up`."""
         environments = EnvironmentPool(self.config.environments, build_indexes(documents, self.config.search))
         self.wait(self.pool.up())
         self._environments = environments
@@ -114,17 +111,17 @@ class Rollouts:
 
     @property
     def is_open(self) -> bool:
-        """Whether `open` has been called, and the engines are up."""
         return self._environments is not None
 
     def rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None = None) -> list[Trajectory]:
-        """Run a trajectory for each request, and return them in the order of the requests.
+        """Run a trajectory per request and return them in order; faults come back as invalid trajectories.
 
-        `on_progress(done, total)` is called after each trajectory. Trajectories that hit a fault come back as invalid, with the error.
+        Args:
+            on_progress: called with (done, total) after each trajectory.
 
         Raises:
-            RequestError: an environment, a loop or a dialect that a task asks for cannot be had; nothing has run then.
-            CircuitOpen: too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
+            RequestError: an environment, loop or dialect of a task is unavailable; nothing has run then.
+            CircuitOpen: too many faults of an environment or tool; trajectories in progress are lost.
         """
         stream, found = self.submit(requests), {}
         try:
@@ -137,12 +134,10 @@ class Rollouts:
         return [found[request.trajectory_id] for request in requests]
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
-        """Begin a trajectory for each request and return at once; the stream gives them as they end, the quick ones first.
-
-        Several streams may be open at once: at most `concurrency` trajectories of all of them run at a time.
+        """Begin a trajectory per request; the stream yields them as they end. At most `concurrency` of all streams run at a time.
 
         Raises:
-            RequestError: an environment, a loop or a dialect that a task asks for cannot be had.
+            RequestError: an environment, loop or dialect of a task is unavailable.
         """
         self.wait(self._check(requests))
         stream = TrajectoryStream(self.event_loop, requests, self._one)
@@ -150,67 +145,62 @@ class Rollouts:
         return stream
 
     def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
-        """Begin further trajectories, which the stream gives as they end. Raises as `submit` does."""
+        """Add requests to a stream. Raises as `submit`."""
         self.wait(self._check(requests))
         stream.extend(requests)
 
     def load_weights(self, path: Path, version: int) -> None:
-        """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
+        """Load the weights in folder `path` into all engines as `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
     def probe(self, question: str, temperature: float) -> list[WeightProbe]:
-        """What each engine continues the prompt of a question with, after the last update of its weights."""
+        """What each engine generates for a question under its current weights."""
         return self.wait(self.pool.probe(self.dialect.prompt_ids(question), PROBE_TOKENS, temperature))
 
     @property
     def weight_sync(self) -> WeightSyncHandle:
-        """How a learner sends weights to the engines, where `engine.transfer` is not `files`."""
+        """How a learner sends weights to the engines, if `engine.transfer` is not `files`."""
         return WeightSyncHandle(self._begin_transfer, self._step_transfer, self._record_weights)
 
     def pause(self) -> None:
-        """Stop sampling while the learner updates, and give back what `engine.sleep_level` says; requests under way wait."""
+        """Stop sampling while the learner updates, and free memory by `engine.sleep_level`; requests in progress wait."""
         self.wait(self.pool.sleep())
 
     def resume(self) -> None:
-        """Take the engines' memory back, and go on sampling with the weights that were loaded meanwhile."""
+        """Take memory back and continue sampling with the loaded weights."""
         self.wait(self.pool.wake())
 
     def admit(self, most: int | None) -> None:
-        """From now on, run at most so many trajectories side by side, and never more than `concurrency`; None is that alone.
-
-        0 holds all new ones back. Those under way end. May be called from any thread.
-        """
+        """Limit concurrent trajectories to `most`, at most `concurrency`; None removes the limit, 0 holds back new ones. Thread-safe."""
         self.event_loop.call_soon_threadsafe(self._admission.admit, most)
 
     def add_engine(self) -> str:
-        """Start one more engine, while trajectories go on; returns its name when it serves. Raises as `EnginePool.add_engine` does."""
+        """Start another engine during rollouts; returns its name once it serves. Raises as `EnginePool.add_engine`."""
         return self.wait(self.pool.add_engine())
 
     def remove_engine(self, name: str, drain: bool = True) -> None:
-        """Take an engine out, while trajectories go on. Raises as `EnginePool.remove_engine` does."""
+        """Remove an engine during rollouts. Raises as `EnginePool.remove_engine`."""
         self.wait(self.pool.remove_engine(name, drain))
 
     def figures(self) -> PoolFigures:
-        """Requests, tokens and states of the engines."""
         return self.pool.figures()
 
     def take_concurrency_figures(self) -> dict[str, float]:
-        """Concurrency and the engines' pressure since this was last asked, by their names; nothing where it does not follow them."""
+        """Concurrency and engine pressure since the last call; empty without adaptive concurrency."""
         return self.wait(self._taken_figures())
 
     def environment_figures(self) -> EnvironmentPoolFigures:
-        """Trajectories, workers and faults of environments and tools."""
         waiting = sum(map(len, list(self._streams)))
         if self._environments is None:
             return EnvironmentPoolFigures(waiting, (), ())
         return EnvironmentPoolFigures(waiting, self._environments.figures(), self._environments.breaker.figures())
 
     def drain_retries(self) -> list[Failure]:
-        """The trajectories that were restarted since the last call, each with the fault that had ended it: for the lake's `failures`."""
+        """Trajectories restarted since the last call, each with its fault, for the lake's `failures`."""
         return [self._retries.popleft() for _ in range(len(self._retries))]
 
     def close(self) -> None:
-        """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""
+        """End streams, engines, environments, a Ray started here, and the thread. Idempotent."""
         if self.event_loop.is_closed():
             return
         for stream in list(self._streams):
@@ -238,14 +228,14 @@ class Rollouts:
 
     @property
     def pool(self) -> EnginePool:
-        """The engines; call them in their event loop, by `wait`."""
+        """The engines; to be called in their event loop, by `wait`."""
         if self._engines is None:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
 
     @property
     def environments(self) -> EnvironmentPool:
-        """The environments; call them in the event loop of `pool`, by `wait`."""
+        """The environments; to be called in the event loop, by `wait`."""
         if self._environments is None:
             raise RuntimeError("rollouts are not open: use Rollouts.start, or open after begin")
         return self._environments
@@ -277,7 +267,7 @@ class Rollouts:
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):
             await self.environments.open(name)
-        self._loops.check(request.task for request in requests)
+        self._loops.check((request.task for request in requests), self.pool)
 
     async def _one(self, request: RolloutRequest) -> Trajectory:
         async with self._admission.places:
@@ -290,7 +280,6 @@ class Rollouts:
                 self._retries.append(Failure(request.stage, "retried", str(trajectory.error), {"trajectory": trajectory.id}))
 
     async def _attempt(self, request: RolloutRequest) -> tuple[Trajectory, PooledEnvironment]:
-        """A trajectory, and the environment that it was in."""
         self.environments.breaker.check()
         environment = self.environments.client(request.task.environment, request.trajectory_id)
         try:
@@ -302,12 +291,12 @@ class Rollouts:
         return trajectory, environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs in the event loop's thread."""
+        """The result of a coroutine run in the event loop's thread."""
         return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
 
 
 async def _end_tasks() -> None:
-    """End what still waits in this event loop: the collectors of actors that are gone."""
+    """End what still waits in this event loop: collectors of actors that are gone."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -315,18 +304,14 @@ async def _end_tasks() -> None:
 
 
 def check_context(config: RolloutConfig, policy_path: Path) -> None:
-    """Check that the policy is there, and that it takes a context as long as trajectories may use.
-
-    Raises:
-        RequestError: where it is not, or does not.
-    """
+    """Check that the policy exists and takes the context of trajectories. Raises RequestError."""
     if not (Path(policy_path) / "config.json").is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
     check_positions(config, config.engine.positions(Path(policy_path)), f"the policy in {policy_path}")
 
 
 def check_positions(config: RolloutConfig, positions: int | None, policy: str) -> None:
-    """Check the engine's and the trajectories' longest context against the `positions` of a policy. Raises RequestError."""
+    """Check the engine's and the trajectories' context against a policy's `positions`. Raises RequestError."""
     asked, context = config.engine.max_model_len, config.limits.max_context_tokens
     if positions is not None and asked is not None and asked > positions:
         raise RequestError(f"rollout.engine.max_model_len = {asked} is more than the {positions} positions of {policy}; lower it.")
@@ -338,10 +323,10 @@ def check_positions(config: RolloutConfig, positions: int | None, policy: str) -
 
 
 class TrajectoryStream(Iterator[Trajectory]):
-    """An iterator over the trajectories of some requests, in the order in which they end.
+    """Iterates over trajectories in the order in which they end.
 
-    They run in `loop`, the event loop of another thread, whether anybody reads or not. What is raised for one of them
-    (`CircuitOpen`, or a defect, since faults are outcomes) ends the others and is raised here.
+    They run in the event loop of another thread, read or not. An exception (`CircuitOpen` or a defect; faults are outcomes) cancels the
+    others and is raised here.
     """
 
     def __init__(
@@ -358,18 +343,17 @@ class TrajectoryStream(Iterator[Trajectory]):
         self.extend(requests)
 
     def extend(self, requests: Sequence[RolloutRequest]) -> None:
-        """Begin trajectories for further requests."""
         self._left += len(requests)
         self._work = [work for work in self._work if not work.done()]
         self._work.append(asyncio.run_coroutine_threadsafe(self._run_all(requests), self._loop))
 
     @property
     def ready(self) -> bool:
-        """Whether the next can be read without waiting."""
+        """Whether the next one can be read without waiting."""
         return not self._ended.empty()
 
     def __len__(self) -> int:
-        """Trajectories that have not been read yet."""
+        """Unread trajectories."""
         return self._left
 
     def __next__(self) -> Trajectory:
@@ -385,7 +369,7 @@ class TrajectoryStream(Iterator[Trajectory]):
         return ended
 
     def cancel(self) -> None:
-        """Stop those under way and drop what was not read; a reader gets no more. Does nothing where all have been read."""
+        """Cancel those in progress and drop unread ones."""
         self._left = 0
         for work in self._work:
             work.cancel()
@@ -414,10 +398,9 @@ LOOPS = Registry(
 
 
 class AgentLoops:
-    """The agent loop that each task asks for: one for each pair of loop and dialect, on one engine; each dialect is opened once.
+    """The agent loop of each task, one per pair of loop and dialect.
 
-    The configuration names a loop as any code of one's own is named (see `warehouse/plugins.py`); a task may name those of `LOOPS`, what
-    is installed, and what the configuration lists under `rollout.loops`. `vision` is what the policy makes of images, where it takes any.
+    The configuration may name a loop by an import path; a task may name those in `LOOPS`, installed ones, and `rollout.loops`.
     """
 
     def __init__(self, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None) -> None:
@@ -427,25 +410,22 @@ class AgentLoops:
         self._dialects: dict[str, Dialect] = {}
         self._loops: dict[tuple[str, str], Loop] = {}
 
-    def check(self, tasks: Iterable[Task]) -> None:
-        """Check that every loop and dialect is there before anything runs.
-
-        Raises:
-            RequestError: where one is not, or where the policy's tokenizer does not go with it.
-        """
+    def check(self, tasks: Iterable[Task], engine: Generator | None = None) -> None:
+        """Check that loops and dialects of `tasks` are available and, with an `engine`, fit each other. Raises RequestError."""
         for task in tasks:
             choice = choice_of(task)
             self._factory(choice.loop)
             self.dialect(choice.dialect or self._config.dialect)
+            if engine is not None:
+                self.loop_for(task, engine)
 
     def dialect(self, name: str) -> Dialect:
-        """The dialect called `name`. Raises as `open_dialect` does."""
+        """Opened once. Raises as `open_dialect`."""
         if name not in self._dialects:
             self._dialects[name] = open_dialect(name, self._config.dialects, self._tokenizer, self._vision)
         return self._dialects[name]
 
     def loop_for(self, task: Task, engine: Generator) -> Loop:
-        """The loop that `task` asks for, over `engine`."""
         choice = choice_of(task)
         key = (choice.loop or self._config.loop, choice.dialect or self._config.dialect)
         if key not in self._loops:
@@ -453,7 +433,6 @@ class AgentLoops:
         return self._loops[key]
 
     def _factory(self, chosen: str | None) -> LoopFactory:
-        """The loop that a task chose, else that of the configuration."""
         listed = self._config.loops
         found = LOOPS.load(listed.get(self._config.loop, self._config.loop)) if chosen is None else LOOPS.load_recorded(chosen, listed)
         return cast(LoopFactory, found)

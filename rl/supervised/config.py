@@ -1,4 +1,4 @@
-"""Settings of the supervised stages, CPT and SFT, and of the examples they train on."""
+"""Configuration of the supervised stages, continual pre-training and SFT, and of their data sources."""
 
 from __future__ import annotations
 

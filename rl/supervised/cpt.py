@@ -1,10 +1,8 @@
 """Agentic continual pre-training: packed text of every kind (documents, plans, reasoning, decisions), loss on all tokens.
 
-In one stage, or in several of growing context (AgentFounder, arXiv 2509.13310: 32 K tokens, then 128 K on the long examples), each with a
-share of general text. A stage has a trainer, a schedule and checkpoints of its own; its steps are counted on from those of the one before.
-
-A policy that reads only agentic text forgets the rest. Tongyi DeepResearch (technical report, 2025) interleaves a small proportion of
-general text in both stages. Texts are cut into stretches of the stage's context: unlike an example, a text has no end to learn.
+One stage, or several of growing context (AgentFounder, arXiv 2509.13310: 32 K tokens, then 128 K on the long examples), each with its own
+trainer, schedule and checkpoints; steps are numbered across stages. Each may mix in general text against forgetting (Tongyi DeepResearch,
+technical report, 2025), cut into stretches of the context.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 SUMS = ("examples", "tokens", "trained_tokens", "rows", "steps", "seconds")
-"""Figures of the stages that add up."""
+"""Metrics that add up over stages."""
 
 
 def train_cpt(
@@ -42,19 +40,17 @@ def train_cpt(
     general: Sequence[str] = (),
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on all tokens of `examples`; the same call goes on where an earlier one was stopped.
+    """Train the policy in `policy_path` on all tokens of `examples` and write it into `output`; the same call resumes an interrupted one.
 
-    The result lies in `output`, its checkpoints below that. Figures: examples, examples left out because too long, tokens, trained tokens,
-    rows, the share of their room that is used (`packed`), steps, seconds (of this call) and the last loss in nats a token. With
-    `config.contexts` these are of all stages together, and `stage_N` holds those of each; a stage without examples is passed over. With
-    `config.general` there are further `general_tokens`, `general_share` of all tokens, `general_loss_before` and `general_loss_after`, in
-    nats a token.
+    Metrics: examples, examples_left_out (too long), tokens, trained_tokens, rows, packed (share of the rows' capacity), steps, seconds (of
+    this call), loss in nats per token. With `config.contexts` they cover all stages, and `stage_N` holds each stage's; stages without
+    examples are skipped. With `config.general`: general_tokens, general_share, general_loss_before and general_loss_after.
 
     Args:
-        general: texts of which `config.general` takes its share.
+        general: texts that `config.general` takes its share from.
 
     Raises:
-        RequestError: there is nothing to train on, or the rows of a stage's step cannot be shared out among the workers.
+        RequestError: nothing to train on, or a stage's rows cannot be divided among the workers.
     """
     if not config.contexts and config.general is None:
         return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
@@ -73,7 +69,7 @@ def train_cpt(
 
 
 def stages_of(config: CptConfig) -> list[CptConfig]:
-    """The settings of each stage. Rows grow with the context, and a step has as many fewer of them, so that it keeps its tokens."""
+    """The settings of each stage. Rows grow with the context and their number per step falls, so that a step keeps its tokens."""
     return [_with_context(config, context) for context in config.contexts] or [config]
 
 
@@ -94,7 +90,7 @@ def _in_stages(
     on_metric: OnMetric,
     ray: RayConfig | None,
 ) -> TrainResult:
-    """Stage after stage; all but the last leave their policy among the checkpoints, from which a call that was stopped takes it up."""
+    """Stage by stage; all but the last leave their policy among the checkpoints, for resumption."""
     for stage in stages_of(config):
         passes_of(stage)  # what the last stage refuses is refused before the first
     parts = _by_context(examples, stages_of(config))
@@ -116,7 +112,7 @@ def _in_stages(
 
 
 def _by_context(examples: Sequence[EncodedExample], stages: Sequence[CptConfig]) -> dict[int, tuple[CptConfig, list[EncodedExample]]]:
-    """Each stage, by its number from 1, and the examples that its context holds and that of the one before does not."""
+    """Each stage by number (from 1), with the examples that fit its context but not the previous one."""
     limits = [0, *(stage.max_example_tokens for stage in stages)]
     return {
         number: (stage, [example for example in examples if limits[number - 1] < len(example.token_ids) <= limits[number]])
@@ -127,7 +123,7 @@ def _by_context(examples: Sequence[EncodedExample], stages: Sequence[CptConfig])
 def _mix(
     examples: Sequence[EncodedExample], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stage: CptConfig, seed: int
 ) -> tuple[list[EncodedExample], dict[str, Any]]:
-    """The examples of a stage with its share of general text, from another place of it in each stage, and how much that is."""
+    """A stage's examples with its share of general text, from a different offset in each stage."""
     if stage.general is None:
         return list(examples), {}
     tokens = sum(len(example.token_ids) for example in examples)
@@ -142,7 +138,6 @@ def _shifted(on_metric: OnMetric, steps: int) -> OnMetric:
 
 
 def _together(found: Mapping[int, Mapping[str, Any]], left_out: int, config: CptConfig) -> dict[str, Any]:
-    """The figures of all stages, with those of each where there are several."""
     trained = [stage for stage in found.values() if stage["examples"]]
     figures: dict[str, Any] = {**trained[-1], **{name: sum(stage[name] for stage in trained) for name in SUMS}}
     room = sum(stage["tokens"] / stage["packed"] for stage in trained)
@@ -158,10 +153,10 @@ LONGEST_TEXT = 200_000
 
 
 def split_texts(texts: Sequence[str], held_out: int, seed: int) -> tuple[list[str], list[str]]:
-    """Texts to train on and texts to measure on, in an order that follows from `seed` and their content; no text is on both sides.
+    """Training and held-out texts, in a seeded order; no text is on both sides.
 
     Raises:
-        RequestError: where none would be left to train on.
+        RequestError: none would be left to train on.
     """
     ordered = sorted(dict.fromkeys(texts), key=lambda text: (seed_from("general", seed, text), text))
     if len(ordered) <= held_out:
@@ -170,7 +165,7 @@ def split_texts(texts: Sequence[str], held_out: int, seed: int) -> tuple[list[st
 
 
 def stretches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, context: int) -> Iterator[tuple[int, ...]]:
-    """The token ids of `texts`, none of them a control token, one text after the other, in stretches of at most `context` tokens."""
+    """Token ids of `texts`, without control tokens, in stretches of at most `context` tokens."""
     plain = PlainText(tokenizer)
     for text in texts:
         for start in range(0, len(text), LONGEST_TEXT):
@@ -179,7 +174,7 @@ def stretches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, context:
 
 
 def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]:
-    """The next of `pieces` as examples, until they hold `tokens` tokens or there are no more."""
+    """The next `pieces` as examples, until they hold `tokens` tokens."""
     taken: list[EncodedExample] = []
     while tokens > 0 and (ids := next(pieces, None)) is not None:
         taken.append(EncodedExample(ids, (True,) * len(ids)))
@@ -188,7 +183,6 @@ def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]
 
 
 def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptConfig, ray: RayConfig | None) -> float:
-    """`mean_loss` where the learner computes: here, or on one of Ray's workers, whose notes lie in `folder`."""
     if not config.learner.on_ray:
         return mean_loss(policy_path, texts, config.row_tokens)
     from rl.learner.group import learn_on_workers  # Ray: not where this process is enough
@@ -200,7 +194,7 @@ def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptC
 
 @torch.no_grad()
 def mean_loss(policy_path: Path, texts: Sequence[str], context: int, device: str = "cpu") -> float:
-    """Mean loss of the policy in `policy_path` on `texts`, in nats a token, each token after at most `context` others."""
+    """Mean loss of a policy on `texts` in nats per token, each token after at most `context` others."""
     model, tokenizer = load_policy(policy_path)
     torch.nn.Module.to(model, device)
     total, tokens = 0.0, 0

@@ -1,4 +1,9 @@
-"""Next-token training on packed examples with TRL's `SFTTrainer`: cold-start SFT, and the common part of SFT and CPT."""
+"""Next-token training on packed examples with TRL's `SFTTrainer`: cold-start SFT, and the common part of SFT and CPT.
+
+TRL packs examples (best fit, decreasing) into rows of fixed length. Where attention takes borders (`rl/learner/packing.py`), the rows of a
+pass are joined into one. Elsewhere position ids restart with each example, from which transformers builds a quadratic mask. Models that
+look across such borders (`keeps_apart`) get the sequences of a row side by side, padded, packed by similar length.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ from warehouse.errors import RequestError
 
 
 class PackedTrainer(SFTTrainer):
-    """TRL's trainer, but on a CPU the head sees the labels alone: TRL's has entropy and accuracy of every token on the way."""
+    """TRL's trainer, but on a CPU the head sees the labels only; TRL's computes entropy and accuracy of every token."""
 
     def _loss_of_labels(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None) -> Tensor:
         labels = inputs.pop("labels")
@@ -52,7 +57,7 @@ class PackedTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
     ) -> Any:
-        """The mean over the labels of the step, times the workers, of whose gradients the mean is taken."""
+        """The mean over the step's labels, times the workers, over whose gradients the mean is taken."""
         bare: Any = self.model
         if can_choose(bare, self.accelerator.num_processes) and not return_outputs:
             return self._loss_of_labels(bare, dict(inputs), num_items_in_batch)
@@ -69,14 +74,14 @@ def train_on_examples(
     masked: bool,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on `examples` and write the result into `output`, from the last checkpoint if there is one.
+    """Train the policy in `policy_path` on `examples` and write it into `output`, from the last checkpoint if there is one.
 
     Args:
-        masked: whether tokens that are not trained on leave the loss; otherwise the loss is over all tokens.
-        ray: where the learner's workers run, where there are several.
+        masked: whether the loss is over trained tokens only.
+        ray: where the learner's workers run, if there are any.
 
     Raises:
-        RequestError: where no example is left, or the workers' passes do not divide `rows_per_step`.
+        RequestError: no example is left, or the workers' passes do not divide `rows_per_step`.
     """
     passes_of(config)  # what it refuses is refused before anything starts
     if not config.learner.on_ray:
@@ -126,11 +131,7 @@ def packed_trainer(
     masked: bool,
     held_out: Sequence[EncodedExample] = (),
 ) -> PackedTrainer:
-    """What trains `model` on the examples `trained`, packed, in this process, with checkpoints below `output`.
-
-    Raises:
-        RequestError: there are none.
-    """
+    """A trainer of `model` on packed examples in this process, with checkpoints below `output`. Raises RequestError without examples."""
     set_attention(model, config)
     apart = not keeps_apart(model)
     if apart:  # the padding of one row is bounded, and that of several side by side is not
@@ -150,14 +151,14 @@ def packed_trainer(
 
 
 def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[list[EncodedExample], list[EncodedExample]]:
-    """What is trained on and what is held out, about `share` of all; the same text is always on the same side."""
+    """Training and held-out examples, about `share` of all; equal token ids are always on the same side."""
     held_out = {example.token_ids for example in examples if seed_from("held out", example.token_ids) < share * 2**31}
     trained = [example for example in examples if example.token_ids not in held_out]
     return trained, [example for example in examples if example.token_ids in held_out]
 
 
 def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
-    """Steps that `rows` packed rows are good for: all epochs, of which each ends with a whole step, or up to `max_tokens`; at least one."""
+    """Steps for `rows` packed rows: all epochs, each rounded up to full steps, or up to `max_tokens`; at least one."""
     steps = config.steps_of_epochs(math.ceil(rows / config.rows_per_step))
     if config.max_tokens is not None:
         steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
@@ -165,7 +166,7 @@ def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
 
 
 def passes_of(config: SupervisedConfig) -> int:
-    """Passes that each worker makes in a step; raises RequestError where the workers' passes do not divide `rows_per_step`."""
+    """Passes per worker and step. Raises RequestError if the workers' passes do not divide `rows_per_step`."""
     at_once = config.rows_per_pass * config.learner.workers
     if config.rows_per_step % at_once:
         workers = f" times learner.workers = {config.learner.workers}" if config.learner.workers > 1 else ""
@@ -195,7 +196,6 @@ def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, s
 
 
 def _evaluation(config: SupervisedConfig) -> dict[str, Any]:
-    """The held-out loss at each checkpoint; the last two checkpoints and the best are kept."""
     return {
         "eval_strategy": "steps",
         "eval_steps": config.save_every,
@@ -229,17 +229,16 @@ def train_sft(
     on_metric: OnMetric,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on the trained tokens of `examples`, as `train_cpt` does on all of them."""
+    """Train on the trained tokens of `examples`; arguments and metrics as in `train_cpt`."""
     return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=config.mask_observations, ray=ray)
 
 
 def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:
-    """Rows with the columns `input_ids`, `labels` and `seq_lengths`, in an order that follows from that of `examples`.
+    """Rows with the columns `input_ids`, `labels` and `seq_lengths`; the order is deterministic.
 
     Args:
-        examples: none empty; those longer than `row_tokens` stand in a row of their own.
-        row_tokens: tokens that a row holds at most. Attention costs rows times its square, so not more than needed.
-        masked: whether tokens that are not trained on leave the loss; otherwise every token is trained on.
+        examples: non-empty; one longer than `row_tokens` gets a row of its own.
+        masked: whether untrained tokens leave the loss.
     """
     long = [example for example in examples if len(example.token_ids) > row_tokens]
     short = [example for example in examples if len(example.token_ids) <= row_tokens]
@@ -251,7 +250,7 @@ def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: b
 
 
 def pack_alike(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:
-    """The same rows of sequences that are to stand side by side: of similar length, so that `row_tokens` hold their padding too."""
+    """Rows of sequences to be padded side by side: of similar length, so that `row_tokens` bounds their padding too."""
     rows: list[list[EncodedExample]] = []
     for example in sorted(examples, key=lambda each: -len(each.token_ids)):
         if not rows or (len(rows[-1]) + 1) * len(rows[-1][0].token_ids) > row_tokens:
@@ -266,7 +265,7 @@ def _parts(example: EncodedExample) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def packed_share(lengths: Iterable[Sequence[int]], row_tokens: int) -> float:
-    """Share of the rows' room that tokens fill, of the lengths of the examples in each row; a row that is longer has no more room."""
+    """Share of the rows' capacity that tokens fill."""
     filled = [sum(row) for row in lengths]
     return sum(filled) / sum(max(size, row_tokens) for size in filled)
 
@@ -281,16 +280,15 @@ def _dataset(examples: Sequence[EncodedExample], masked: bool) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class PackingCollator:
-    """Makes a batch of packed rows: `input_ids`, `labels` and `position_ids`, each of shape (rows, tokens), or (1, tokens) if `joined`."""
+    """Batches of packed rows: `input_ids`, `labels` and `position_ids`, (rows, tokens) or (1, tokens) if `joined`."""
 
     pad_token_id: int
     joined: bool = False
-    """One row of all, with the borders of its sequences and without padding."""
+    """One row of all, with borders and without padding."""
     apart: bool = False
-    """Each sequence a row of its own, with an `attention_mask` in the place of positions."""
+    """Each sequence in a row of its own, with an `attention_mask` instead of positions."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The batch. Rows that are neither joined nor apart are padded on the right, and each padding token is a sequence of its own."""
         return self._one_row(rows) if self.joined else self._side_by_side(rows) if self.apart else self._padded(rows)
 
     def _side_by_side(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -317,12 +315,11 @@ class PackingCollator:
 
 
 def _without_firsts(labels: Tensor, positions: Tensor) -> Tensor:
-    """The labels without the first token of each example, which would be predicted from the last of the one before."""
+    """Without the first token of each example, which would be predicted from the previous example."""
     return labels.masked_fill(positions == 0, IGNORED_LABEL)
 
 
 def _parted(values: Iterable[int], lengths: Sequence[int]) -> list[list[int]]:
-    """The values in lists of these lengths."""
     left = iter(values)
     return [list(islice(left, length)) for length in lengths]
 

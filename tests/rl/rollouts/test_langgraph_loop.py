@@ -11,6 +11,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import EnvironmentFault, Observation, Step
@@ -18,8 +19,8 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
-from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.config import Limits
+from rl.rollouts.agent_loop import RolloutRequest, uses_lagged_policy
+from rl.rollouts.config import Limits, RolloutConfig
 from rl.rollouts.langgraph_loop import LangGraphLoop
 from rl.rollouts.rollout import LOOPS
 from rl.tools import tool
@@ -49,9 +50,11 @@ class Stated:
     def __init__(self, *texts: str | EngineFault) -> None:
         self._texts = list(texts)
         self.contexts: list[tuple[int, ...]] = []
+        self.older: list[bool] = []
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.contexts.append(tuple(prompt_ids))
+        self.older.append(sampling.older)
         text = self._texts.pop(0)
         if isinstance(text, EngineFault):
             raise text
@@ -199,3 +202,19 @@ def test_an_environment_that_shows_something_is_seen_below_the_question() -> Non
     engine = Stated("42")
     run(engine, Seen({"multiply": multiply}))
     assert "What is 6 * 7?\n\nA board." in DIALECT.decode(engine.contexts[0])
+
+
+@pytest.mark.parametrize("limit", ["max_total_action_tokens", "max_total_observation_tokens"])
+def test_limits_of_totals_are_refused_when_the_configuration_is_read_and_when_a_task_chooses_the_loop(limit: str) -> None:
+    with pytest.raises(ValidationError, match=limit):
+        RolloutConfig.model_validate({"loop": "langgraph", "limits": {limit: 8}})
+    with pytest.raises(RequestError, match=limit):
+        LangGraphLoop(Stated(), DIALECT, LIMITS.model_copy(update={limit: 8}))
+
+
+def test_an_older_policy_samples_its_share_of_the_actions_as_in_the_loop_react() -> None:
+    engine = Stated(*[call((6, 7))] * 12, "42")
+    request = RolloutRequest("t", TASK, "p", 20, seed=1, older_share=0.5)
+    asyncio.run(LangGraphLoop(engine, DIALECT, LIMITS).run(request, ToolEnvironment({"multiply": multiply})))
+    assert engine.older == [uses_lagged_policy(request, turn) for turn in range(13)]
+    assert 0 < sum(engine.older) < 13
