@@ -375,11 +375,7 @@ def _breaks(value: float, limit: MetricLimit, highest: float) -> bool:
 
 
 def _demand(limit: MetricLimit) -> str:
-    bounds = {
-        "not be below": limit.below,
-        "not be above": limit.above,
-        "not fall below its highest by more than": limit.falls,
-    }
+    bounds = {"not be below": limit.below, "not be above": limit.above, "not fall below its highest by more than": limit.falls}
     bounded = [f"{words} {bound:.4g}" for words, bound in bounds.items() if bound is not None]
     return f"may {' and '.join(bounded)}" if bounded else "must be a finite number"
 

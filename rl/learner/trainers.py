@@ -159,12 +159,7 @@ class MetricsCallback(TrainerCallback):
         self._on_metric = on_metric
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
         """All workers follow the main one's answer."""
         if logs and "train_runtime" not in logs:  # not the figures of the run as a whole

@@ -330,10 +330,7 @@ class TrajectoryStream(Iterator[Trajectory]):
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        requests: Sequence[RolloutRequest],
-        run: Callable[[RolloutRequest], Awaitable[Trajectory]],
+        self, loop: asyncio.AbstractEventLoop, requests: Sequence[RolloutRequest], run: Callable[[RolloutRequest], Awaitable[Trajectory]]
     ) -> None:
         self._loop = loop
         self._run = run

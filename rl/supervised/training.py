@@ -196,12 +196,7 @@ def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, s
 
 
 def _evaluation(config: SupervisedConfig) -> dict[str, Any]:
-    return {
-        "eval_strategy": "steps",
-        "eval_steps": config.save_every,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "loss",
-    }
+    return {"eval_strategy": "steps", "eval_steps": config.save_every, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
 
 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

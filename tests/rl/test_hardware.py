@@ -25,7 +25,6 @@ from rl.hardware import (
     training_flops,
 )
 from rl.learner.losses import ValueHead
-from rl.policies.config import PolicyConfig
 from rl.policies.policy import load_policy
 from tests.rl.conftest import create_tiny_policy
 
@@ -64,13 +63,6 @@ def test_the_numbers_of_a_decoder_are_those_that_transformers_makes(kind: str) -
     assert counted.parameters == pytest.approx(model.num_parameters(), rel=2e-3)
 
 
-def test_sizes_are_read_from_a_configuration_or_from_a_policy_from_scratch() -> None:
-    assert Architecture.of_config({"model_type": "llama", **SIZES}) == Architecture(6, 512, 8, 4, 64, 1536, 4096, True)
-    assert Architecture.of_policy(PolicyConfig()).parameters == pytest.approx(1.1e6, rel=0.1)
-    with pytest.raises(ValueError, match="does not say hidden_size"):
-        Architecture.of_config({"model_type": "llama"})
-
-
 @pytest.mark.parametrize("kind", ["ernie4_5_moe", "gpt_neox", "phi", "qwen3_5_text", "gemma4_text", "starcoder2", "lfm2", "qwen2_vl", None])
 def test_what_these_sizes_do_not_describe_is_refused(kind: str | None) -> None:
     with pytest.raises(ValueError, match=f"its model_type is {kind!r}"):
@@ -83,11 +75,6 @@ def test_states_are_sixteen_bytes_a_number_and_shards_share_them() -> None:
     shard = learner_memory(SMOLLM2, Pass(512, 512, bfloat16=True), shards=4)
     assert shard.resting == pytest.approx(whole.resting / 4, rel=1e-6)
     assert shard.activations == whole.activations
-
-
-def test_workers_that_each_have_all_weights_have_gradients_twice() -> None:
-    alone, joined = (learner_memory(SMOLLM2, Pass(512, 512, bfloat16=True), replicas=replicas) for replicas in (1, 2))
-    assert joined.resting - alone.resting == joined.peak - alone.peak == 4 * SMOLLM2.parameters
 
 
 def test_checkpointing_keeps_an_input_a_layer_and_adapters_keep_the_states_of_adapters() -> None:

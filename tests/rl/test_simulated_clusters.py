@@ -46,11 +46,7 @@ class Up:
     @property
     def reservations(self) -> list[Reservation]:
         workers = (Bundle(self.environment.cpus, self.environment.gpus),) * self.environment.workers
-        return [
-            engines("rollout.engine", self.engine),
-            learner("rl.learner", self.learner),
-            Reservation("rollout.environments", workers),
-        ]
+        return [engines("rollout.engine", self.engine), learner("rl.learner", self.learner), Reservation("rollout.environments", workers)]
 
 
 def up(engine: dict[str, Any], learner: dict[str, Any], environment: dict[str, Any] | None = None) -> Up:

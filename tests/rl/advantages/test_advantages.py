@@ -24,7 +24,6 @@ from rl.advantages import (
     process,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
-    returns_to_go,
     rloo,
     task_normalized,
     whiten,
@@ -106,10 +105,6 @@ def test_rewards_of_turns_are_normalised_together_and_summed_from_each_turn_on()
     values = [0.5, 1.0, 0.0, 0.0, 0.0]
     a, b, c, d, e = [(value - fmean(values)) / (stdev(values) + 1e-4) for value in values]
     assert process(given).flatten().tolist() == pytest.approx([a + b + c, b + c, c, d + e, e, 0], abs=1e-12)
-
-
-def test_returns_are_what_is_still_to_come() -> None:
-    assert returns_to_go(tensor([[1, 0, 2]]), 0.5).tolist() == [[1.5, 1, 2]]
 
 
 @ALL
@@ -218,22 +213,6 @@ def test_bilevel_gae_goes_over_turns_and_then_over_the_tokens_of_each(
     mask = torch.ones(1, total, dtype=torch.bool)
     found, _ = bilevel_gae(tensor([rewards]), tensor([values]), mask, flags, discount, decay, outer)
     assert found[0].tolist() == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_turn_without_a_reward_is_a_turn_also_where_it_is_the_last() -> None:
-    """RAGEN's own code finds turns by their rewards: it would lose the first turn here, and fail at the last."""
-    rewards, values = tensor([[0, 0, 1, 0]]), torch.zeros(1, 4, dtype=torch.float64)
-    mask = torch.ones(1, 4, dtype=torch.bool)
-    ends = torch.tensor([[False, True, True, True]])
-    found, returns = bilevel_gae(rewards, values, mask, ends, 1.0, 1.0, 0.95)
-    assert found[0].tolist() == pytest.approx([0.95, 0.95, 1.0, 0.0])
-    assert returns.tolist() == found.tolist()
-
-
-def test_ragens_own_example_of_two_rewarded_turns() -> None:
-    ends, mask = torch.tensor([[True, True]]), torch.ones(1, 2, dtype=torch.bool)
-    _, returns = bilevel_gae(tensor([[0.1, 1.0]]), tensor([[0, 0]]), mask, ends, 1.0, 1.0, 0.95)
-    assert returns[0].tolist() == pytest.approx([1.05, 1.0])
 
 
 def test_whitened_advantages_have_mean_zero_and_deviation_one_over_what_the_policy_wrote() -> None:

@@ -20,13 +20,10 @@ from transformers import (
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
-from transformers.utils import is_flash_attn_2_available
 
 from rl.learner import packing as attention
 from rl.learner.config import LearnerConfig, OptimizerConfig
@@ -41,7 +38,6 @@ from rl.learner.packing import (
     set_attention,
     varlen_attention,
 )
-from rl.learner.trainers import offloading
 from rl.policies.policy import load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.supervised.config import SftConfig
@@ -126,18 +122,6 @@ def test_no_tensor_has_the_row_in_two_dimensions() -> None:
         assert (1, tokens, 32) in shapes and quadratic(shapes, 100) == set()
     with shapes_of_a_pass(make_model(), input_ids=ids, position_ids=positions) as shapes:
         assert quadratic(shapes, tokens), "the mask that there would be otherwise"
-
-
-def test_rows_are_joined_and_parted_without_loss() -> None:
-    mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 1, 0, 0]]).bool()
-    values = torch.arange(1.0, 16).reshape(3, 5)
-    rows = JoinedRows.of(mask)
-    assert rows.join(values).tolist() == [[2, 3, 4, 6, 7, 8, 9, 10, 13]]
-    assert torch.equal(rows.part(rows.join(values)), torch.where(mask, values, 0))
-    inputs = rows.inputs()
-    assert inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 0]]
-    assert inputs["cu_seq_lens_q"].tolist() == [0, 3, 8, 9] and inputs["cu_seq_lens_q"].dtype == torch.int32
-    assert inputs["max_length_q"] == 5
 
 
 def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_token() -> None:
@@ -299,32 +283,3 @@ def test_sequences_side_by_side_have_room_for_their_padding() -> None:
         assert ids[mask].tolist() == list(example.token_ids)
         assert labels[mask].tolist() == [IGNORED_LABEL, *example.labels()[1:]]
         assert (labels[~mask] == IGNORED_LABEL).all()
-
-
-def test_rows_are_joined_under_an_attention_that_takes_borders_alone() -> None:
-    model = make_model()
-    assert not joins_rows(model)
-    set_attention(model, JOINING)
-    assert joins_rows(model)
-    model.config._attn_implementation = "eager"
-    assert not joins_rows(model)
-
-
-@pytest.mark.skipif(is_flash_attn_2_available(), reason="it is installed here")
-def test_what_is_not_installed_is_refused_in_a_sentence() -> None:
-    with pytest.raises(RequestError, match="attn_implementation = flash_attention_2 cannot be had here"):
-        set_attention(make_model(), OptimizerConfig(attn_implementation="flash_attention_2"))
-
-
-def test_a_folder_says_nothing_of_the_attention_that_wrote_it() -> None:
-    model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    set_attention(model, JOINING)
-    assert not [name for name in model.config.to_dict() if "attn_implementation" in name]
-
-
-def test_offloading_wants_a_gpu() -> None:
-    with pytest.raises(ValueError, match=r"learner\.gpus = 0 keeps it there anyway"):
-        OptimizerConfig(activation_offloading=True)
-    config = OptimizerConfig(activation_offloading=True, learner=LearnerConfig(gpus=1))
-    with offloading(config, make_model()):
-        pass

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.advantages import gae, grpo, vtrace
+from rl.advantages import grpo, vtrace
 from rl.learner.batches import Row, accepted, correct, masked, ratios, rows_of, truncated
 from rl.learner.config import CorrectionConfig
 from tests.rl.toy import OBSERVATION, trajectory, turn
@@ -109,14 +109,6 @@ def test_vtrace_is_the_papers_sum_over_the_policys_own_tokens(most: float, most_
         rewards.masked_fill(~mask, 7.0), values.masked_fill(~mask, 7.0), logs.masked_fill(~mask, 7.0), mask, 0.97, decay, most, most_traced
     )
     assert torch.equal(disturbed[0], advantages) and torch.equal(disturbed[1], targets)
-
-
-def test_vtrace_on_policy_has_the_returns_of_gae_with_lambda_one() -> None:
-    generator = torch.Generator().manual_seed(5)
-    mask = torch.rand(3, 7, generator=generator) > 0.3
-    rewards, values = (torch.randn(3, 7, generator=generator, dtype=torch.float64) for _ in range(2))
-    _, targets = vtrace(rewards, values, torch.zeros(3, 7), mask, 0.9, 1.0, 1.0, 1.0)
-    assert torch.allclose(targets, gae(rewards, values, mask, 0.9, 1.0)[1], atol=1e-12)
 
 
 # In the learner

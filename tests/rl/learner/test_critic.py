@@ -117,11 +117,7 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
     critic = {"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5, "trunk_gradient": trunk_gradient}
     config = config_of(estimator=estimator, steps=48 if lora else 16, critic=critic, lora=lora, learning_rate=3e-2 if lora else 1e-2)
     result = learn(
-        policy,
-        tmp_path,
-        config,
-        Scripted(sampler.collect, sampler.publish, lambda step, figures: errors.append(figures["value_loss"])),
-        1,
+        policy, tmp_path, config, Scripted(sampler.collect, sampler.publish, lambda step, figures: errors.append(figures["value_loss"])), 1
     )
     before, after = (good_probability(folder) for folder in (policy, result.path))
     assert after > before + (0.02 if lora else 0.2), "adapters leave the embeddings of a policy that has not learnt anything as they are"

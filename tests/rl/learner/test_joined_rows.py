@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rl.learner import packing as token_scores
 from rl.learner.base import PassRecord
 from rl.learner.batches import Row, rows_of, share_groups, share_rows, tokens_of
-from rl.learner.config import CRITICS, EstimatorName, LoraConfig, ReinforceConfig
+from rl.learner.config import EstimatorName, LoraConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.packing import joins_rows
 from rl.policies.policy import load_policy, save_policy
@@ -138,16 +138,6 @@ def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("joins", [False, True])
-def test_critics_learn_from_rows_that_are_joined(policy: Path, stale: list[Trajectory], tmp_path: Path, joins: bool) -> None:
-    """The head has a gradient of its own, and it is not that of a head that saw nothing."""
-    config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": "gae"})
-    gradient = step(policy, tmp_path, config, stale, joins)[1]
-    head = gradient[-(32 * 32 + 32 + 32 + 1) :]
-    assert CRITICS and head.norm() > 1e-3
-
-
-@pytest.mark.engine
 def test_packed_examples_have_the_loss_and_gradient_that_they_have_in_rows_of_their_own(policy: Path, tmp_path: Path) -> None:
     examples = encode_texts(policy, [f"<information> Amber {'Stone ' * (number % 7)}{number}.</information>" for number in range(12)])
     found = []
@@ -183,10 +173,6 @@ def test_passes_get_about_as_many_tokens_each_and_every_row_is_in_one_of_them() 
     tokens = [sum(row.tokens for row in part) for part in shared]
     assert tokens == sorted(tokens) and max(tokens) == 900 and min(tokens) >= 600
     assert share_rows(given, 4) == shared
-
-
-def test_there_may_be_more_passes_than_rows() -> None:
-    assert [len(part) for part in share_rows(rows([5, 7]), 4)] == [0, 0, 1, 1]
 
 
 def group(prompt: int, lengths: Sequence[int]) -> list[Row]:

@@ -41,11 +41,6 @@ def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() ->
     assert steps_of(monitor, "entropy", [0.5, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0]) == {7: 5}
 
 
-def test_a_step_without_the_sign_neither_breaks_nor_mends() -> None:
-    monitor = MetricMonitor([MetricLimit(sign="correct_logprob", falls=1.0, steps=2)])
-    assert steps_of(monitor, "correct_logprob", [-2.0, -0.5, None, -1.6, None, -1.7, None]) == {6: 4}
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_finite_number_breaks_any_limit(value: float) -> None:
     assert steps_of(MetricMonitor([MetricLimit(sign="loss", then="stop")]), "loss", [0.1, value]) == {2: 2}
@@ -69,11 +64,6 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_says(stop: int) -> Non
     found = steps_of(first, "x", values[:stop])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert found | steps_of(second, "x", values[stop:], stop + 1) == whole == {4: 2, 9: 7}
-
-
-def test_a_alert_is_told_in_a_sentence() -> None:
-    (alert,) = MetricMonitor([MetricLimit(sign="valid", below=0.5, then="pause")]).check(4, {"valid": 0.25})
-    assert str(TrainingHalted(alert)) == "training came to a pause: valid is 0.25 at step 4 and may not be below 0.5; it began at step 4"
 
 
 # Figures

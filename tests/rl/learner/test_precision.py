@@ -9,9 +9,7 @@ from rl.engines.config import EngineConfig
 from rl.learner.config import (
     BOUNDS,
     SMALL_POLICY,
-    CorrectionConfig,
     LearnerConfig,
-    MonitorConfig,
     OptimizerConfig,
     ReinforceConfig,
     computes_in_bfloat16,
@@ -63,23 +61,11 @@ def test_an_engine_that_is_to_decide_computes_in_bfloat16_where_that_is_multipli
         assert EngineConfig(dtype="auto").own_dtype == "bfloat16" and EngineConfig().own_dtype == "float32"
 
 
-def test_a_learner_on_other_machines_gpus_computes_in_bfloat16_and_one_without_a_gpu_goes_by_the_cpu(machine: Machine) -> None:
-    machine.has()
-    assert computes_in_bfloat16(ON_GPU, LARGE)
-    machine.has(gpu=True, gpu_bfloat16=True)
-    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
-
-
 @pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
 def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_it(machine: Machine, units: dict[str, bool]) -> None:
     machine.has(**units)
     found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
     assert found == [False, False, False, True, True]
-
-
-def test_a_cpu_without_bfloat16_computes_in_float32(machine: Machine) -> None:
-    machine.has()
-    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
 
 
 @pytest.mark.parametrize(
@@ -100,26 +86,6 @@ def test_weights_of_importance_are_there_where_engine_and_learner_differ(precisi
     assert (found.weights, found.needed) == (weights, weights == "truncated")
 
 
-def test_what_auto_comes_to_decides_as_what_is_named_would(machine: Machine) -> None:
-    machine.has(avx512=True)
-    assert settled(ReinforceConfig(), "float32", LARGE).correction.weights == "truncated"
-    assert settled(ReinforceConfig(), "bfloat16", LARGE).correction.weights == "none"
-    assert settled(ReinforceConfig(), "float32", 1).correction.weights == "none"
-
-
-@pytest.mark.parametrize("weights", ["none", "truncated", "masked"])
-@pytest.mark.parametrize("engine", ["float32", "bfloat16"])
-def test_weights_that_are_named_stay(weights: str, engine: str) -> None:
-    config = ReinforceConfig.model_validate({"precision": "float32", "correction": {"weights": weights, "above": 3.0}})
-    assert settled(config, engine, 1).correction == config.correction
-
-
-def test_the_rest_of_the_correction_stays() -> None:
-    own = CorrectionConfig(above=3.0, level="sequence", reject="mean")
-    found = settled(ReinforceConfig(precision="bfloat16", correction=own), "float32", 1).correction
-    assert found == own.model_copy(update={"weights": "truncated"})
-
-
 @pytest.mark.parametrize(
     ("precision", "engine", "bound"),
     [
@@ -133,15 +99,3 @@ def test_the_rest_of_the_correction_stays() -> None:
 def test_the_bound_of_the_weight_check_is_tight_only_where_both_compute_in_float32(precision: str, engine: str, bound: str) -> None:
     config = ReinforceConfig.model_validate({"precision": precision})
     assert settled(config, engine, 1).health.weight_difference == BOUNDS[bound]
-
-
-def test_a_bound_that_is_named_stays_and_so_do_the_limits() -> None:
-    config = ReinforceConfig(precision="bfloat16", health=MonitorConfig(limits=(), weight_difference=0.5))
-    assert settled(config, "float32", 1).health == config.health
-    unnamed = ReinforceConfig(precision="float32", health=MonitorConfig(limits=()))
-    assert settled(unnamed, "float32", 1).health.limits == ()
-
-
-def test_what_is_settled_stays_as_it_is() -> None:
-    once = settled(ReinforceConfig(precision="bfloat16"), "float32", 1)
-    assert settled(once, "bfloat16", LARGE) == once

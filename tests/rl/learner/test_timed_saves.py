@@ -49,17 +49,9 @@ def saved(folder: Path, ends: list[float], minutes: float, every: int, writing: 
     return found
 
 
-def test_a_checkpoint_is_due_so_many_minutes_after_the_last_one(tmp_path: Path) -> None:
-    assert saved(tmp_path, [4, 9, 10, 15, 19.9, 20, 50, 51], minutes=10, every=1000) == [3, 6, 7]
-
-
 def test_steps_and_time_both_count_and_each_checkpoint_begins_the_time_anew(tmp_path: Path) -> None:
     assert saved(tmp_path, [2, 4, 6, 8, 10, 12, 14, 16], minutes=10, every=3) == [3, 6]
     assert saved(tmp_path, [2, 4, 6, 8, 10, 12, 14, 16], minutes=8, every=5) == [4, 5]
-
-
-def test_the_time_that_writing_takes_is_not_counted(tmp_path: Path) -> None:
-    assert saved(tmp_path, [10, 20, 30, 40, 50], minutes=10, every=1000, writing=5) == [1, 3, 5]
 
 
 class Saves:

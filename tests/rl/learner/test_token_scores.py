@@ -63,15 +63,6 @@ def test_where_nothing_is_chosen_there_is_nothing_and_it_still_has_a_gradient(mo
     assert logprobs.shape == entropies.shape == (0,) and logprobs.sum().requires_grad
 
 
-def test_packed_rows_do_not_see_each_other(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor]) -> None:
-    ids, chosen = batch[0][:1], torch.zeros((1, 17), dtype=torch.bool)
-    chosen[0, 10:17] = True
-    positions = torch.tensor([[*range(8), *range(9)]])
-    packed, _ = chosen_scores(model, ids, chosen, position_ids=positions)
-    alone, _ = chosen_scores(model, ids[:, 8:], chosen[:, 8:])
-    torch.testing.assert_close(packed, alone)
-
-
 def test_other_models_and_several_workers_keep_the_head_of_trl(model: LlamaForCausalLM) -> None:
     assert can_choose(model, workers=1)
     assert not can_choose(model, workers=2)

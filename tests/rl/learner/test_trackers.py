@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from pydantic import ValidationError
 
-from rl.learner.config import OptimizerConfig, Tracker, check_trackers
+from rl.learner.config import Tracker, check_trackers
 from rl.learner.metrics import tracked
 from rl.renderers.examples import EncodedExample
 from rl.supervised.config import SftConfig
@@ -51,22 +50,6 @@ def test_a_tracker_keeps_its_files_in_the_home_and_sends_nothing(output: Path, t
     assert added == {name: value.format(folder=folder) for name, value in VARIABLES[tracker].items()}
 
 
-def test_several_trackers_have_a_folder_each(output: Path) -> None:
-    with tracked(TRACKERS, output):
-        assert all(name in os.environ for variables in VARIABLES.values() for name in variables)
-    assert {folder.name for folder in (output.parents[1] / "trackers" / "t1-sft").iterdir()} == set(TRACKERS)
-
-
-def test_the_variables_are_set_only_within(output: Path) -> None:
-    before = dict(os.environ)
-    with tracked(TRACKERS, output):
-        pass
-    assert dict(os.environ) == before
-    with pytest.raises(KeyError), tracked(TRACKERS, output):
-        raise KeyError
-    assert dict(os.environ) == before
-
-
 def test_what_the_user_has_set_stays_within_and_after(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     with tracked(("wandb",), output):
@@ -76,25 +59,12 @@ def test_what_the_user_has_set_stays_within_and_after(output: Path, monkeypatch:
     assert "WANDB_SILENT" not in os.environ
 
 
-def test_without_trackers_nothing_is_made(output: Path) -> None:
-    before = dict(os.environ)
-    with tracked((), output):
-        assert dict(os.environ) == before
-    assert list(output.parents[1].iterdir()) == []
-
-
 def test_a_tracker_whose_package_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(RequestError) as refused:
         check_trackers(("wandb",))
     assert str(refused.value) == "trackers names wandb, and that package is not installed: `pip install wandb`, or leave it out."
     check_trackers(())
-
-
-def test_trackers_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(ValidationError):
-        OptimizerConfig.model_validate({"trackers": ["comet"]})
-    assert OptimizerConfig().trackers == ()
 
 
 @pytest.mark.engine

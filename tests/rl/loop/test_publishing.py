@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.learner import local as publishing
-from rl.learner.local import WEIGHTS_KEPT, WeightPublisher
-from rl.policies.policy import as_saved, copied, load_policy, save_policy
+from rl.learner.local import WeightPublisher
+from rl.policies.policy import copied, load_policy, save_policy
 from tests.rl.toy import make_policy
 from warehouse.drafts import is_draft
 
@@ -81,31 +80,6 @@ def weights_of(version: int, policy: Loaded) -> dict[str, Tensor]:
 def files(output: Path) -> set[tuple[str, int]]:
     """The files of all versions, each with the number of its inode: one that is written anew has another."""
     return {(str(file.relative_to(output)), file.stat().st_ino) for file in output.rglob("*") if file.is_file()}
-
-
-def test_engines_are_given_folders_in_their_dtype(policy: Loaded, tmp_path: Path) -> None:
-    told = Told()
-    publisher = publisher_of(policy, tmp_path, told)
-    for version in range(4):
-        publish(publisher, told, policy[0], weights_of(version, policy), version, record=False)
-    publisher.close()
-    assert set(told.loaded) == {0, 1, 2, 3}
-    for version, loaded in told.loaded.items():
-        expected = torch.tensor(version + 1 / 3).bfloat16()
-        assert set(loaded) == set(as_saved(policy[0], policy[0].state_dict()))
-        assert all(weight.dtype == torch.bfloat16 and bool((weight == expected).all()) for weight in loaded.values())
-    assert sorted(folder.name for folder in (tmp_path / "weights").iterdir()) == ["000002", "000003"]
-    assert json.loads((tmp_path / "weights" / "000003" / "config.json").read_text())["dtype"] == "bfloat16"
-    assert WEIGHTS_KEPT == 2
-
-
-def test_weights_of_the_engines_dtype_are_left_as_they_are(policy: Loaded, tmp_path: Path) -> None:
-    told = Told()
-    publisher = publisher_of(policy, tmp_path, told, "float32")
-    publish(publisher, told, policy[0], policy[0].state_dict(), 0, record=False)
-    publisher.close()
-    own = policy[0].state_dict()
-    assert all(torch.equal(weight, own[name]) for name, weight in told.loaded[0].items())
 
 
 def test_steps_whose_weights_are_sent_write_no_file_and_checkpoints_write_one_folder(policy: Loaded, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from rl.advantages import dr_grpo
 from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.learner.base import EngineWeights, PassRecord
-from rl.learner.batches import Row, collate_rows, rows_of, split_rows
+from rl.learner.batches import Row, collate_rows, rows_of
 from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.losses import MicroBatch
@@ -74,18 +74,6 @@ def test_groups_are_tasks_in_any_order_and_invalid_ones_take_no_part() -> None:
     rewards = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("b", None), ("b", 0.5), ("a", None)]
     rows = rows_of([trajectory(task, number, turns, reward) for number, (task, reward) in enumerate(rewards)], dr_grpo)
     assert [row.advantages[0] for row in rows] == [0.5, -0.25, -0.5, 0.25]
-
-
-def test_missing_log_probabilities_are_an_error() -> None:
-    with pytest.raises(ValueError, match="turn 0"):
-        rows_of([trajectory("a", 0, [turn(0, [5, 6], [-1.0])], 1.0)], dr_grpo)
-
-
-def test_passes_are_even_and_of_similar_length() -> None:
-    rows = [row_of(range(size), (1,) * size) for size in (9, 1, 8, 2, 7, 3, 6)]
-    parts = split_rows(rows, 3)
-    assert [[len(row.completion_ids) for row in part] for part in parts] == [[1, 2], [3, 6], [7, 8, 9]]
-    assert [len(part) for part in split_rows(rows[:1], 3)] == [0, 0, 1]
 
 
 def test_padding_is_on_the_outer_sides_and_masked() -> None:

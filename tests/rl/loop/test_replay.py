@@ -104,13 +104,6 @@ def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves:
     assert said + play(resumed, cut, len(moves)) == expected
 
 
-def test_as_many_groups_are_under_way_or_wait_as_can_be_trained_on_in_time() -> None:
-    assert ReplayConfig(max_staleness=2).groups(12) == 36
-    assert ReplayConfig(max_staleness=2, capacity=50).groups(12) == 50
-    assert ReplayConfig(max_staleness=0, stale="wait", capacity=50).groups(12) == 12
-    assert ReplayConfig(max_staleness=3, stale="wait", capacity=20).groups(12) == 20
-
-
 def test_a_group_that_is_reused_is_compared_within_itself_beside_a_fresh_one_of_the_same_task() -> None:
     early, late = ([replace(each, step=step) for each in group("a", step).trajectories] for step in (1, 3))
     late = [replace(each, reward=1 + 2 * (each.reward or 0.0)) for each in late]

@@ -11,7 +11,6 @@ import pytest
 from transformers import PreTrainedModel
 
 from rl.engines.base import WeightProbe
-from rl.learner.batches import mean_difference, row_of
 from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.metrics import Alert, TrainingHalted
 from rl.policies.policy import create_policy, load_policy
@@ -28,7 +27,6 @@ CONFIG = ReinforceConfig(
     learning_rate=1e-2,
     health=MonitorConfig(limits=(), weight_difference=1e-3),
 )
-PROBE = WeightProbe("engine-0", (2, 30, 3), (7, 8), (-1.0, -2.0))
 Probes = Callable[[Sampler], Sequence[WeightProbe]]
 
 
@@ -93,14 +91,6 @@ def test_an_engine_with_other_weights_ends_the_training_before_anything_is_learn
     assert not (tmp_path / "config.json").exists()
 
 
-def test_the_alert_is_recorded(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
-    trained = Trained(policy, tmp_path, lambda sampler: [probed(other)])
-    (alert,) = trained.alerts
-    assert trained.ended is not None and trained.ended.alert == alert
-    assert (alert.limit.sign, alert.limit.above, alert.limit.then) == ("weight_difference", 1e-3, "stop")
-    assert alert.value > 1e-2
-
-
 def test_an_engine_that_did_not_take_an_update_is_found_out_at_the_next(policy: Path, tmp_path: Path) -> None:
     first = load_policy(policy)[0].eval()
     trained = Trained(policy, tmp_path, lambda sampler: [probed(first)])
@@ -154,15 +144,3 @@ def test_the_last_weights_are_checked_too(policy: Path, other: PreTrainedModel, 
     assert trained.ended is not None
     assert (trained.ended.alert.step, list(trained.figures)) == (3, [1, 2, 3])
     assert not (tmp_path / "config.json").exists()
-
-
-def test_a_probe_is_scored_as_an_action_that_nothing_is_learnt_from() -> None:
-    row = row_of(PROBE)
-    assert (row.prompt_ids, row.completion_ids, row.action_mask) == ((2, 30, 3), (7, 8), (1, 1))
-    assert (row.logprobs, row.sampled_logprobs, row.advantages) == ((-1.0, -2.0), (-1.0, -2.0), (0.0, 0.0))
-    assert not row.teaches
-
-
-def test_the_difference_is_the_mean_of_the_absolute_ones() -> None:
-    assert mean_difference(PROBE, (-1.0, -2.0)) == 0
-    assert mean_difference(PROBE, (-0.5, -2.25)) == pytest.approx(0.375)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from benchmarks.reader import DIGEST, read_share
 from flows.config import FlywheelConfig
 from flows.plan import evaluation_id, turn_steps
 from rl.policies.config import PACKAGED, PolicyConfig
-from synth.worlds.names import NAME_WORDS
 from warehouse.digests import digest_files
 
 READER = PACKAGED / "reader"
@@ -24,11 +21,6 @@ def test_a_name_is_a_policy_of_the_package_and_anything_else_a_folder() -> None:
 def test_the_reader_is_the_one_that_its_script_made() -> None:
     assert digest_files(READER) == DIGEST
     assert sum(file.stat().st_size for file in READER.iterdir()) < 3e6
-
-
-def test_the_reader_has_a_token_for_every_word_of_a_name() -> None:
-    vocabulary = json.loads((READER / "tokenizer.json").read_text())["model"]["vocab"]
-    assert {word for word in NAME_WORDS if f"Ġ{word}" not in vocabulary} == set()
 
 
 @pytest.mark.slow

@@ -29,23 +29,6 @@ def test_equal_seeds_give_equal_policies_and_others_do_not(tmp_path: Path) -> No
     assert digest_files(first, "tokenizer*.json") == digest_files(again, "tokenizer*.json")
 
 
-def test_creating_a_policy_leaves_the_random_state_alone(tmp_path: Path) -> None:
-    state = torch.random.get_rng_state()
-    create_policy(SMALL, TEXTS, WORDS, tmp_path, 1)
-    assert torch.equal(state, torch.random.get_rng_state())
-
-
-@pytest.mark.slow
-def test_default_policy_has_about_a_million_parameters(tmp_path: Path) -> None:
-    words = [f"{first}{second}" for first in ("Ba", "Ke", "Lo", "Mi", "Nu") for second in "abcdefghijklmnopqrstuvwxyz"]
-    texts = [f" {word}{other}" for word in words for other in words[:60]]
-    model, tokenizer = load_policy(create_policy(PolicyConfig(), texts, words, tmp_path, 1))
-    assert len(tokenizer) == 1500
-    assert 1.0e6 < model.num_parameters() < 1.2e6
-    assert model.dtype == torch.float32
-    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.06, rel=0.02)
-
-
 @pytest.mark.slow
 def test_words_and_tags_are_single_tokens() -> None:
     tokenizer = build_tokenizer(TEXTS, 320, WORDS)

@@ -11,8 +11,7 @@ from gguf import GGUFWriter
 
 from rl.policies.policy import load_policy
 from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
-from rl.renderers.config import DialectConfig
-from rl.renderers.registry import TEMPLATES, open_dialect
+from rl.renderers.registry import open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
 
@@ -74,12 +73,6 @@ def test_a_gguf_file_with_scaled_positions_is_refused(factor: float, frequencies
         write()
     with pytest.raises(RequestError, match="scales its rotary positions" if refused else "cannot be read as a model"):
         write_model(str(tmp_path / "model.gguf"), tmp_path / "model")
-
-
-def test_the_templates_that_ship_have_names_that_a_dialect_takes() -> None:
-    assert "chatml_tools" in TEMPLATES
-    with pytest.raises(RequestError, match="no chat template nothing"):
-        open_dialect("x", {"x": DialectConfig(template="nothing")}, None)  # type: ignore[arg-type]
 
 
 def test_a_package_that_is_another_one_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import torch
 from rl.content import ImageFault, decode_image
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
-from rl.policies.vision import Vision, has_vision, load_vision
+from rl.policies.vision import Vision, load_vision
 from rl.renderers.examples import EncodedExample
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
@@ -50,13 +50,6 @@ def changed(policy: Path, folder: Path, change: Callable[[dict[str, Any]], None]
     change(config)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-def test_policies_of_text_see_nothing(tiny_policy: Path, policy: Path, tmp_path: Path) -> None:
-    assert (has_vision(policy), has_vision(tiny_policy), has_vision(tmp_path)) == (True, False, False)
-    assert load_vision(tiny_policy) is None
-    other = changed(policy, tmp_path / "other", lambda config: config.update(model_type="another"))
-    assert not has_vision(other) and load_vision(other) is None, "a family that is not known here is shown no images"
 
 
 def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: Path) -> None:

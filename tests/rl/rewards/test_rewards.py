@@ -16,7 +16,7 @@ from rl.learner.batches import rows_of
 from rl.learner.config import FilterConfig
 from rl.learner.metrics import describe
 from rl.rewards.config import RewardConfig
-from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories, weights_of
+from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories
 from rl.rollouts.collect import filtered
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
@@ -100,11 +100,6 @@ def test_a_required_document_counts_in_the_turn_that_finds_it_first() -> None:
     assert value == RewardValue(1.0, (0.5, 0.0, 0.5, 0.0))
 
 
-def test_evidence_of_a_task_without_documents_is_unknown() -> None:
-    (value,) = values("evidence", attempt(1.0, *RIGHT), context=RewardContext(RewardConfig()))
-    assert value.value is None and "no document" in str(value.error)
-
-
 def test_tool_success_is_spread_over_the_turns() -> None:
     (value,) = values("tool_success", attempt(1.0, search(0, ""), search(1, "", "error"), search(2, ""), answer(3, "x")))
     assert value == RewardValue(0.5, (0.25, 0.0, 0.25, 0.0))
@@ -144,11 +139,7 @@ def test_parts_are_summed_by_weight_and_each_is_a_record(tmp_path: Path) -> None
     assert [each.reward for each in rewarded.turns] == pytest.approx([0.4 * 0.5 + 0.2 * 0.5, 0.0])
     assert rewarded.outcome is Outcome.SUCCESS
     found = {(part.name, part.weight, part.value) for part in parts}
-    assert found == {
-        ("outcome", 1.0, 1.0),
-        ("evidence", 0.4, 0.5),
-        ("tool_success", 0.2, 0.5),
-    }
+    assert found == {("outcome", 1.0, 1.0), ("evidence", 0.4, 0.5), ("tool_success", 0.2, 0.5)}
     with Lake(tmp_path) as lake:
         lake.add([rewarded, *parts])
         lake.add(parts)
@@ -224,23 +215,12 @@ def test_a_part_of_ones_own_is_named_by_module_and_attribute() -> None:
     assert rewarded.reward == 1.0 + 2.0 * len(TASK.question)
 
 
-def test_presets_are_weights_and_parts_are_laid_over_them() -> None:
-    assert weights_of(RewardConfig(preset="retool")) == {"signed_outcome": 1.0}
-    assert weights_of(RewardConfig(preset="search_r1_format", parts={"length": 0.1})) == {"format_ladder": 1.0, "length": 0.1}
-    assert weights_of(RewardConfig(parts={"outcome": 0.5})) == {"outcome": 0.5}
-
-
 @pytest.mark.parametrize(
     ("parts", "message"), [({"nothing": 1}, "no part"), ({"no.such:part": 1}, "imported"), ({"outcome": 0}, "every part")]
 )
 def test_impossible_rewards_are_told_in_a_sentence(parts: dict[str, float], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         find_functions(RewardConfig(parts=parts))
-
-
-def test_unrewarded_turns_have_no_reward_of_their_own() -> None:
-    rewarded: list[Trajectory] = compose([attempt(1.0, search(0, "", reward=5.0), answer(1, "x"))], CONTEXT)[0]
-    assert [each.reward for each in rewarded[0].turns] == [None, None]
 
 
 def test_rl_is_rewarded_by_a_verifier_of_its_own_and_the_score_says_which() -> None:

@@ -119,20 +119,10 @@ def test_as_many_come_in_as_the_engine_has_room_for() -> None:
     assert sum(later) / len(later) > 17
 
 
-def test_without_a_rule_there_are_as_many_as_are_configured() -> None:
-    admission = Admission(256)
-    assert asyncio.run(visit(admission, Engine(room=1), 3))[-1] == (256, 256)
-    assert admission.take_figures() == {}
-
-
 def test_what_somebody_asked_for_bounds_the_window_and_leaves_it_what_it_was() -> None:
     config = PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8)
     seen = asyncio.run(visit(Admission(256, config), Engine(room=1000), 12, {4: 3, 6: 0, 8: None}))
     assert [taken for _, taken in seen] == [4, 6, 8, 10, 12, 3, 3, 0, 14, 16, 18, 20]
-
-
-def test_fewer_are_configured_than_the_floor() -> None:
-    assert Admission(8, PressureConfig(floor=32)).places.limit == 8
 
 
 def test_the_figures_of_a_step_are_those_of_its_looks() -> None:

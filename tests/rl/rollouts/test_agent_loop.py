@@ -334,11 +334,6 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
         work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
 
 
-def test_what_is_seen_first_stands_in_the_prompt(dialect: TagDialect) -> None:
-    trajectory, _ = work(dialect, [[ANSWER]], question="look")
-    assert dialect.decode(trajectory.prompt_ids) == "<question> look</question><information> A bench.</information>"
-
-
 def test_half_of_a_surrogate_pair_is_shown_as_a_question_mark_wherever_it_comes_from(dialect: TagDialect) -> None:
     trajectory, _ = work(dialect, [search("misspell"), [ANSWER]], question="misspell")
     assert dialect.decode(trajectory.prompt_ids).endswith("<information> A ? bench.</information>")

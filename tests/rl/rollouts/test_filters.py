@@ -8,7 +8,7 @@ from statistics import pstdev
 import pytest
 
 from rl.learner.config import FilterConfig
-from rl.rollouts.collect import Collected, Filter, collect_groups, filtered, groups_to_ask
+from rl.rollouts.collect import Filter, collect_groups, filtered, groups_to_ask
 from tests.rl.toy import trajectory, turn
 from warehouse.records import StopReason, Trajectory
 
@@ -21,10 +21,6 @@ def group(task: str, *rewards: float | None) -> list[Trajectory]:
 
 def dropped(trajectories: list[Trajectory], **config: object) -> dict[str, Filter]:
     return {drop.trajectory_id: drop.filter for drop in filtered(trajectories, FilterConfig.model_validate(config))}
-
-
-def test_nothing_is_left_out_unless_asked_for() -> None:
-    assert dropped([*group("a", 1, 1), *group("b", 1, 0, None)]) == {}
 
 
 def test_groups_without_variance_are_left_out_whole_and_invalid_ones_are_no_filters_doing() -> None:
@@ -111,10 +107,3 @@ def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
 )
 def test_as_many_groups_are_asked_for_as_lately_had_to_be(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
     assert groups_to_ask(10, recent, oversampling) == expected
-
-
-def test_the_same_sampling_gives_the_same_step() -> None:
-    config = FilterConfig(variance=True, uncertain_share=0.5, refills=3)
-    first, second = (collect_groups(Rounds(useful=3), 6, config) for _ in range(2))
-    assert (first.trajectories, first.drops) == (second.trajectories, second.drops)
-    assert [each.id for each in Collected(first.trajectories, first.drops).kept] == [each.id for each in second.kept]

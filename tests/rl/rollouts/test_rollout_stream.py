@@ -85,7 +85,3 @@ def test_cancelling_wakes_whoever_is_reading(loop: asyncio.AbstractEventLoop) ->
     stream = TrajectoryStream(loop, requests(HOUR), run)
     threading.Timer(0.1, stream.cancel).start()
     assert list(stream) == []
-
-
-def test_no_requests_are_no_trajectories(loop: asyncio.AbstractEventLoop) -> None:
-    assert list(TrajectoryStream(loop, [], run)) == []

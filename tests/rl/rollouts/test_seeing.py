@@ -192,13 +192,7 @@ def test_the_policy_learns_from_what_it_saw_and_the_engine_follows(rollouts: Rol
         return Collected(tuple(replace(each, outcome=Outcome.FAILURE, reward=float(each.sample % 2)) for each in sampled))
 
     config = ReinforceConfig(
-        steps=1,
-        tasks_per_step=1,
-        samples_per_task=COUNT,
-        trajectories_per_pass=3,
-        learning_rate=1e-2,
-        loss_type="grpo",
-        beta=0.1,
+        steps=1, tasks_per_step=1, samples_per_task=COUNT, trajectories_per_pass=3, learning_rate=1e-2, loss_type="grpo", beta=0.1
     )
     eyes = "model.vision_model.embeddings.patch_embedding.weight"
     before, _ = load_policy(seeing_policy)

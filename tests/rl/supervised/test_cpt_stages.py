@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
 from rl.supervised.config import CptConfig, GeneralTextConfig
-from rl.supervised.cpt import mean_loss, split_texts, stages_of, stretches, take, train_cpt
+from rl.supervised.cpt import mean_loss, split_texts, stretches, take, train_cpt
 from tests.rl.toy import encode_texts
 from warehouse.errors import RequestError
 
@@ -43,15 +42,6 @@ def weights_differ(first: Path, second: Path) -> float:
     """The largest difference between the weights in two folders."""
     ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
-
-
-def test_a_step_keeps_its_tokens_when_the_context_grows() -> None:
-    sizes = [(stage.row_tokens, stage.rows_per_step, stage.rows_per_pass, stage.max_example_tokens) for stage in stages_of(CONFIG)]
-    assert sizes == [(32, 8, 4, 32), (128, 2, 1, 128)]
-    plain = CptConfig()
-    assert stages_of(plain) == [plain]
-    with pytest.raises(ValidationError, match="contexts must grow"):
-        CptConfig(contexts=(64, 64))
 
 
 def test_each_stage_reads_what_the_one_before_could_not_hold_and_steps_are_counted_on(

@@ -20,11 +20,7 @@ pytestmark = pytest.mark.engine
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 QUESTION, SEARCH, INFORMATION = "<question> Who?</question>", "<search> Amber</search>", "<information> Blue River.</information>"
-PARTS = (
-    Part(PartKind.QUESTION, "Who?"),
-    Part(PartKind.CALL, "Amber", True, "search"),
-    Part(PartKind.RESULT, "Blue River."),
-)
+PARTS = (Part(PartKind.QUESTION, "Who?"), Part(PartKind.CALL, "Amber", True, "search"), Part(PartKind.RESULT, "Blue River."))
 
 
 @pytest.fixture(scope="module")
