@@ -124,8 +124,8 @@ def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_j
     from eval.suites.validation import TraitState
     from flows.home import Home
     from flows.lakes import open_lake
-    from flows.suites.checks import check_suite
     from flows.suites.contamination import contamination
+    from flows.suites.results import check_suite
     from flows.suites.tasks import draw_tasks
 
     config = Home(home).load()
@@ -137,8 +137,8 @@ def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_j
         record = asdict(trained) | {"counts": trained.counts, "tasks_asked": trained.tasks_asked}
         print_json({"suite": suite.name, "traits": [asdict(trait) for trait in traits], "policy": policy, "contamination": record})
     else:
-        from flows.suites.checks import print_traits
         from flows.suites.contamination import print_contamination
+        from flows.suites.results import print_traits
 
         print_traits(suite.name, traits)
         print_contamination(policy, trained)

@@ -220,11 +220,10 @@ def plan(
     import math
     from dataclasses import replace
 
-    from flows.doctor.machine import total_memory
+    from flows.doctor import total_memory
     from flows.home import Home, choose_config
     from flows.placement import phases
-    from flows.sizing.assumptions import assumed
-    from flows.sizing.plan import plan_of
+    from flows.sizing.plan import assumed, plan_of
     from rl.hardware import GIB
     from rl.placement import Machine
     from warehouse.errors import RequestError

@@ -1,22 +1,338 @@
-"""The plan of a configuration as a value: cards, disk, times, what holds a step up, and what to change."""
+"""What a configuration will take: memory of each card, disk, tokens and time of a step, and what to change."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flows.config import FlywheelConfig
+from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.placement import phases, place_phase
-from flows.preflight import disk_needed
-from flows.sizing.assumptions import Assumptions
-from flows.sizing.cards import Card, cards, shares
-from flows.sizing.disk import bytes_written
-from flows.sizing.times import StageTime, sequences_at_once, times
-from rl.hardware import GIB, Architecture
+from flows.preflight import OPTIMISER_STATES, disk_needed
+from rl.hardware import (
+    FLOAT32,
+    GIB,
+    TERA,
+    Architecture,
+    Device,
+    EngineMemory,
+    LearnerMemory,
+    Pass,
+    adapter_parameters,
+    bytes_of,
+    cache_bytes,
+    engine_memory,
+    forward_flops,
+    learner_memory,
+    trained_matrices,
+    training_flops,
+)
+from rl.learner.config import OptimizerConfig, ReinforceConfig
 from rl.placement import Machine
+from rl.rollouts.config import RolloutConfig
+from rl.supervised.config import SupervisedConfig
 from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Of the card, of how well it is used, and of what a trajectory looks like."""
+
+    device: Device | None
+    """The card; None where the configuration reserves none."""
+    host_gib: float | None = None
+    """Memory of the machine that processes on CPUs share; None where nobody said."""
+    learner_share: float = 0.3
+    """Of the peak, while the learner computes."""
+    prefill_share: float = 0.4
+    """Of the peak, while an engine reads prompts and observations."""
+    decode_share: float = 0.6
+    """Of the memory's bandwidth, while an engine samples."""
+    write_gigabytes: float = 1.0
+    """A second, of the folder that a version of the weights is written to and read from, where they are not sent."""
+    send_gigabytes: float = 5.0
+    """A second, of what a version of the weights is sent over, where it is."""
+    overhead_gib: float = 2.0
+    """Of each process on a card: CUDA's context, communication, graphs, what its allocator keeps."""
+    prompt_tokens: int = 400
+    turns: int = 5
+    action_tokens: int = 64
+    """Of one action, in the mean."""
+    observation_tokens: int = 256
+    """Of one observation, in the mean."""
+
+    @property
+    def card(self) -> Device:
+        """The card of what is on one."""
+        if self.device is None:
+            raise RequestError("the profile reserves GPUs: say which with --device.")
+        return self.device
+
+    @property
+    def trajectory_tokens(self) -> int:
+        """Of a whole trajectory, in the mean."""
+        return self.prompt_tokens + self.turns * (self.action_tokens + self.observation_tokens)
+
+
+def assumed(
+    settings: TurnConfig,
+    rollout: RolloutConfig,
+    device: Device | None,
+    turns: int | None = None,
+    action_tokens: int | None = None,
+    observation_tokens: int | None = None,
+) -> Assumptions:
+    """Where nothing is said: the longest horizon, a quarter of an action's limit, half of an observation's, and no more than a context."""
+    limits = rollout.limits
+    action = action_tokens or max(1, limits.max_action_tokens // 4)
+    observation = observation_tokens or max(1, limits.max_observation_tokens // 2)
+    prompt = min(400, limits.max_context_tokens // 4)
+    room = max(1, (limits.max_context_tokens - prompt) // (action + observation))
+    wanted = turns or max(settings.rl.horizon.rounds)
+    return Assumptions(device, prompt_tokens=prompt, turns=min(wanted, room), action_tokens=action, observation_tokens=observation)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a process, or several, hold at once on one card, or of the host's memory where they are on CPUs. All in bytes."""
+
+    name: str
+    device: str
+    parts: dict[str, int]
+    limit: int | None
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room; also where nobody said how much there is."""
+        return self.limit is None or self.total <= self.limit
+
+
+def cards(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[Card]:
+    """One of each kind, of the first iteration."""
+    settings, engine = config.for_turn(1), _engine(policy, config)
+    found = []
+    for stage in config.wheel.stages:
+        learner = learner_of(policy, stage, settings, config)
+        if shares(config, stage, settings):
+            found += _shared(stage, engine, learner, config, assumptions)
+        else:
+            on_gpu = bool(getattr(settings, stage).learner.gpus)
+            found.append(_card(f"learner of {stage}", _parts(learner), on_gpu, assumptions))
+    if not any(shares(config, stage, settings) for stage in config.wheel.stages):
+        found.insert(0, _card("engine", _named(asdict(engine), "engine"), bool(config.rollout.engine.gpus), assumptions))
+    return found
+
+
+def shares(config: FlywheelConfig, stage: TrainingStage, settings: TurnConfig) -> bool:
+    """Whether a learner is meant to lie on an engine's card."""
+    engine, learner = config.rollout.engine, getattr(settings, stage).learner
+    return 0 < engine.gpus < 1 and 0 < learner.gpus < 1
+
+
+def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig, config: FlywheelConfig) -> LearnerMemory:
+    """A learner's worker, at the longest contexts that there may be."""
+    own: OptimizerConfig = getattr(settings, stage)
+    tokens = _tokens_of_pass(own, config)
+    work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
+    shards, replicas = (own.learner.workers, 1) if own.learner.sharded else (1, own.learner.workers)
+    critic = isinstance(own, ReinforceConfig) and own.has_critic
+    return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, bool(own.learner.gpus), critic, replicas)
+
+
+def computes_in_bfloat16(own: OptimizerConfig) -> bool:
+    """As far as a configuration says it: `auto` is that on GPUs."""
+    return own.precision == "bfloat16" or (own.precision == "auto" and bool(own.learner.gpus))
+
+
+def engine_bytes(config: FlywheelConfig) -> int:
+    """Of a number in an engine's weights and cache."""
+    return bytes_of(config.rollout.engine.own_dtype)
+
+
+def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:
+    """Where all rows of a pass are as long as they may be."""
+    if isinstance(own, ReinforceConfig):
+        return own.trajectories_per_pass * config.rollout.limits.max_context_tokens
+    assert isinstance(own, SupervisedConfig)
+    return own.rows_per_pass * max(own.row_tokens, own.max_example_tokens)
+
+
+def _engine(policy: Architecture, config: FlywheelConfig) -> EngineMemory:
+    engine = config.rollout.engine
+    cache = int(engine.kv_cache_gib * GIB)
+    sizes = (engine.tensor_parallel, cache, engine.max_batched_tokens, engine.max_num_seqs, engine.adapter_rank)
+    return engine_memory(policy, engine_bytes(config), *sizes)
+
+
+def _shared(
+    stage: TrainingStage, engine: EngineMemory, learner: LearnerMemory, config: FlywheelConfig, assumptions: Assumptions
+) -> list[Card]:
+    """The card in the learner's turn and, of RL, in the engine's: the learners of other stages are gone by then."""
+    awake = _named(asdict(engine), "engine")
+    asleep = {} if config.rollout.engine.sleep_level else awake
+    found = [_card(f"shared card, learner's turn in {stage}", {**_parts(learner), **asleep}, True, assumptions, processes=2)]
+    if stage == "rl":
+        resting = {"learner, weights": learner.weights, "learner, optimiser": learner.optimiser}
+        found.append(_card("shared card, engine's turn in rl", {**awake, **resting}, True, assumptions, processes=2))
+    return found
+
+
+def _parts(learner: LearnerMemory) -> dict[str, int]:
+    return _named(asdict(learner), "learner")
+
+
+def _named(parts: dict[str, int], owner: str) -> dict[str, int]:
+    return {f"{owner}, {name}": size for name, size in parts.items()}
+
+
+def _card(name: str, parts: dict[str, int], on_gpu: bool, assumptions: Assumptions, processes: int = 1) -> Card:
+    if not on_gpu:
+        return Card(name, "host memory", parts, None if assumptions.host_gib is None else int(assumptions.host_gib * GIB))
+    overhead = int(processes * assumptions.overhead_gib * GIB)
+    return Card(name, assumptions.card.name, {**parts, "overhead": overhead}, int(assumptions.card.memory_gib * GIB))
+
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """A step of a stage: its tokens, and seconds by what they are spent on. None: it cannot be said."""
+
+    stage: TrainingStage
+    steps: int | None
+    tokens: int
+    seconds: dict[str, float] | None
+    overlapping: bool = False
+    """Whether rollouts and learning run at once, so that the longer of them counts."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of a whole step."""
+        if self.seconds is None:
+            return None
+        if not self.overlapping:
+            return sum(self.seconds.values())
+        sampled = self.seconds["sampling"] + self.seconds["reading"]
+        return max(sampled, self.seconds["learning"]) + self.seconds["weights"]
+
+
+def times(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[StageTime]:
+    """Those of the stages of the first iteration."""
+    settings = config.for_turn(1)
+    return [
+        _reinforce(policy, config, settings, assumptions) if stage == "rl" else _supervised(policy, stage, settings, assumptions)
+        for stage in config.wheel.stages
+    ]
+
+
+def sequences_at_once(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> tuple[int, int]:
+    """Trajectories that one engine samples at a time: as many as it is given, and as many as its cache holds at their mean length."""
+    engine, rl = config.rollout.engine, config.for_turn(1).rl
+    given = min(config.rollout.concurrency, rl.tasks_per_step * rl.samples_per_task) / engine.count
+    each = cache_bytes(policy, engine_bytes(config), engine.tensor_parallel) * assumptions.trajectory_tokens
+    return max(1, min(engine.max_num_seqs, math.ceil(given))), max(1, int(engine.kv_cache_gib * GIB // each))
+
+
+def _supervised(policy: Architecture, stage: TrainingStage, settings: TurnConfig, assumptions: Assumptions) -> StageTime:
+    own: SupervisedConfig = getattr(settings, stage)
+    tokens = own.rows_per_step * own.row_tokens
+    steps = own.steps_of_epochs(math.ceil(_demonstrated(settings, assumptions) / tokens)) if stage == "sft" else None
+    seconds = _learning(policy, own, tokens, own.row_tokens / 2, assumptions)
+    return StageTime(stage, steps, tokens, None if seconds is None else {"learning": seconds})
+
+
+def _demonstrated(settings: TurnConfig, assumptions: Assumptions) -> float:
+    """Tokens of the oracle's demonstrations: of one with n hops, a prompt, n searches with what they bring, and an answer."""
+    wanted = settings.synth.demonstration_questions.wanted()
+    each = assumptions.action_tokens + assumptions.observation_tokens
+    return sum(count * (assumptions.prompt_tokens + hops * each + assumptions.action_tokens) for hops, count in wanted.items())
+
+
+def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfig, assumptions: Assumptions) -> StageTime:
+    own, engine = settings.rl, config.rollout.engine
+    trajectories = own.tasks_per_step * own.samples_per_task
+    tokens = trajectories * assumptions.trajectory_tokens
+    learning = _learning(policy, own, tokens * own.epochs, assumptions.trajectory_tokens / 2, assumptions)
+    if learning is not None and (own.has_critic or own.correction.needed):
+        scoring = forward_flops(policy.matrices, policy.layers, policy.width, assumptions.trajectory_tokens / 2)
+        learning += _on_learner(tokens * scoring, own, assumptions)  # a forward pass more, before the step
+    if learning is None or not engine.gpus:
+        return StageTime("rl", own.steps, tokens, None)
+    device = assumptions.card
+    given, held = sequences_at_once(policy, config, assumptions)
+    at_once, size = min(given, held), engine_bytes(config)
+    acted = trajectories * assumptions.turns * assumptions.action_tokens
+    read = own.tasks_per_step * assumptions.prompt_tokens + trajectories * assumptions.turns * assumptions.observation_tokens
+    context = at_once * assumptions.trajectory_tokens / 2 * cache_bytes(policy, size)
+    moved = (size * policy.parameters + context) / engine.tensor_parallel
+    steps = acted / (engine.count * at_once)
+    # Engines on one card with a learner have all of it in their turn.
+    cards = engine.count * engine.tensor_parallel
+    seconds = {
+        "sampling": steps * moved / (device.bandwidth * GIGA * assumptions.decode_share),
+        "reading": 2 * policy.matrices * read / (cards * device.teraflops * TERA * assumptions.prefill_share),
+        "learning": learning,
+        "weights": _publishing(published_bytes(policy, config, settings), engine.transfer, assumptions),
+    }
+    return StageTime("rl", own.steps, tokens, seconds, overlapping=own.mode != "synchronous" and not shares(config, "rl", settings))
+
+
+def published_bytes(policy: Architecture, config: FlywheelConfig, settings: TurnConfig) -> int:
+    """Of one version as engines are given it: the whole policy, or the adapters alone that they serve."""
+    lora = settings.rl.lora
+    numbers = policy.parameters if lora is None or config.rollout.engine.adapter_rank is None else adapter_parameters(policy, lora.rank)
+    return engine_bytes(config) * numbers
+
+
+def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:
+    """Seconds for a version of so many bytes: written and read, or sent; what checkpoints write is written beside the training."""
+    if transfer == "files":
+        return 2 * size / (assumptions.write_gigabytes * GIGA)
+    return size / (assumptions.send_gigabytes * GIGA)
+
+
+def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context: float, assumptions: Assumptions) -> float | None:
+    """Seconds of the learner's workers over so many tokens; a forward pass more where activations are computed again. None on CPUs."""
+    if not own.learner.gpus:
+        return None
+    trained = trained_matrices(policy, own.lora.rank if own.lora else None)
+    flops = training_flops(policy.matrices, trained, policy.layers, policy.width, context)
+    if own.gradient_checkpointing:
+        flops += forward_flops(policy.matrices, policy.layers, policy.width, context)
+    return _on_learner(tokens * flops, own, assumptions)
+
+
+def _on_learner(flops: float, own: OptimizerConfig, assumptions: Assumptions) -> float:
+    """Seconds of the learner's workers for so many operations."""
+    return flops / (own.learner.workers * assumptions.card.teraflops * TERA * assumptions.learner_share)
+
+
+def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence[StageTime]) -> dict[str, int]:
+    """Bytes of the first iteration by what they are: policies, checkpoints, published weights; of stages whose steps are known.
+
+    Checkpoints that `save_minutes` asks for come on top.
+    """
+    settings = config.for_turn(1)
+    written = {"policies": FLOAT32 * policy.parameters, "checkpoints": 0, "published weights": 0}
+    for stage in stages:
+        own: OptimizerConfig = getattr(settings, stage.stage)
+        steps = stage.steps or 0
+        trained = policy.parameters if own.lora is None else adapter_parameters(policy, own.lora.rank)
+        written["policies"] += bytes_of(own.policy_dtype) * policy.parameters
+        written["checkpoints"] += math.ceil(steps / own.save_every) * (1 + OPTIMISER_STATES) * FLOAT32 * trained
+        if stage.stage == "rl":
+            versions = steps + 1 if config.rollout.engine.transfer == "files" else max(steps - 1, 0) // own.save_every
+            written["published weights"] += versions * published_bytes(policy, config, settings)
+    return written
+
 
 MOST_SHARE = 0.5
 """Share of a step from which on a part is said to hold it up."""

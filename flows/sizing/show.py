@@ -9,10 +9,7 @@ from rich.columns import Columns
 from rich.table import Table
 
 from flows.screen import Screen
-from flows.sizing.assumptions import Assumptions
-from flows.sizing.cards import Card
-from flows.sizing.plan import SizingPlan
-from flows.sizing.times import StageTime
+from flows.sizing.plan import Assumptions, Card, SizingPlan, StageTime
 from rl.hardware import GIB
 
 SMALLEST = 0.005

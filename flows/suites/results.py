@@ -1,8 +1,4 @@
-"""What a lake holds of a policy on a suite: attempts, coverage, figures and the comparison with another policy, read and printed.
-
-A suite has one definition in a home, for figures of two under one name would mix. Attempts that a fault made invalid can be taken out, so
-that they are made again: without that, a suite with many has no result for good.
-"""
+"""Results of a suite: the report of a policy, failures that state an accepted answer, and the seven traits of a good evaluation."""
 
 from __future__ import annotations
 
@@ -15,17 +11,67 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
+from eval.graders.answers import sub_match
 from eval.graders.choice import Verifiers
+from eval.graders.verifiers import asks_for_set
 from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
+from eval.suites.validation import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
 from flows.plan import evaluation_id, reopen
 from flows.results import forget
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
-from flows.suites.stated_answers import StatedAnswers, read_stated_answers
+from flows.suites.tasks import SuiteTasks, digest_of
+from flows.verification import validate_tasks
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
+from warehouse.replies import split_reasoning
+
+_FAILURES = """
+SELECT t.task_key, t.answer FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
+WHERE t.stage = 'eval' AND t.policy = ? AND t.suite = ? AND o.outcome = 'failure'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedAnswers:
+    """How many of the failures state an accepted answer as whole words. A lenient count that changes no verdict."""
+
+    failures: int
+    stating: int
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about them; None where there are none."""
+        if not self.stating:
+            return None
+        return (
+            f"{self.stating} of {self.failures} failures state an accepted answer among other words: ask for the answer alone (in the "
+            "question, or in the system prompt by rollout.dialects.NAME.system), or have a model judge (suite verifier = judge, "
+            "evaluation.judge)"
+        )
+
+    def record(self) -> dict[str, int | str | None]:
+        """The same as JSON shows it."""
+        return {"failures": self.failures, "stating": self.stating, "advice": self.advice}
+
+
+def read_stated_answers(lake: Lake, policy: str, suite: str) -> StatedAnswers:
+    """Count them from the stored answers and the tasks."""
+    rows = lake.query(_FAILURES, [policy, suite]).to_pylist()
+    keys = list({row["task_key"] for row in rows if row["answer"]})
+    tasks = {task.key: task for task in lake.read(Task, "key IN (SELECT unnest(?))", [keys])} if keys else {}
+    return StatedAnswers(len(rows), sum(row["task_key"] in tasks and states(tasks[row["task_key"]], row["answer"] or "") for row in rows))
+
+
+def states(task: Task, answer: str) -> bool:
+    """Whether an answer, its reasoning left out, states what is accepted; where all answers are asked for, each of them."""
+    said = split_reasoning(answer)[1]
+    if asks_for_set(task):
+        return bool(task.answers) and all(sub_match(said, [gold]) for gold in task.answers)
+    return sub_match(said, task.answers)
+
 
 _TRIALS = """
 SELECT t.task_key, o.outcome, t.answer, t.sample, coalesce(k.hops, 0) AS hops, t.horizon, t.n_turns AS turns, t.n_calls AS calls,
@@ -210,3 +256,45 @@ def _figures_table(first: str, rows: Sequence[tuple[str, Figure]]) -> Table:
 def _percent(figure: Figure) -> str:
     value: Interval | None = figure.estimate
     return "–" if value is None else f"{100 * value.value:.1f} ({100 * value.low:.1f}–{100 * value.high:.1f})"
+
+
+def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifiers: Verifiers, command: str) -> list[Trait]:
+    """The seven traits; `verifiers` judge them, `command` is what evaluates a policy on the suite."""
+    proven = validate_tasks(drawn.tasks, verifiers)
+    best, figure, objection = _best(lake, suite, verifiers)
+    ran = bool(policies_on(lake, suite.name))
+    stored = digest_of(lake.tasks(split=suite.name)) if ran else None
+    return [
+        size(len(drawn.tasks)),
+        label_quality(proven),
+        one_headline(suite.headline, figure, objection),
+        one_command(command, drawn.digest, stored),
+        meaning(suite.meaning),
+        grading(proven),
+        not_saturated(best, figure),
+    ]
+
+
+def print_traits(suite: str, traits: Sequence[Trait]) -> None:
+    """The seven traits."""
+    table = Table("trait", "", "why", title=f"{suite}: the traits of a good evaluation", title_justify="left")
+    for trait in traits:
+        table.add_row(trait.name, trait.state.value, escape(trait.reason))
+    Screen().print(table)
+
+
+def _best(lake: Lake, suite: SuiteConfig, verifiers: Verifiers) -> tuple[str | None, Figure | None, str | None]:
+    """The policy with the highest headline among those with a result; without one, a policy's figure and why it is no result."""
+    results: list[tuple[float, str, Figure]] = []
+    without: tuple[str | None, Figure | None, str | None] = (None, None, None)
+    for policy in policies_on(lake, suite.name):
+        trials = read_trials(lake, policy, suite.name, verifiers)
+        objection, figure = read_coverage(lake, suite, trials).objection, headline(trials, suite.headline)
+        if objection is None and figure.estimate is not None:
+            results.append((figure.estimate.value, policy, figure))
+        else:
+            without = (None, figure, objection)
+    if not results:
+        return without
+    _, policy, figure = max(results)
+    return policy, figure, None

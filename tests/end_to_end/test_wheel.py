@@ -20,7 +20,7 @@ from flows.lakes import open_lake
 from flows.suites.config import own_suite
 from flows.suites.contamination import contamination
 from flows.suites.tasks import draw_tasks
-from flows.top.state import State, Watcher
+from flows.top import State, Watcher
 from rl.policies.policy import load_policy
 from tests.flows.test_step_metrics import faults, metrics_of
 from tests.killing import kill_at

@@ -25,7 +25,7 @@ from flows.report.data import read_report_data
 from flows.report.plots import reinforcement_plots
 from flows.stages.async_evaluation import STAGE, AsyncEvaluation, draw, figures_of
 from flows.stages.reinforcement import reinforce
-from flows.top.state import Watcher
+from flows.top import Watcher
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts

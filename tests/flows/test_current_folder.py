@@ -33,7 +33,7 @@ from eval.graders.mathematics import compare
 assert compare("1/2", "0.5")
 """
 CLUSTER = """
-from flows.doctor import software
+from flows import doctor as software
 software._PATIENCE_SECONDS = 60
 print(software._cluster_fault("127.0.0.1:1"))
 """

@@ -13,10 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from eval.sandbox.sandbox import isolation
 from flows import doctor
-from flows.doctor import Check, diagnose
-from flows.doctor.machine import processor, shared_memory
-from flows.doctor.model import model
-from flows.doctor.software import prefect_server, ray_cluster, versions
+from flows.doctor import Check, diagnose, model, prefect_server, processor, ray_cluster, shared_memory, versions
 from rl.policies.config import PolicyConfig
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.rollouts.config import RolloutConfig
@@ -70,7 +67,7 @@ def test_a_broken_installation_is_a_finding() -> None:
 
 
 def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.doctor.software.requires", lambda name: ["ray>=99", "nonesuch", 'absent; extra == "dev"'])
+    monkeypatch.setattr("flows.doctor.requires", lambda name: ["ray>=99", "nonesuch", 'absent; extra == "dev"'])
     found = versions()
     assert found.state == "missing"
     assert ">=99" in found.detail and "nonesuch is not installed" in found.detail and "absent" not in found.detail

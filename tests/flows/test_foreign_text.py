@@ -17,8 +17,8 @@ from flows.cli.evaluation import _print_validation
 from flows.cli.output import print_result, print_schema
 from flows.operations.events import figure_rows
 from flows.screen import Screen
-from flows.suites.checks import print_traits
 from flows.suites.contamination import ContaminationReport, Overlap, OverlapKind, print_contamination
+from flows.suites.results import print_traits
 from rl.terminal import in_line, say, visible
 from warehouse.errors import RequestError
 from warehouse.lake import CatalogEntry

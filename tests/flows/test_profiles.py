@@ -14,8 +14,7 @@ from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.home import Home
 from flows.placement import phases, place_phase
-from flows.sizing.assumptions import assumed
-from flows.sizing.plan import SizingPlan, plan_of
+from flows.sizing.plan import SizingPlan, assumed, plan_of
 from rl.hardware import DEVICES, GIB
 from rl.placement import Machine
 from tests.chat_models import create_chat_model

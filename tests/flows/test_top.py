@@ -25,8 +25,7 @@ from flows.context import StageRun
 from flows.home import Home
 from flows.operations.control import Progress, ProgressWriter, StageProgress, read_progress
 from flows.status_line import StatusLine
-from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
-from flows.top.view import frame, words
+from flows.top import Remaining, State, Watcher, frame, stage_left, stage_steps, wheel_left, words
 from rl.engines.base import EngineFigures, EngineState, PoolFigures
 from rl.env_pool.circuit_breaker import CircuitBreaker, EnvironmentFigures, EnvironmentPoolFigures, FaultFigures, environment, tool
 from tests.flows.wheel_records import START, write_wheel

@@ -35,8 +35,7 @@ from flows.operations.control import (
     read_progress,
 )
 from flows.pipeline import run_attempt
-from flows.top.state import Watcher
-from flows.top.view import frame
+from flows.top import Watcher, frame
 from tests.flows.wheel_records import START
 from warehouse import Failure, Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError

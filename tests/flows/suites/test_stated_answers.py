@@ -12,7 +12,7 @@ from eval.suites.tasks import enter_suite
 from flows.config import load_config
 from flows.home import Home
 from flows.suites.config import find_suite
-from flows.suites.stated_answers import read_stated_answers, states
+from flows.suites.results import read_stated_answers, states
 from tests.flows.suites.test_eval_command import NOW, TASKS, document, evaluate, settings_of, tried
 from warehouse import Lake, Policy, Run, Task
 

@@ -1,0 +1,452 @@
+"""`flywheel top`: a live view of a run, read from the lake and from the progress record without a lock; nothing is written."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from eval.suites.figures import LARGEST_INVALID_SHARE
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.lakes import open_lake
+from flows.operations.control import ControlState, Progress, StageProgress, position, read_progress
+from flows.plan import Step, gate_id, steps
+from flows.screen import Screen
+from flows.status_line import bar
+from rl.engines.base import PoolFigures
+from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
+from rl.supervised.config import SupervisedConfig
+from rl.terminal import in_line
+from warehouse import Lake
+
+RECENT = 10
+"""Steps over which a figure's recent mean is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """One stage of the plan: `state` as in its run, or to do, or left out; `seconds` what it took, where it is done."""
+
+    run: str
+    stage: str
+    wheel_turn: int
+    state: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the stage at work: its last value, and its mean over the last ten steps that the lake has."""
+
+    name: str
+    last: float
+    recent: float
+
+
+@dataclass(frozen=True, slots=True)
+class BesideEvaluation:
+    """The latest evaluation of a suite beside the training at work; `first_version` and `last_version` are those of its tokens."""
+
+    suite: str
+    version: int
+    tasks: int
+    invalid: int
+    success: float | None
+    first_version: int | None
+    last_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Seconds that are left; `unknown` names what could not be estimated and comes on top. None where nothing could be."""
+
+    seconds: float | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A wheel at one moment, `now` in seconds since 1970."""
+
+    home: str
+    now: float
+    turns: int
+    stages: tuple[StageState, ...]
+    progress: Progress | None
+    figures: tuple[Figure, ...]
+    trajectories: int
+    """Those that the stage at work has put into the lake, or all of them where none is."""
+    invalid: int
+    warnings: tuple[str, ...]
+    """Limits on metrics that the stage's run broke, the latest first."""
+    left: Remaining
+    wheel: Remaining
+    beside: tuple[BesideEvaluation, ...] = ()
+
+    @property
+    def at_work(self) -> StageProgress | None:
+        """The stage at work; None where the record of it is stale."""
+        return self.progress.stage if self.progress and not self.progress.is_stale(self.now) else None
+
+
+class Watcher:
+    """Looks at a home; keeps its lake open between looks, which costs less than opening it again."""
+
+    def __init__(self, home: Home, lake: Lake) -> None:
+        self._home = home
+        self._lake = lake
+        self._config: FlywheelConfig = home.load()
+
+    def look(self) -> State:
+        """The state of the home at this moment."""
+        now = time.time()
+        progress = read_progress(self._home.progress)
+        runs = {row["id"]: row for row in self._rows(_RUNS)}
+        turns = max([progress.turns or 1 if progress else 1, *(row["wheel_turn"] for row in runs.values())])
+        working = progress.stage if progress and not progress.is_stale(now) else None
+        plan = [_stage_state(step, runs, working, now) for step in _planned(self._config, turns, runs)]
+        trajectories, invalid = self._trajectories(working)
+        left = stage_left(working, self._config, now)
+        return State(
+            home=str(self._home.root),
+            now=now,
+            turns=turns,
+            stages=tuple(plan),
+            progress=progress,
+            figures=self._figures(working),
+            trajectories=trajectories,
+            invalid=invalid,
+            warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
+            left=left,
+            wheel=wheel_left([(state.stage, state.state, state.seconds) for state in plan], left),
+            beside=tuple(BesideEvaluation(**row) for row in self._rows(_BESIDE, [working.run])) if working else (),
+        )
+
+    def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
+        """The figures of the stage's last step, the newest from the process itself, and what they were of late in the lake."""
+        if working is None:
+            return ()
+        recent = {row["name"]: row["recent"] for row in self._rows(_RECENT, [working.run, RECENT])}
+        return tuple(Figure(name, value, recent.get(name, value)) for name, value in working.figures.items())
+
+    def _trajectories(self, working: StageProgress | None) -> tuple[int, int]:
+        """Trajectories and how many of them are invalid: of the stage at work if it makes any, else of the whole home."""
+        pattern = f"{working.run}-" if working and working.stage in ("rl", "rollout") else ""
+        (row,) = self._rows(_COUNTS, [pattern])
+        return row["trajectories"], row["invalid"]
+
+    def _rows(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._lake.query(sql, parameters or []).to_pylist()
+        return found
+
+
+_RUNS = "SELECT id, stage, wheel_turn, state, started, finished FROM runs ORDER BY started, id"
+
+_WARNINGS = """
+SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND (item->>'run') = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
+"""
+
+_BESIDE = """
+SELECT suite, version, tasks, invalid, success, first_version, last_version FROM evaluations_beside WHERE run = ?
+QUALIFY row_number() OVER (PARTITION BY suite ORDER BY version DESC) = 1 ORDER BY suite
+"""
+
+_RECENT = """
+SELECT name, avg(value) AS recent FROM (
+    SELECT name, value FROM metrics WHERE run_id = ? QUALIFY row_number() OVER (PARTITION BY name ORDER BY step DESC) <= ?
+) GROUP BY name
+"""
+
+_COUNTS = """
+SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'invalid') AS invalid FROM trajectories
+WHERE stage IN ('rl', 'eval', 'rollout') AND starts_with(id, ?)
+"""
+
+
+def _planned(config: FlywheelConfig, turns: int, runs: Mapping[str, dict[str, Any]]) -> list[Step | dict[str, Any]]:
+    """The stages of the wheel in their order, and after them what runs beside it: other curricula, sampling, single evaluations."""
+    wheel = list(steps(config, turns))
+    planned = {step.run_id for step in wheel}
+    return [*wheel, *(row for row in runs.values() if row["id"] not in planned)]
+
+
+def _stage_state(step: Step | dict[str, Any], runs: Mapping[str, dict[str, Any]], working: StageProgress | None, now: float) -> StageState:
+    run_id = step.run_id if isinstance(step, Step) else step["id"]
+    stage, turn = _name(step) if isinstance(step, Step) else (step["id"], step["wheel_turn"])
+    row = runs.get(run_id)
+    if working is not None and working.run == run_id:
+        return StageState(run_id, stage, turn, "running", None)
+    if row is None:
+        gate = runs.get(gate_id(step.turn)) if isinstance(step, Step) else None
+        return StageState(run_id, stage, turn, "left out" if gate and gate["state"] == "completed" else "to do", None)
+    state = {"completed": "done", "running": "stopped"}.get(row["state"], row["state"])
+    seconds = (row["finished"] - row["started"]).total_seconds() if state == "done" and row["finished"] else None
+    return StageState(run_id, stage, turn, state, seconds)
+
+
+def _name(step: Step) -> tuple[str, int]:
+    """The stage of a planned step and its turn, as `runs` will have them."""
+    if step.kind == "evaluation":
+        return f"eval {step.arguments['suite']}", int(str(step.arguments["policy"]).split("-")[0][1:])
+    stage = step.arguments.get("stage", {"synthesis": "synth"}.get(step.kind, str(step.kind)))
+    return stage, 0 if stage == "init" else step.arguments["turn"]
+
+
+def stage_left(stage: StageProgress | None, config: FlywheelConfig, now: float) -> Remaining:
+    """What is left of the stage at work, at the rate of the steps that its process has made so far; unknown before the second."""
+    if stage is None:
+        return Remaining(0.0)
+    total = stage_steps(stage, config)
+    made = (stage.step or 0) - stage.first_step
+    if total is None or stage.step is None or made < 1:
+        return Remaining(None, (stage.run,))
+    return Remaining(max(0.0, (now - stage.began) / made * (total - stage.step)))
+
+
+def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
+    """The steps of a stage in all; those of CPT and SFT follow from the part of an epoch that is behind them, and from `max_tokens`."""
+    if stage.steps is not None or stage.stage not in ("cpt", "sft"):
+        return stage.steps
+    turn = config.for_turn(max(1, stage.wheel_turn))
+    settings: SupervisedConfig = turn.cpt if stage.stage == "cpt" else turn.sft
+    epoch = stage.figures.get("epoch")
+    if not epoch or not stage.step:
+        return None
+    total = settings.steps_of_epochs(math.ceil(round(stage.step / epoch, 6)))  # each epoch ends with a whole step
+    if settings.max_tokens is not None:
+        total = min(total, settings.max_tokens // (settings.rows_per_step * settings.row_tokens))
+    return max(total, stage.step)
+
+
+def wheel_left(stages: Sequence[tuple[str, str, float | None]], of_stage: Remaining) -> Remaining:
+    """What is left of the wheel. `stages` are (stage, state, seconds it took) in their order.
+
+    A stage that is to do is held to take what the last of its name took; one that never ran is unknown.
+    """
+    took = {stage: seconds for stage, state, seconds in stages if state == "done" and seconds is not None}
+    waiting = [stage for stage, state, _ in stages if state in ("to do", "stopped", "failed")]
+    unknown = tuple(dict.fromkeys(stage for stage in waiting if stage not in took))
+    known = sum(took.get(stage, 0.0) for stage in waiting)
+    return Remaining((of_stage.seconds or 0.0) + known, (*of_stage.unknown, *unknown))
+
+
+SHOWN = (
+    "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
+    "sampled_entropy", "logprob_difference", "token_mult_prob_error", "grad_norm", "learning_rate", "tokens_per_second",
+    "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
+    "concurrency/window", "engine_kv_usage", "step_seconds",
+)  # fmt: skip
+"""Figures in the order in which they stand; the lake has all of them."""
+_MARKS = {
+    "done": ("✓", "green"),
+    "running": ("▶", "bold cyan"),
+    "failed": ("✗", "red"),
+    "stopped": ("‖", "yellow"),
+    "paused": ("‖", "yellow"),
+    "to do": ("·", "dim"),
+    "left out": ("–", "dim"),
+}
+
+
+def frame(state: State) -> RenderableType:
+    """The whole view."""
+    parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
+    if state.at_work is not None:
+        parts += [Text(), _stage(state)]
+    if state.figures:
+        parts += [Text(), _figures(state.figures)]
+    if state.beside:
+        parts += [Text(), *map(_beside, state.beside)]
+    working = state.progress if state.at_work is not None else None
+    if working is not None and working.engines is not None:
+        parts += [Text(), _engines(working.engines, working.tokens_per_second)]
+    if working is not None and working.environment_figures is not None:
+        parts += [Text(), _hosting(working.environment_figures)]
+    parts += [Text(), _invalid(state), *(Text(f"! {in_line(warning)}", style="yellow") for warning in state.warnings)]
+    return Panel(Group(*parts), title=Text(in_line(f"flywheel  {state.home}")), title_align="left", border_style="dim")
+
+
+def words(seconds: float) -> str:
+    """A time that is left, as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _headline(state: State) -> Text:
+    if state.at_work is not None:
+        turn = max(1, state.at_work.wheel_turn)
+        return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}", *_asked(state))
+    if state.progress is not None:
+        silence = words(state.now - state.progress.written)
+        who = f"no word from process {state.progress.process} for {silence}"
+        return Text(f"{who}: it was killed, or it hangs; the same command goes on", "yellow")
+    done = all(stage.state in ("done", "left out") for stage in state.stages)
+    return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` goes on", "green" if done else "yellow")
+
+
+def _asked(state: State) -> Iterable[tuple[str, str]]:
+    """What people have asked of the wheel, as pieces of a line."""
+    control = state.progress.control if state.progress is not None else ControlState()
+    if control.paused_since is not None:
+        yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` goes on", "bold yellow"
+    if control.limit is not None:
+        yield f"   {control.limit:,} trajectories at most side by side", "yellow"
+
+
+def _left(remaining: Remaining) -> str:
+    """The rest in words; what is not known comes on top."""
+    known = words(remaining.seconds) if remaining.seconds else ""
+    named = [*remaining.unknown[:4], *(["…"] if len(remaining.unknown) > 4 else [])]
+    unknown = f"{', '.join(named)} (not known yet)" if named else ""
+    return " + ".join(filter(None, (known, unknown))) or "nothing"
+
+
+def _stages(stages: Sequence[StageState]) -> Table:
+    """A line for each turn, with its stages in their order."""
+    table = Table.grid(padding=(0, 2))
+    for turn in sorted({stage.wheel_turn for stage in stages}):
+        line = Text()
+        for stage in (stage for stage in stages if stage.wheel_turn == turn):
+            mark, style = _MARKS.get(stage.state, ("?", "red"))
+            took = "" if stage.seconds is None else f" {words(stage.seconds)}"
+            line.append(f"{mark} {stage.stage}", style).append(took, "dim").append("   ")
+        table.add_row(Text(f"turn {turn}", "bold"), line)
+    return table
+
+
+def _stage(state: State) -> Table:
+    """The stage at work: how far it is."""
+    stage = state.at_work
+    assert stage is not None
+    table = Table.grid(padding=(0, 2))
+    left = "" if stage.step is None else f"left: {_left(state.left)}"
+    table.add_row(Text(stage.run, "bold cyan"), Text(position(stage)), Text(bar(stage, state.now)), Text(left))
+    return table
+
+
+def _beside(evaluation: BesideEvaluation) -> Text:
+    """The latest evaluation of a suite beside the training, and whose tokens it is made of."""
+    success = "no verdict" if evaluation.success is None else f"success {evaluation.success:.3f}"
+    begun, first, last = evaluation.version, evaluation.first_version, evaluation.last_version
+    span = "" if first == last == begun else f", sampled by versions {first} to {last}"
+    invalid = f", {evaluation.invalid:,} invalid" if evaluation.invalid else ""
+    return Text(in_line(f"{evaluation.suite} at version {begun}: {success} of {evaluation.tasks:,} tasks{invalid}{span}"))
+
+
+def _figures(figures: Sequence[Figure]) -> Table:
+    """Figures side by side: name, last value, mean of the last ten steps."""
+    known = {figure.name: figure for figure in figures}
+    chosen = [known[name] for name in SHOWN if name in known]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("figure", "now", "last ten") * 2:
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for left, right in _pairs(chosen):
+        table.add_row(*_cells(left), *_cells(right))
+    return table
+
+
+def _pairs(figures: Sequence[Figure]) -> Iterable[tuple[Figure, Figure | None]]:
+    """Two columns, read downwards."""
+    half = (len(figures) + 1) // 2
+    return [(figures[row], figures[row + half] if row + half < len(figures) else None) for row in range(half)]
+
+
+def _cells(figure: Figure | None) -> tuple[str, str, str]:
+    return ("", "", "") if figure is None else (figure.name, f"{figure.last:.4g}", f"{figure.recent:.4g}")
+
+
+def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:
+    table = _table(("engine", "state", "version", "in flight", "trajectories", "requests", "tokens"))
+    for engine in pool.engines:
+        numbers = (engine.policy_version, engine.in_flight, engine.trajectories, engine.requests, engine.tokens)
+        table.add_row(Text(in_line(engine.name)), engine.state.value, *(f"{number:,}" for number in numbers))
+    lost = f", {pool.replacements} replaced, {pool.retaken} requests taken up again" if pool.replacements or pool.retaken else ""
+    table.caption = f"{tokens_per_second:,.0f} tokens a second{lost}"
+    return table
+
+
+def _hosting(environment_figures: EnvironmentPoolFigures) -> Table:
+    table = _table(("environment or tool", "workers", "trajectories", "replaced", "faults"))
+    faults = {(figures.kind, figures.name): figures for figures in environment_figures.faults}
+    for environment in environment_figures.environments:
+        numbers = (environment.workers, environment.trajectories, environment.replaced)
+        table.add_row(
+            Text(in_line(environment.name)), *(f"{number:,}" for number in numbers), _faults(faults.get(("environment", environment.name)))
+        )
+    for figures in sorted((f for f in environment_figures.faults if f.kind == "tool"), key=lambda figures: figures.name):
+        table.add_row(Text(f"  {in_line(figures.name)}"), "", "", "", _faults(figures))
+    table.caption = f"{environment_figures.waiting:,} trajectories have not ended"
+    return table
+
+
+def _faults(figures: FaultFigures | None) -> Text:
+    if figures is None:
+        return Text("–")
+    return Text(f"{figures.faults} of the last {figures.outcomes} {figures.unit}", "red" if figures.faults else "")
+
+
+def _table(heads: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", caption_justify="left", caption_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 0 else "right")
+    return table
+
+
+def _invalid(state: State) -> Text:
+    if not state.trajectories:
+        return Text("no trajectories yet", "dim")
+    share = state.invalid / state.trajectories
+    text = f"invalid {100 * share:.1f} %: {state.invalid:,} of {state.trajectories:,} trajectories"
+    return Text(text, "bold red" if share > LARGEST_INVALID_SHARE else "")
+
+
+def watch(root: Path, once: bool, every: float) -> None:
+    """Show the wheel in `root`: one frame, or a new one every so many seconds until it is interrupted.
+
+    Raises:
+        RequestError: `root` holds no lake or no configuration.
+    """
+    console = Screen()
+    with open_lake(root) as lake:
+        watcher = Watcher(Home(root), lake)
+        if once:
+            console.print(frame(watcher.look()))
+            return
+        interrupts = Interrupts(signal.SIGINT)  # at the end of a look, and never in the middle of a query
+        with Live(frame(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
+            while not interrupts.wait(every):
+                live.update(frame(watcher.look()), refresh=True)
+
+
+class Interrupts:
+    """A signal as something to wait for.
+
+    A handler runs in the middle of whatever the main thread does, of the wait too: `SimpleQueue.put` may, and `Event.set` would then
+    wait for itself for ever.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._come: SimpleQueue[int] = SimpleQueue()
+        signal.signal(number, lambda came, _: self._come.put(came))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the signal has come, for so many seconds at most; whether it has."""
+        try:
+            self._come.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
