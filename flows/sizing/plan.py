@@ -38,41 +38,41 @@ from warehouse.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Of the card, of how well it is used, and of what a trajectory looks like."""
+    """What cannot be known: the card, its utilization, and the size of a trajectory. Options change them, and the result prints them."""
 
     device: Device | None
-    """The card; None where the configuration reserves none."""
+    """The card; None without GPUs."""
     host_gib: float | None = None
-    """Memory of the machine that processes on CPUs share; None where nobody said."""
+    """Host memory shared by CPU processes; None: unknown."""
     learner_share: float = 0.3
-    """Of the peak, while the learner computes."""
+    """Model FLOP utilization of the learner."""
     prefill_share: float = 0.4
-    """Of the peak, while an engine reads prompts and observations."""
+    """Model FLOP utilization of prefill."""
     decode_share: float = 0.6
-    """Of the memory's bandwidth, while an engine samples."""
+    """Memory bandwidth utilization of decoding."""
     write_gigabytes: float = 1.0
-    """A second, of the folder that a version of the weights is written to and read from, where they are not sent."""
+    """Disk bandwidth for weights, GB/s."""
     send_gigabytes: float = 5.0
-    """A second, of what a version of the weights is sent over, where it is."""
+    """Network bandwidth for weights, GB/s."""
     overhead_gib: float = 2.0
-    """Of each process on a card: CUDA's context, communication, graphs, what its allocator keeps."""
+    """Per process on a card: CUDA context, communication, graphs, allocator."""
     prompt_tokens: int = 400
     turns: int = 5
     action_tokens: int = 64
-    """Of one action, in the mean."""
+    """Mean per action."""
     observation_tokens: int = 256
-    """Of one observation, in the mean."""
+    """Mean per observation."""
 
     @property
     def card(self) -> Device:
-        """The card of what is on one."""
+        """The card. Raises RequestError if none was named."""
         if self.device is None:
             raise RequestError("the profile reserves GPUs: say which with --device.")
         return self.device
 
     @property
     def trajectory_tokens(self) -> int:
-        """Of a whole trajectory, in the mean."""
+        """Mean tokens of a trajectory."""
         return self.prompt_tokens + self.turns * (self.action_tokens + self.observation_tokens)
 
 
@@ -84,7 +84,7 @@ def assumed(
     action_tokens: int | None = None,
     observation_tokens: int | None = None,
 ) -> Assumptions:
-    """Where nothing is said: the longest horizon, a quarter of an action's limit, half of an observation's, and no more than a context."""
+    """Defaults: the longest horizon, a quarter of the action limit, half of the observation limit, within the context."""
     limits = rollout.limits
     action = action_tokens or max(1, limits.max_action_tokens // 4)
     observation = observation_tokens or max(1, limits.max_observation_tokens // 2)
@@ -96,7 +96,7 @@ def assumed(
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a process, or several, hold at once on one card, or of the host's memory where they are on CPUs. All in bytes."""
+    """Bytes that processes hold at once on one card, or in host memory."""
 
     name: str
     device: str
@@ -105,17 +105,17 @@ class Card:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total bytes."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Whether there is room; also where nobody said how much there is."""
+        """Whether there is room, or the limit is unknown."""
         return self.limit is None or self.total <= self.limit
 
 
 def cards(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[Card]:
-    """One of each kind, of the first iteration."""
+    """Each kind of card in the first iteration."""
     settings, engine = config.for_turn(1), _engine(policy, config)
     found = []
     for stage in config.wheel.stages:
@@ -131,13 +131,13 @@ def cards(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions
 
 
 def shares(config: FlywheelConfig, stage: TrainingStage, settings: TurnConfig) -> bool:
-    """Whether a learner is meant to lie on an engine's card."""
+    """Whether a learner shares an engine's card."""
     engine, learner = config.rollout.engine, getattr(settings, stage).learner
     return 0 < engine.gpus < 1 and 0 < learner.gpus < 1
 
 
 def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig, config: FlywheelConfig) -> LearnerMemory:
-    """A learner's worker, at the longest contexts that there may be."""
+    """Memory of a learner's worker, at the longest contexts."""
     own: OptimizerConfig = getattr(settings, stage)
     tokens = _tokens_of_pass(own, config)
     work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
@@ -147,17 +147,16 @@ def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig,
 
 
 def computes_in_bfloat16(own: OptimizerConfig) -> bool:
-    """As far as a configuration says it: `auto` is that on GPUs."""
+    """Whether a learner computes in bfloat16; `auto` does on GPUs."""
     return own.precision == "bfloat16" or (own.precision == "auto" and bool(own.learner.gpus))
 
 
 def engine_bytes(config: FlywheelConfig) -> int:
-    """Of a number in an engine's weights and cache."""
+    """Bytes per number in an engine's weights and cache."""
     return bytes_of(config.rollout.engine.own_dtype)
 
 
 def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:
-    """Where all rows of a pass are as long as they may be."""
     if isinstance(own, ReinforceConfig):
         return own.trajectories_per_pass * config.rollout.limits.max_context_tokens
     assert isinstance(own, SupervisedConfig)
@@ -174,7 +173,7 @@ def _engine(policy: Architecture, config: FlywheelConfig) -> EngineMemory:
 def _shared(
     stage: TrainingStage, engine: EngineMemory, learner: LearnerMemory, config: FlywheelConfig, assumptions: Assumptions
 ) -> list[Card]:
-    """The card in the learner's turn and, of RL, in the engine's: the learners of other stages are gone by then."""
+    """The card in the learner's turn and, in RL, in the engine's."""
     awake = _named(asdict(engine), "engine")
     asleep = {} if config.rollout.engine.sleep_level else awake
     found = [_card(f"shared card, learner's turn in {stage}", {**_parts(learner), **asleep}, True, assumptions, processes=2)]
@@ -204,18 +203,18 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A step of a stage: its tokens, and seconds by what they are spent on. None: it cannot be said."""
+    """A step of a stage: tokens, and seconds by activity; None: unknown."""
 
     stage: TrainingStage
     steps: int | None
     tokens: int
     seconds: dict[str, float] | None
     overlapping: bool = False
-    """Whether rollouts and learning run at once, so that the longer of them counts."""
+    """Whether rollouts and learning overlap."""
 
     @property
     def step_seconds(self) -> float | None:
-        """Of a whole step."""
+        """Seconds of a step."""
         if self.seconds is None:
             return None
         if not self.overlapping:
@@ -225,7 +224,7 @@ class StageTime:
 
 
 def times(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[StageTime]:
-    """Those of the stages of the first iteration."""
+    """Times of the stages of the first iteration; unknown on CPUs."""
     settings = config.for_turn(1)
     return [
         _reinforce(policy, config, settings, assumptions) if stage == "rl" else _supervised(policy, stage, settings, assumptions)
@@ -234,7 +233,7 @@ def times(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions
 
 
 def sequences_at_once(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> tuple[int, int]:
-    """Trajectories that one engine samples at a time: as many as it is given, and as many as its cache holds at their mean length."""
+    """Concurrent trajectories per engine: requested, and held by its cache at their mean length."""
     engine, rl = config.rollout.engine, config.for_turn(1).rl
     given = min(config.rollout.concurrency, rl.tasks_per_step * rl.samples_per_task) / engine.count
     each = cache_bytes(policy, engine_bytes(config), engine.tensor_parallel) * assumptions.trajectory_tokens
@@ -250,7 +249,7 @@ def _supervised(policy: Architecture, stage: TrainingStage, settings: TurnConfig
 
 
 def _demonstrated(settings: TurnConfig, assumptions: Assumptions) -> float:
-    """Tokens of the oracle's demonstrations: of one with n hops, a prompt, n searches with what they bring, and an answer."""
+    """Tokens of the oracle's demonstrations: each hop is a search with its result."""
     wanted = settings.synth.demonstration_questions.wanted()
     each = assumptions.action_tokens + assumptions.observation_tokens
     return sum(count * (assumptions.prompt_tokens + hops * each + assumptions.action_tokens) for hops, count in wanted.items())
@@ -286,21 +285,21 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
 
 
 def published_bytes(policy: Architecture, config: FlywheelConfig, settings: TurnConfig) -> int:
-    """Of one version as engines are given it: the whole policy, or the adapters alone that they serve."""
+    """Bytes of one published version: the policy, or its adapters."""
     lora = settings.rl.lora
     numbers = policy.parameters if lora is None or config.rollout.engine.adapter_rank is None else adapter_parameters(policy, lora.rank)
     return engine_bytes(config) * numbers
 
 
 def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:
-    """Seconds for a version of so many bytes: written and read, or sent; what checkpoints write is written beside the training."""
+    """Seconds to write and read, or send, a version."""
     if transfer == "files":
         return 2 * size / (assumptions.write_gigabytes * GIGA)
     return size / (assumptions.send_gigabytes * GIGA)
 
 
 def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context: float, assumptions: Assumptions) -> float | None:
-    """Seconds of the learner's workers over so many tokens; a forward pass more where activations are computed again. None on CPUs."""
+    """Seconds to train on so many tokens; None on CPUs."""
     if not own.learner.gpus:
         return None
     trained = trained_matrices(policy, own.lora.rank if own.lora else None)
@@ -311,15 +310,11 @@ def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context
 
 
 def _on_learner(flops: float, own: OptimizerConfig, assumptions: Assumptions) -> float:
-    """Seconds of the learner's workers for so many operations."""
     return flops / (own.learner.workers * assumptions.card.teraflops * TERA * assumptions.learner_share)
 
 
 def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence[StageTime]) -> dict[str, int]:
-    """Bytes of the first iteration by what they are: policies, checkpoints, published weights; of stages whose steps are known.
-
-    Checkpoints that `save_minutes` asks for come on top.
-    """
+    """Bytes written in the first iteration without the lake and checkpoints by `save_minutes`, for stages of known length."""
     settings = config.for_turn(1)
     written = {"policies": FLOAT32 * policy.parameters, "checkpoints": 0, "published weights": 0}
     for stage in stages:
@@ -335,31 +330,30 @@ def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence
 
 
 MOST_SHARE = 0.5
-"""Share of a step from which on a part is said to hold it up."""
+"""Share of a step from which a part counts as the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizingPlan:
-    """What a configuration will take."""
+    """The resources of a configuration, and advice.
+
+    `disk` is the peak size of the home and `written` the bytes written in an iteration, both without the lake; `at_once` has the
+    trajectories that an engine is given at a time and that its cache holds.
+    """
 
     policy: Architecture
     assumptions: Assumptions
     cards: list[Card]
     stages: list[StageTime]
     disk: int
-    """Bytes of the home at the fullest moment of an iteration, the lake left out."""
     written: dict[str, int]
-    """Bytes that an iteration writes, the lake left out, by what they are."""
     at_once: tuple[int, int]
-    """Trajectories that an engine is given at a time, and that its cache holds."""
     reservations: dict[str, list[str]]
-    """What each phase reserves of Ray."""
     no_room: str | None
-    """What finds no room on the machines that were named."""
     changes: list[str]
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON."""
         return {
             "policy": {**asdict(self.policy), "parameters": self.policy.parameters},
             "assumptions": asdict(self.assumptions),
@@ -425,7 +419,7 @@ def _no_room(config: FlywheelConfig, machines: Sequence[Machine]) -> str | None:
 
 
 def _changes(config: FlywheelConfig, found: Sequence[Card], stages: Sequence[StageTime], at_once: tuple[int, int]) -> Iterator[str]:
-    """What to change, the impossible first."""
+    """Advice, what does not fit first."""
     for card in found:
         if not card.fits:
             yield _to_make_fit(card, config)
@@ -437,7 +431,6 @@ def _changes(config: FlywheelConfig, found: Sequence[Card], stages: Sequence[Sta
 
 
 def _to_make_fit(card: Card, config: FlywheelConfig) -> str:
-    """What to do about a card that is too full, by what is largest on it."""
     largest = max((name for name in card.parts if name != "overhead"), key=lambda name: card.parts[name])
     stage = next((stage for stage in config.wheel.stages if card.name.endswith(stage)), "rl")
     pass_key = f"{stage}.trajectories_per_pass" if stage == "rl" else f"{stage}.rows_per_pass or .max_example_tokens"

@@ -1,4 +1,4 @@
-"""The plan as tables on the terminal, one figure a cell: readable at 80 columns."""
+"""The plan as tables for the terminal, readable at 80 columns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flows.sizing.plan import Assumptions, Card, SizingPlan, StageTime
 from rl.hardware import GIB
 
 SMALLEST = 0.005
-"""A part below this, in GiB or seconds, would be shown as 0.00 and is left out."""
+"""Smaller parts, in GiB or seconds, are left out."""
 
 
 def print_plan(plan: SizingPlan) -> None:
-    """Cards, times, disk, reservations, what to change, and what was assumed."""
+    """Print cards, times, disk, reservations, advice and assumptions."""
     console, policy = Screen(highlight=False), plan.policy
     console.print(f"policy: {policy.parameters / 1e6:,.1f} M parameters, {policy.layers} layers, {policy.vocabulary:,} tokens\n")
     console.print(_cards(plan.cards))
     console.print()
     console.print(_stages(plan.stages))
     if any(stage.seconds is None for stage in plan.stages):
-        console.print("seconds are known for GPUs alone; `flywheel top` shows those of a run")
+        console.print("seconds are known for GPUs only; `flywheel top` shows those of a run")
     given, held = plan.at_once
     console.print(f"\nan engine is given {given:,} trajectories at a time, and its cache holds {held:,} of them")
-    console.print(f"disk of an iteration at its fullest, the lake left out: {plan.disk / GIB:,.1f} GiB")
+    console.print(f"peak disk of an iteration, without the lake: {plan.disk / GIB:,.1f} GiB")
     console.print(f"written in an iteration: {sum(plan.written.values()) / GIB:,.1f} GiB")
     console.print(_list((f"  {name}", f"{size / GIB:,.1f} GiB") for name, size in plan.written.items() if size))
     console.print("\nreserved:")
@@ -57,7 +57,6 @@ def _stages(stages: Sequence[StageTime]) -> Table:
 
 
 def _add_parts(table: Table, parts: Iterable[tuple[str, float]], places: int) -> None:
-    """What a row's figure consists of, a line each below it; the figure stands `places` cells from the name."""
     for name, value in parts:
         if value >= SMALLEST:
             table.add_row(f"  {name}", *([""] * (places - 1)), f"{value:,.2f}")
@@ -71,7 +70,7 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and what is said of them; a name that stood in the row above is not repeated."""
+    """Names with their values; repeated names are left blank."""
     table, above = Table.grid(padding=(0, 1, 0, 0)), ""
     for name, said in rows:
         table.add_row("" if name == above and name.strip() != "-" else name, said)

@@ -1,6 +1,6 @@
-"""What a suite is, as its TOML says it: where its tasks come from, how they are tried and judged, and which one figure it is about.
+"""Settings of a suite: source of tasks, how they are attempted and judged, and the headline figure.
 
-Suites are found by name: a home's own, which its configuration has, and those of a TOML file, by name or by path.
+A suite is found by name in the home's configuration, or in a TOML file by name or path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = PROFILES / "suites"
 
 
 class GeneratedSource(Section):
-    """Proven questions over a generated world of its own, whose names no training world has."""
+    """Questions over a generated world, which shares no name with training worlds."""
 
     kind: Literal["generated"]
     world: WorldConfig = WorldConfig()
@@ -39,37 +39,37 @@ class GeneratedSource(Section):
 
 
 class GraphSource(Section):
-    """Proven questions over real facts and texts."""
+    """Questions over the film or country graph."""
 
     kind: Literal["films", "countries"]
     path: Path | None = None
-    """Another folder than that of the public data set of this name (`flywheel data list`)."""
+    """Folder of the data; None: the public data set (`flywheel data list`)."""
     entities: Literal["held_out", "all"] = "held_out"
-    """What questions may touch: entities that a home over this graph never trains on, or all, for homes that train on something else."""
+    """Entities held out from training over this graph, or all, for homes that train on other data."""
     longest_document: PositiveInt | None = None
-    """Characters of a film's document at most, in whole sentences."""
+    """Maximum characters of a film's document, in whole sentences."""
     questions: QuestionConfig = QuestionConfig()
 
 
 class QuestionSetSource(Section):
-    """A question set of others: a file, or for MuSiQue the folder with its closed corpus."""
+    """A published question set: a file, or for MuSiQue the folder with its corpus."""
 
     kind: Literal["gsm8k", "humaneval", "mbpp", "musique"]
     path: Path | None = None
-    """Another place than that of the public data set of this name (`flywheel data list`)."""
+    """Path of the data; None: the public data set (`flywheel data list`)."""
 
 
 class TaskSource(Section):
-    """Tasks as JSON lines, exported from a lake or written by anybody."""
+    """Tasks as JSON Lines, exported from a lake or written by hand."""
 
     kind: Literal["tasks"]
     path: Path
     documents: Path | None = None
-    """What its searches read: a file of rows `id, title, text`, or a folder of pages; the documents of the home without it."""
+    """Documents to search, a file of rows `id, title, text` or a folder of pages; None: the home's."""
 
 
 class HomeSource(Section):
-    """Held-out tasks that the home's lake has already, over the home's own documents."""
+    """Held-out tasks already in the lake, over the home's documents."""
 
     kind: Literal["home"]
     splits: tuple[str, ...] = Field(min_length=1)
@@ -90,31 +90,31 @@ class SuiteConfig(Section):
 
     name: str = Field(pattern=SUITE_NAME)
     meaning: str
-    """What the headline figure means, in one sentence."""
+    """Meaning of the headline figure, in one sentence."""
     headline: str = "success"
-    """The one figure to quote: `success`, `pass@K`, `pass^K` or `majority@K`."""
+    """Figure to quote: `success`, `pass@K`, `pass^K` or `majority@K`."""
     source: Source
     environment: str | None = None
-    """The environment that tasks are tried in; each one's own without it."""
+    """Environment of the attempts; None: each task's own."""
     kind: EnvironmentKindConfig | None = None
-    """Options and limits of that environment, in the place of the home's."""
+    """Settings of that environment instead of the home's."""
     tools: tuple[str, ...] | None = None
-    """The tools that may be called; all that the environment has without it."""
+    """Tools that may be called; None: all of the environment."""
     dialect: str | None = None
-    """How actions stand in tokens; the home's `rollout.dialect` without it."""
+    """Dialect; None: `rollout.dialect`."""
     verifier: str | None = None
-    """The verifier, a kind, `judge` or code of your own; each task's own, or the home's, without it."""
+    """Verifier; None: each task's own, or the home's."""
     number: PositiveInt | None = None
-    """Tasks; all that the source has without it."""
+    """Number of tasks; None: all of the source."""
     draw: Literal["random", "deepest"] = "random"
-    """Which tasks where there are more than `number`: any, by the seed, or the deepest proven ones that no single search finds."""
+    """How to choose `number` tasks: at random, or the deepest that no single search finds."""
     samples: PositiveInt = 1
-    """Attempts a task."""
+    """Attempts per task."""
     temperature: Temperature = 0.0
     horizon: PositiveInt = 8
-    """Turns of an attempt."""
+    """Maximum turns per attempt."""
     limits: dict[str, Any] = Field(default_factory=dict)
-    """Limits of `rollout.limits` that are other than the home's."""
+    """Limits that differ from `rollout.limits`."""
     seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
@@ -136,12 +136,12 @@ class SuiteConfig(Section):
 
     @property
     def own_verifier(self) -> dict[str, str]:
-        """The verifier where it is code of somebody's own, as the configuration lists such for the tasks that name it."""
+        """The verifier if it is custom code, in the form of `evaluation.verifiers`."""
         return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in (*VERIFIERS, JUDGE) else {}
 
     @property
     def rollout(self) -> dict[str, Any]:
-        """What its tasks ask for beside their environment, as their provenance holds it."""
+        """Rollout options stored in the tasks' provenance."""
         return RolloutChoice(dialect=self.dialect, tools=self.tools).model_dump(exclude_none=True, mode="json")
 
 
@@ -149,7 +149,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     """The suite called `name`: the home's own, that of `profiles/suites/NAME.toml`, or that of the TOML file at `name`.
 
     Raises:
-        RequestError: there is none, it is no TOML, a key or value is wrong, or its name is that of a suite of the home.
+        RequestError: no such suite, invalid TOML, a wrong key or value, or a name that the home's own suite has.
     """
     if name in evaluation.all_suites:
         if overrides:
@@ -169,7 +169,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
 
 
 def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
-    """A suite of the home's configuration: its tasks are in the lake already."""
+    """A suite of the home's configuration, whose tasks are in the lake."""
     wanted = evaluation.all_suites[name].wanted()
     hops = [str(depth) for depth, count in wanted.items() if count]
     depths = f" of {hops[0]} to {hops[-1]} hops" if len(hops) > 1 else f" of {hops[0]} hops" if hops else ""
@@ -182,17 +182,17 @@ def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
 
 
 def is_own(suite: SuiteConfig) -> bool:
-    """Whether a suite is one that the wheel evaluates: its tasks are a split of that name."""
+    """Whether a suite is one that the run itself evaluates."""
     return isinstance(suite.source, HomeSource) and suite.source.splits == (suite.name,)
 
 
 def place_of(source: GraphSource | QuestionSetSource | TaskSource) -> Path:
-    """The file or folder of a source: its own, or that of the public data set of its kind. Raises RequestError where that is not here."""
+    """The path of a source. Raises RequestError if its public data set is missing."""
     return locate(source.kind) if source.path is None else source.path
 
 
 def corpus_of(suite: SuiteConfig) -> str:
-    """Whose documents its searches read, in a few words."""
+    """The searched documents, in words."""
     match suite.source:
         case GeneratedSource():
             return "those of the suite's own world"
@@ -207,17 +207,17 @@ def corpus_of(suite: SuiteConfig) -> str:
 
 
 def limits_of(suite: SuiteConfig, rollout: RolloutConfig) -> Limits:
-    """The home's limits with the suite's own. Raises RequestError for one that is none."""
+    """The home's limits with the suite's own. Raises RequestError for an unknown limit."""
     return read_options(Limits, {**rollout.limits.model_dump(), **suite.limits}, f"limits of the suite {suite.name}")
 
 
 def check_limits(suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError where a suite has a limit that is none: known before anything is started."""
+    """Raises RequestError for an unknown limit."""
     limits_of(suite, config.rollout)
 
 
 def check_data(suite: SuiteConfig) -> None:
-    """Raises RequestError where the data of the suite is absent: known before anything is started."""
+    """Raises RequestError if the suite's data is missing."""
     if isinstance(suite.source, GeneratedSource | HomeSource):
         return
     path = place_of(suite.source)

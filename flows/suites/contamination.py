@@ -1,8 +1,8 @@
-"""What a policy and its ancestors were trained on, held against a suite: the same task, the same question, a suite's document or entity.
+"""Overlap between a suite and the training data of a policy and its ancestors: tasks, questions, documents, entities.
 
-Each ancestor is looked at as it was trained: at the snapshot that it was trained on, its examples, and of RL the tasks that it sampled and
-what its searches showed. What was taken out of the lake later was trained on all the same. That a document or an entity was read does not
-mean that a question was, so those sorts are counted apart. The documents of a home's own suite are those that its training may not see.
+Each ancestor is checked at its training snapshot, so data removed later still counts: its examples and, for RL, the sampled tasks and
+search results. Overlap of documents and entities is counted separately from that of questions. The documents of a home's own suite are
+those held out from training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warehouse.errors import RequestError
 
 
 class OverlapKind(StrEnum):
-    """How a suite's task was met in training."""
+    """How training data overlaps with a suite's task."""
 
     SAME_TASK = "same_task"
     SAME_QUESTION = Contamination.SAME_QUESTION
@@ -35,21 +35,19 @@ class OverlapKind(StrEnum):
     CONTAINED = Contamination.CONTAINED
     DOCUMENT = "same_document"
     SHOWN = "shown_document"
-    """A search that was trained on brought a document of the suite's."""
+    """A trained search result shows a document of the suite."""
     ENTITY = "same_entity"
 
 
 ASKED = (OverlapKind.SAME_TASK, OverlapKind.SAME_QUESTION, OverlapKind.SAME_FORMULA, OverlapKind.NEAR_DUPLICATE, OverlapKind.CONTAINED)
-"""The sorts by which the question itself was met; the others say that something of its world was read."""
-
-
+"""The kinds that concern the question itself."""
 LISTED = 20
-"""Tasks that were met in training that are printed; `--json` has all."""
+"""Overlaps printed; `--json` has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A task of the suite (or a document, where that was met), the policy that was trained on it, and the piece of training data."""
+    """A task (or document) of the suite, the policy, and the overlapping training item."""
 
     sort: OverlapKind
     task: str
@@ -59,7 +57,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class ContaminationReport:
-    """All that was met; which policies were looked at, and which could not be, with the reason."""
+    """All overlaps, the policies checked, and those that could not be, with the reason."""
 
     looked_at: tuple[str, ...]
     unknown: dict[str, str]
@@ -67,30 +65,29 @@ class ContaminationReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Tasks (of `same_document` and `shown_document` documents) that were met, by sort."""
+        """Overlapping tasks (documents for `same_document` and `shown_document`) by kind."""
         pairs = {(one.sort, one.task) for one in self.met}
         found = Counter(sort for sort, _ in pairs)
         return {sort.value: found[sort] for sort in OverlapKind}
 
     @property
     def tasks_asked(self) -> int:
-        """Tasks whose question itself was met."""
+        """Tasks whose question overlaps."""
         return len({one.task for one in self.met if one.sort in ASKED})
 
 
 @dataclass(frozen=True, slots=True)
 class _Material:
-    """What one policy was trained on."""
+    """Training data of one policy; `shown` has tool results with their trajectory or example."""
 
     examples: Sequence[Example] = ()
     documents: Sequence[Document] = ()
     tasks: Sequence[Task] = ()
     shown: Sequence[tuple[str, str]] = ()
-    """What tools brought, each with the trajectory or the example that shows it."""
 
 
 def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> ContaminationReport:
-    """What the lineage of `policy` was trained on, held against the tasks and documents of `suite`."""
+    """Check the training data of `policy` and its ancestors against `suite`."""
     index = EvaluationIndex.of({suite: drawn.tasks}, DecontaminationConfig())
     documents = lake.read(Document, "split = ?", [DocumentSplit.HELD_OUT.value]) if drawn.documents is None else drawn.documents
     known = {policy.id: policy for policy in lake.policies()}
@@ -108,7 +105,7 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> Con
 
 
 def print_contamination(policy: str, report: ContaminationReport) -> None:
-    """Counts by sort, and the first tasks that were met."""
+    """Print counts by kind, and the first overlaps."""
     console = Screen()
     looked = ", ".join(report.looked_at) or "nothing"
     table = Table("met in training", "tasks", title=f"what {escape(policy)} was trained on: {escape(looked)}", title_justify="left")
@@ -129,7 +126,7 @@ def _lineage(lake: Lake, policy: str) -> list[str]:
 
 
 def _material(lake: Lake, policy: Policy) -> _Material:
-    """What a stage read. Raises RequestError where the snapshot is not there any more."""
+    """The training data of a policy. Raises RequestError if its snapshot has expired."""
     at = policy.snapshot
     if at is None:
         return _Material()
@@ -145,7 +142,6 @@ def _material(lake: Lake, policy: Policy) -> _Material:
 
 
 def _observed(lake: Lake, policy: Policy) -> list[tuple[str, str]]:
-    """What searches showed in RL, which began at the policy's snapshot."""
     sql = """
         SELECT any_value(trajectory_id) AS id, observation
         FROM tool_calls WHERE trajectory_id IN (SELECT id FROM trajectories WHERE stage = 'rl' AND policy = ?)
@@ -179,7 +175,7 @@ def _document_overlaps(drawn: SuiteTasks, policy: str, documents: Sequence[Docum
 
 
 def _shown(documents: Sequence[Document], policy: str, texts: Sequence[tuple[str, str]]) -> Iterator[Overlap]:
-    """A document is known by its longest line, whatever stands around it in an observation."""
+    """Documents recognized in observations by their longest line."""
     lines = {max(document.text.splitlines(), key=len): document.id for document in documents if document.text.strip()}
     for item, text in texts:
         for line in text.splitlines():
@@ -188,7 +184,7 @@ def _shown(documents: Sequence[Document], policy: str, texts: Sequence[tuple[str
 
 
 def _entities(task: Task) -> set[str]:
-    """The answers of a task and what its formula names, as they are compared."""
+    """Normalized answers and constants of a task."""
     nodes = (node for subject, _, value in task.formula for node in (subject, value))
     named = [member for node in nodes if is_constant(node) for member in members(node)]
     return {normalize(name) for name in (*task.answers, *named) if normalize(name)}

@@ -1,7 +1,7 @@
-"""A suite at work: its tasks into the lake, an attempt for each that is missing, every trajectory and verdict stored as it ends.
+"""Running a suite: store its tasks, make the missing attempts, store each trajectory and verdict as it ends.
 
-A suite has engines and environments of its own, for its limits, its environment's options and its documents are other than the home's.
-Those documents never enter the lake, where training could find them.
+A suite has its own engines and environments, because its limits, options and documents differ from the home's. Its documents never enter
+the lake, where training could find them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warehouse.errors import RequestError
 
 @flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
 def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
-    """Run what is missing of `suite` with a policy of the home; returns how much there was to do.
+    """Run the missing attempts of a policy at `suite`; returns counts.
 
     Raises:
         RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
@@ -45,8 +45,8 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
-    """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    context.verifiers(listed=suite.own_verifier, tasks=drawn.tasks)  # before anything is kept
+    """Make the missing attempts; returns the number of tasks and attempts, and of attempts made now."""
+    context.verifiers(listed=suite.own_verifier, tasks=drawn.tasks)
     searched = same_documents(context.lake, suite, drawn)
     _keep_tasks(context.lake, suite, drawn)
     attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
@@ -70,7 +70,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
 
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
-    """The home's settings with the suite's limits and environment. Raises RequestError for a limit that is none."""
+    """The home's settings with the suite's limits and environment. Raises RequestError for an unknown limit."""
     limits = limits_of(suite, home)
     kinds = dict(home.environments.kinds)
     if suite.environment is not None and suite.kind is not None:
@@ -79,7 +79,7 @@ def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
 
 
 def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | None:
-    """The digest of the suite's own documents, which must be those that other policies searched."""
+    """Digest of the suite's own documents; raises RequestError if other policies searched different ones."""
     found = drawn.documents_digest
     for run in lake.runs("stage = 'eval' AND state = 'completed'"):
         earlier = run.figures.get("documents_digest")
@@ -92,7 +92,7 @@ def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | N
 
 
 def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
-    """The tasks into the lake; where one was attempted already, they must be the same ones."""
+    """Store the tasks; raises RequestError if different ones were attempted before."""
     stored = lake.tasks(split=suite.name)
     if stored and digest_of(stored) != drawn.digest:
         if policies_on(lake, suite.name):

@@ -1,4 +1,4 @@
-"""The tasks of a suite and the documents that its searches read: drawn from the source by the suite's seed, the same each time."""
+"""Tasks and documents of a suite, drawn from its source deterministically by its seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FILES: dict[str, Callable[[Path], list[Task]]] = {"gsm8k": read_gsm8k, "humanev
 
 @dataclass(frozen=True, slots=True)
 class SuiteTasks:
-    """The tasks of a suite, by key; its documents, None where they are those of the home; what its source left out."""
+    """Tasks by key, the suite's own documents (None: the home's), and what the source dropped."""
 
     tasks: tuple[Task, ...]
     documents: tuple[Document, ...] | None = None
@@ -47,25 +47,25 @@ class SuiteTasks:
 
     @property
     def digest(self) -> str:
-        """Digest of what the tasks ask and accept."""
+        """Digest of the tasks' questions and answers."""
         return digest_of(self.tasks)
 
     @property
     def documents_digest(self) -> str | None:
-        """Digest of its own documents; None where it searches those of the home."""
+        """Digest of the suite's own documents; None for the home's."""
         return None if self.documents is None else digest(sorted([one.id, one.title, one.text] for one in self.documents))
 
 
 def digest_of(tasks: Iterable[Task]) -> str:
-    """Digest of what tasks ask and accept, whatever their order."""
+    """Digest of the tasks' questions and answers, in any order."""
     return digest(sorted([task.key, task.digest] for task in tasks))
 
 
 def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteTasks:
-    """The tasks of `suite` for the home of `config` and `lake`.
+    """The tasks of `suite` for a home.
 
     Raises:
-        RequestError: the source's data is absent or broken, or gives no task.
+        RequestError: the source's data is missing or broken, or has no task.
     """
     check_data(suite)
     source = _read(suite, lake)
@@ -86,7 +86,7 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
 
 
 def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
-    """All that the source has."""
+    """All tasks of the source."""
     source = suite.source
     if isinstance(source, GeneratedSource):
         corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))
@@ -129,7 +129,7 @@ def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:
 
 
 def check_environment(suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError where the environment that a suite names is not there."""
+    """Raises RequestError if the suite's environment does not exist."""
     if suite.environment is not None:
         ENVIRONMENTS.resolve_recorded(suite.environment, _listed(suite, config))
 
@@ -139,7 +139,7 @@ def _listed(suite: SuiteConfig, config: FlywheelConfig) -> dict[str, str]:
 
 
 def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError for a task whose environment data may not name: known before anything is started."""
+    """Raises RequestError for a task whose environment data may not name."""
     listed = _listed(suite, config)
     for task in tasks:
         try:
