@@ -1,9 +1,10 @@
-"""A teacher that says what a test gave it: for checks whose subject is what a teacher may say, not how it is reached."""
+"""A teacher and a policy that say what a test gave them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from synth.teachers.teacher import Ending, Reply, completion_id
 from warehouse.records import Completion, Failure, Request
 
@@ -28,3 +29,22 @@ class ScriptedTeacher:
         if text is None:
             return Failure("teacher", "timeout", "no answer in time", {"request": request.digest})
         return Completion(completion_id(self.name, request), self.name, request.content, text, Ending.STOP, 1, 1)
+
+
+class ScriptedPolicy:
+    """An engine pool that continues by a function of a request's number and prompt; None is an engine fault."""
+
+    def __init__(self, says: Callable[[int, tuple[int, ...]], Sequence[int] | None]) -> None:
+        self._says = says
+        self.prompts: list[tuple[int, ...]] = []
+        self.released: list[str] = []
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        self.prompts.append(tuple(prompt_ids))
+        ids = self._says(int(request_id.rsplit("/", 1)[1]), tuple(prompt_ids))
+        if ids is None:
+            raise EngineFault("gone")
+        return Generation(tuple(ids), (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
+
+    def release(self, request_id: str) -> None:
+        self.released.append(request_id)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -20,12 +18,11 @@ from synth.fas.memory import Plan, propose, remember, required_knowledge
 from synth.fas.plans import Misalignment, misalignment
 from synth.fas.reasoning import FasConfig, build_fas, refine
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.records import HasConfig, build_has
 from synth.parts import offer
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from synth.worlds.schema import ASKED
-from warehouse.records import Document, Example, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse.records import Document, Example, Part, PartKind, Task
 
 SAID = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
 
@@ -167,39 +164,6 @@ def test_the_second_pass_reads_only_the_documents_given(graph: KnowledgeGraph, t
     assert refine(graph, path, given[::-1]) is None
 
 
-def test_decision_records_show_options_choice_response_and_verdict(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    trajectories = list(_trajectories(graph, retrieve, tasks))
-    examples, failures, _ = build_has(graph, trajectories, {task.key: task for task in tasks}, HasConfig(n_alternatives=3), 1, retrieve)
-    assert len(examples) == len(trajectories)
-    assert failures == []
-    for trajectory, example in zip(trajectories, examples, strict=True):
-        assert example.sources == (trajectory.id,)
-        verdict = "Correct" if trajectory.outcome is Outcome.SUCCESS else "Incorrect"
-        text = tagged_text(example.parts)
-        assert text.endswith(f"</answer> My decision is {verdict}")
-        steps = re.findall(r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", text)
-        assert len(steps) == len(trajectory.turns)
-        for (*options, chosen, argument), turn in zip(steps, trajectory.turns, strict=True):
-            assert len(set(options)) == 4
-            assert options[int(chosen) - 1].endswith(f"{turn.tool} {turn.arguments}")
-            assert argument == turn.arguments
-            assert turn.observation in text
-
-
-def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    good = next(iter(_trajectories(graph, retrieve, tasks)))
-    unusable = [
-        replace(good, outcome=Outcome.INVALID),
-        replace(good, outcome=None),
-        replace(good, turns=()),
-        replace(good, task_key="gone"),
-        replace(good, turns=(replace(good.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), *good.turns[1:])),
-    ]
-    examples, failures, _ = build_has(graph, unusable, {task.key: task for task in tasks}, HasConfig(), 1, retrieve)
-    assert examples == []
-    assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
-
-
 def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:
     tools = [{"type": "function", "function": {"name": "search", "description": "Sucht «été».", "parameters": {}}}]
     (example,) = build_demonstrations(graph, tasks[:1], DemonstrationConfig(), 1)[0]
@@ -210,25 +174,3 @@ def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGr
     assert offer(example, []) == example
     document = Example("d", "document", (Part(PartKind.DOCUMENT, "Amber", True),), ())
     assert offer(document, tools) == document
-
-
-def _trajectories(graph: KnowledgeGraph, retrieve: Retrieve, tasks: Iterable[Task]) -> Iterable[Trajectory]:
-    """A stored trajectory for each task, every other one a failure."""
-    for number, task in enumerate(tasks):
-        solution = solution_of(graph, task, retrieve)
-        assert solution is not None
-        calls = [("search", step.query, step.think, step.document.text) for step in solution.steps]
-        calls.append(("answer", solution.answer, solution.think, ""))
-        turns = tuple(_turn(index, *call) for index, call in enumerate(calls))
-        yield _trajectory(f"t{number}", task.key, turns, Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
-
-
-def _turn(index: int, tool: str, argument: str, think: str, observation: str) -> Turn:
-    thought = f"<think> {think}</think>" if think else ""
-    text = f"{thought}<{tool}> {argument}</{tool}>"
-    return Turn(index, (1,), (0.0,), text, tool, argument, (2,), observation, None, "ok", 0.0, 0)
-
-
-def _trajectory(identifier: str, task_key: str, turns: tuple[Turn, ...], outcome: Outcome) -> Trajectory:
-    started = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory(identifier, task_key, "p", "rl", 4, (1,), turns, StopReason.ANSWERED, outcome, None, 0, started, 1.0)

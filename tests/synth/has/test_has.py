@@ -24,7 +24,7 @@ from synth.questions.paths import Retrieve
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
-from warehouse.records import NOT_RUN, Call, Outcome, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse.records import NOT_RUN, Call, Image, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -86,6 +86,42 @@ def test_the_place_of_the_choice_is_uniform(
     assert sum(places.values()) == 3 * sum(len(run.turns) for run in runs) > 2_000
     assert set(places) == set(range(1, alternatives + 2))
     assert chi_square(places.values(), alternatives + 1) < CHI_SQUARE[alternatives]
+
+
+def test_decision_records_show_options_choice_response_and_verdict(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    examples, failures, _ = build_has(graph, runs, tasks, HasConfig(n_alternatives=3), 1, retrieve)
+    assert len(examples) == len(runs)
+    assert failures == []
+    for trajectory, example in zip(runs, examples, strict=True):
+        assert example.sources == (trajectory.id,)
+        verdict = "Correct" if trajectory.outcome is Outcome.SUCCESS else "Incorrect"
+        text = tagged_text(example.parts)
+        assert text.endswith(f"</answer> My decision is {verdict}")
+        steps = re.findall(r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", text)
+        assert len(steps) == len(trajectory.turns)
+        for (*options, chosen, argument), turn in zip(steps, trajectory.turns, strict=True):
+            assert len(set(options)) == 4
+            assert options[int(chosen) - 1].endswith(f"{turn.tool} {turn.arguments}")
+            assert argument == turn.arguments
+            assert turn.observation in text
+
+
+def test_unusable_trajectories_are_left_out_with_a_reason(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    good = runs[0]
+    unusable = [
+        replace(good, outcome=Outcome.INVALID),
+        replace(good, outcome=None),
+        replace(good, turns=()),
+        replace(good, task_key="gone"),
+        replace(good, turns=(replace(good.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), *good.turns[1:])),
+    ]
+    examples, failures, _ = build_has(graph, unusable, tasks, HasConfig(), 1, retrieve)
+    assert examples == []
+    assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
 
 
 def test_a_proposer_that_is_not_there_and_a_mixture_of_nobody_are_refused(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import Sampling
 from rl.engines.config import EngineConfig
 from rl.policies.config import PolicyConfig
 from rl.ray_runtime import RayConfig
@@ -23,32 +23,10 @@ from synth.has.proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has
 from synth.teachers.source import BackgroundLoop
 from tests.rl.rollouts.test_agent_loop import written
+from tests.synth.scripted import ScriptedPolicy
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 
 TASK = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))
-
-
-class StatedPolicy:
-    """Goes on by the context it is given: actions after a question alone, nonsense after more, a fault for some seeds."""
-
-    def __init__(self, dialect: TagDialect) -> None:
-        self._dialect = dialect
-        self.released: list[str] = []
-        self.contexts: list[tuple[int, ...]] = []
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """One continuation."""
-        self.contexts.append(tuple(prompt_ids))
-        number = int(request_id.rsplit("/", 1)[1])
-        if number == 2:
-            raise EngineFault("gone")
-        first = tuple(prompt_ids) == self._dialect.prompt_ids(TASK.question)
-        ids = written(self._dialect, Action("search", f"number {number}"), "so") if first else (5, 6)
-        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
-
-    def release(self, request_id: str) -> None:
-        """Note the end of a request."""
-        self.released.append(request_id)
 
 
 def trajectory(dialect: TagDialect) -> Trajectory:
@@ -66,7 +44,13 @@ def trajectory(dialect: TagDialect) -> Trajectory:
 @pytest.mark.slow
 def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
     dialect = TagDialect(tokenizer)
-    run, policy = trajectory(dialect), StatedPolicy(dialect)
+
+    def says(number: int, prompt: tuple[int, ...]) -> Sequence[int] | None:
+        """Actions after the question alone, nonsense after more; the third request fails."""
+        first = prompt == dialect.prompt_ids(TASK.question)
+        return None if number == 2 else written(dialect, Action("search", f"number {number}"), "so") if first else (5, 6)
+
+    run, policy = trajectory(dialect), ScriptedPolicy(says)
     foreign = replace(run, id="f", prompt_ids=())
     steps: list[Step] = [step for one in (run, foreign) for step in steps_of(one, TASK.question)]
     with BackgroundLoop("test") as loop:
@@ -77,8 +61,8 @@ def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokeni
         == ["proposal_engine_fault"] * 2 + ["proposal_no_token_ids"] + ["proposal_unreadable"] * 2
     )
     second = (*run.prompt_ids, *run.turns[0].action_ids, *run.turns[0].observation_ids)
-    assert sorted(set(policy.contexts)) == sorted({run.prompt_ids, second})
-    assert len(policy.released) == len(policy.contexts) == 6
+    assert sorted(set(policy.prompts)) == sorted({run.prompt_ids, second})
+    assert len(policy.released) == len(policy.prompts) == 6
     options = proposer.propose(steps[0], 2, {"search number 0"}, random.Random(0))
     assert [option.text for option in options] == ["so, search number 1"]
     assert proposer.propose(steps[1], 2, (), random.Random(0)) == proposer.propose(steps[2], 2, (), random.Random(0)) == []

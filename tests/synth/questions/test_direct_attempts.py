@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.generation import PolicySampler
@@ -27,6 +26,7 @@ from synth.teachers.model_teacher import open_teacher
 from synth.teachers.source import BackgroundLoop
 from synth.teachers.teacher import Fault
 from tests.rl.rollouts.test_agent_loop import written
+from tests.synth.scripted import ScriptedPolicy
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Failure, Task
 
@@ -105,30 +105,17 @@ def test_an_accepted_answer_anywhere_in_a_reply_counts(task: Task, reply: str, a
     assert answers_directly(task, reply) is answered
 
 
-class StatedPolicy:
-    """Answers the easy question at once, searches for the hard one, and has no engine left for the third attempt."""
-
-    def __init__(self, dialect: TagDialect) -> None:
-        self._dialect = dialect
-        self.prompts: list[tuple[int, ...]] = []
-        self.released: list[str] = []
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        self.prompts.append(tuple(prompt_ids))
-        if request_id.endswith("/2"):
-            raise EngineFault("gone")
-        easy = tuple(prompt_ids) == self._dialect.prompt_ids(EASY.question)
-        ids = written(self._dialect, Action("answer", "Green Lake") if easy else Action("search", "Amber Stone"), "so")
-        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
-
-    def release(self, request_id: str) -> None:
-        self.released.append(request_id)
-
-
 @pytest.mark.slow
 def test_a_policy_attempts_without_tools_and_an_action_that_is_no_answer_answers_nothing(tokenizer: PreTrainedTokenizerBase) -> None:
     dialect, config = TagDialect(tokenizer), DirectAttemptsConfig(by="policy", attempts=3)
-    policy = StatedPolicy(dialect)
+
+    def says(number: int, prompt: tuple[int, ...]) -> Sequence[int] | None:
+        """The answer to the easy question, a search for the hard one; no engine is left for the third attempt."""
+        easy = prompt == dialect.prompt_ids(EASY.question)
+        action = Action("answer", "Green Lake") if easy else Action("search", "Amber Stone")
+        return None if number == 2 else written(dialect, action, "so")
+
+    policy = ScriptedPolicy(says)
     with BackgroundLoop("test") as loop:
         kept, failures = hard_enough([EASY, HARD], PolicyAttempts("t1-rl", PolicySampler(policy, loop), dialect, config, 0), config)
     assert [task.key for task in kept] == ["hard"]
