@@ -151,7 +151,7 @@ def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> Non
     [
         "later.synth.has.mixture={oracle=1.0}", 'later.sft.from=["own", "oracle"]',
         *(pytest.param(setting, marks=pytest.mark.long) for setting in (
-            "later.synth.has.records=1", 'later.cpt.from=["has", "fas"]', 'later.cpt.from=["has", "documents"]',
+            "later.synth.has.contrasts=1", 'later.cpt.from=["has", "fas"]', 'later.cpt.from=["has", "documents"]',
         )),
     ],
 )  # fmt: skip
@@ -190,7 +190,7 @@ def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None
     control = load_config("own_data", AGAIN)
     first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
     assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
-    assert own.synth.has.records == 0 and own.synth.rewording is None and own.synth.expander is None
+    assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
     assert first == load_config("quickstart", ["rl.tasks_per_step=12"]).for_turn(1)
     for one, two in ((own.cpt, again.cpt), (own.sft, again.sft)):
         assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
