@@ -1,18 +1,15 @@
-"""The judges of a home: the model under `evaluation.judge`, opened when first asked for, and used once it has shown that it can judge.
+"""The judges of a home: the model under `evaluation.judge`, opened on first use, and used only after it passed its calibration.
 
-What a judge said of each labelled case is kept in `checks`. What it said of anything is kept in the lake like every completion, so that a
-home pays for its calibration once.
+Its verdicts on the labelled cases are kept in `checks`; all its verdicts are kept in the lake like every completion, so a home pays for its
+calibration once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 
-from eval.judges import ENOUGH, Calibration, Judge, calibrate, refuse_unfit
-from eval.turn_judges import ENOUGH as ENOUGH_TURNS
-from eval.turn_judges import TurnJudge, calibrate_turns
+from eval.judges import ANSWERS, TURNS, Judge, JudgePrompt, calibrate, refuse_unfit
 from synth.teachers.config import TeacherConfig
 from synth.teachers.teacher import Teacher
 from warehouse import Lake
@@ -26,7 +23,7 @@ NEEDS_SERVER = (
 
 
 def check_judge(config: TeacherConfig | None) -> None:
-    """That there is a model which can judge while rollouts run. Raises RequestError where there is none."""
+    """Raise RequestError if no model is configured that can judge while rollouts run."""
     if config is None:
         raise RequestError(NEEDS_MODEL)
     if config.kind == "engine":
@@ -34,7 +31,7 @@ def check_judge(config: TeacherConfig | None) -> None:
 
 
 class HomeJudges:
-    """The judges over one model, which is opened once for both."""
+    """The judges over one model, opened once for both. Each raises RequestError without a model, or if that fails its calibration."""
 
     def __init__(self, config: TeacherConfig | None, lake: Lake) -> None:
         self._config, self._lake = config, lake
@@ -42,26 +39,24 @@ class HomeJudges:
 
     @cached_property
     def of_answers(self) -> Judge:
-        """The judge of answers, calibrated. Raises RequestError where there is no model, or where it is not fit to judge."""
-        judge = Judge(self._model)
-        self._admit(judge.name, calibrate(judge), ENOUGH)
-        return judge
+        """The calibrated judge of answers."""
+        return self._calibrated(ANSWERS)
 
     @cached_property
-    def of_turns(self) -> TurnJudge:
-        """The judge of single turns, calibrated. Raises RequestError as `of_answers` does."""
-        judge = TurnJudge(self._model)
-        self._admit(judge.name, calibrate_turns(judge), ENOUGH_TURNS)
-        return judge
+    def of_turns(self) -> Judge:
+        """The calibrated judge of single turns."""
+        return self._calibrated(TURNS)
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Close the model."""
         self._opened.close()
 
-    def _admit(self, name: str, calibration: Calibration, enough: Mapping[str, float]) -> None:
-        """Keep what was said of the labelled cases, and refuse who is not fit."""
+    def _calibrated(self, prompt: JudgePrompt) -> Judge:
+        judge = Judge(self._model, prompt)
+        calibration = calibrate(judge)
         self._lake.replace(calibration.checks)
-        refuse_unfit(name, calibration, enough)
+        refuse_unfit(judge, calibration)
+        return judge
 
     @cached_property
     def _model(self) -> Teacher:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.tasks import suite_of
-from rl.renderers.arguments import as_object, parameters_of
+from rl.call_arguments import as_object, parameters_of
 from rl.renderers.base import NotExpressible, Schema
 from rl.renderers.tags import tagged_text
 from synth.formulas.triples import formula_digest

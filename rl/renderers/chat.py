@@ -14,8 +14,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from rl.call_arguments import as_object, parameters_of
 from rl.policies.vision import Vision
-from rl.renderers.arguments import as_object, parameters_of
 from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Reply, Result, Schema, Truncation, holds_image, text_of
 from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
 from rl.renderers.images import ImageRenderer

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rl.renderers.arguments import parameters_of, read_json, read_json_at
+from rl.call_arguments import parameters_of, read_json, read_json_at
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from rl.tools.arguments import ArgumentsSchema
 from rl.tools.tool import ToolError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from rl.call_arguments import as_text, of_text, parameters_of
 from rl.policies.tokenization import TAGS, is_from_scratch
-from rl.renderers.arguments import as_text, of_text, parameters_of
 from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.json_calls import read_json_calls
 from rl.renderers.plain_text import PlainText

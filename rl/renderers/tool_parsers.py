@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from rl.renderers.arguments import parameters_of, read_json, read_json_at, value_of
+from rl.call_arguments import parameters_of, read_json, read_json_at, value_of
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from rl.renderers.json_calls import as_action, read_json_calls
 from warehouse.records import ANSWER

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from eval.graders.base import verify_all
 from eval.graders.choice import SHORT_ANSWERS, Verifiers
 from eval.graders.unsupervised import Agreement, Confidence
-from eval.turn_judges import TurnJudge, TurnVerdict, cases_of
+from eval.judges import Judge, Verdict, cases_of
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
@@ -60,7 +60,7 @@ class RewardContext:
 
     config: RewardConfig
     evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    turn_judge: TurnJudge | None = None
+    turn_judge: Judge | None = None
     verifiers: Verifiers = SHORT_ANSWERS
 
 
@@ -254,7 +254,7 @@ def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
 
 
 def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The share of turns that a judge finds useful, by turn (`eval/turn_judges.py`); unknown if a turn has no verdict."""
+    """The share of turns that a judge finds useful, by turn (`eval/judges.py`); unknown if a turn has no verdict."""
     if context.turn_judge is None:
         return [RewardValue.unknown("no judge of turns is open: name its model under evaluation.judge")] * len(attempts)
     cases = [cases_of(attempt.task, attempt.trajectory) for attempt in attempts]
@@ -262,11 +262,11 @@ def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
     return [_of_verdicts([next(verdicts) for _ in own]) for own in cases]
 
 
-def _of_verdicts(verdicts: Sequence[TurnVerdict | Failure]) -> RewardValue:
+def _of_verdicts(verdicts: Sequence[Verdict | Failure]) -> RewardValue:
     for number, verdict in enumerate(verdicts):
         if isinstance(verdict, Failure):
             return RewardValue.unknown(f"turn {number} could not be judged: {verdict.kind}: {verdict.reason}")
-    useful = [isinstance(verdict, TurnVerdict) and verdict.verdict == "useful" for verdict in verdicts]
+    useful = [isinstance(verdict, Verdict) and verdict.verdict == "useful" for verdict in verdicts]
     return RewardValue.of_turns([float(each) / len(useful) for each in useful])
 
 

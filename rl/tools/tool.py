@@ -21,8 +21,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from rl.call_arguments import as_object
 from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, mended, text_of
-from rl.renderers.arguments import as_object
 from rl.tools.config import CallLimits, CallRules
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from rl.renderers.arguments import as_object, as_text
+from rl.call_arguments import as_object, as_text
 from rl.renderers.base import Schema
 from rl.tools import ToolError
 from rl.tools.arguments import ArgumentsSchema

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
+from rl.call_arguments import of_text, parameters_of, read_json_at
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
-from rl.renderers.arguments import of_text, parameters_of, read_json_at
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.json_calls import read_json_calls
 from synth.teachers.teacher import PASSING, Fault, Teacher, ask

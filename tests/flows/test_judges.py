@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from eval.graders.choice import ABSENT_JUDGE, JUDGE, Verifiers, verifiers_of
-from eval.judges import Judge
-from eval.turn_judges import TurnJudge
+from eval.judges import TURNS, Judge
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, open_context
@@ -23,8 +22,7 @@ from flows.suites.config import find_suite
 from flows.verification import reverify_home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, RewardValue, find_functions, reward_trajectories
-from tests.eval.test_judges import grading, strict
-from tests.eval.test_turn_judges import judging, sensible, step
+from tests.eval.test_judges import grading, judging, sensible, step, strict
 from tests.rl.rewards.test_rewards import attempt
 from tests.rl.toy import trajectory
 from tests.synth.scripted import ScriptedTeacher
@@ -197,7 +195,7 @@ def test_stored_trajectories_are_judged_again_by_the_judge_that_their_tasks_name
             assert {score.trajectory_id: score.verifier for score in lake.scores()} == {"a": "qa_em", "b": "judge:openai:small"}
 
 
-def turn_values(judge: TurnJudge | None, *runs: Trajectory) -> list[RewardValue]:
+def turn_values(judge: Judge | None, *runs: Trajectory) -> list[RewardValue]:
     config = RewardConfig(parts={"outcome": 0, "turn_judge": 0.5})
     (part,) = find_functions(config).values()
     graded = [replace(attempt(1.0), task=LAKE, trajectory=run, score=Score(run.id, "t", "1", 1.0, Outcome.SUCCESS)) for run in runs]
@@ -209,7 +207,7 @@ def test_the_share_of_useful_turns_is_the_process_reward_and_an_unknown_one_no_z
         step = prompt.split("\nstep: ")[1].split("\n")[0]
         return None if "lost" in step else f'{{"verdict": "{"useless" if "search" in step else "useful"}", "reason": "r"}}'
 
-    judge = TurnJudge(ScriptedTeacher(says), attempts=2)
+    judge = Judge(ScriptedTeacher(says), TURNS, attempts=2)
     good, lost = ran("a", LAKE, "Green Lake"), ran("b", LAKE, "lost")
     known, unknown = turn_values(judge, good, lost)
     assert known == RewardValue(0.5, (0.0, 0.5))

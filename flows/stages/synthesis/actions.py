@@ -86,14 +86,14 @@ class FirstOrder:
         if self.work.unmetered is None:
             return None
         judge = Judge(self.work.unmetered)
-        return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
+        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
 
     def _calibrate(self) -> Made:
         """The judge's verdicts on labelled pairs; a failure if it is unfit, so that only literal matches count."""
         judge = Judge(self.work.asked("fas.answer_judge"))
         found = calibrate(judge)
         self.work.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
-        unfit = unfit_reason(judge.name, found)
+        unfit = unfit_reason(judge, found)
         return list(found.checks), [] if unfit is None else [Failure("synth", "judge_unfit", unfit, {"judge": judge.name})]
 
     def _plans(self, config: FasConfig, number: int) -> Made:

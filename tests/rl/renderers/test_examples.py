@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rl.call_arguments import as_object, as_text
 from rl.envs.base import Observation
 from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
-from rl.renderers.arguments import as_object, as_text
 from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Schema, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.examples import IGNORED_LABEL, encode_example, encode_examples

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rl.renderers.arguments import as_object, value_of
+from rl.call_arguments import as_object, value_of
 from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, ParseError, Schema
 from rl.renderers.chat import ChatDialect
 from rl.tools.calls import call_tool
