@@ -317,13 +317,12 @@ def refuse_unfit(judge: Judge, calibration: Calibration) -> None:
 
 
 def _result(turn: Turn) -> str:
-    """What the calls of a turn returned, or what the policy was shown without any; nothing after an answer."""
+    """What the calls of a turn returned, or what the policy was shown without any; empty after an answer."""
     given = [call.observation.strip() for call in turn.calls if call.observation.strip()]
     return "\n".join(given) or turn.observation.strip()
 
 
 def _quoted(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Each part as JSON on one line."""
     return {name: json.dumps(part, ensure_ascii=False).translate(_LINE_ENDS) for name, part in parts.items()}
 
 

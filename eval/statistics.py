@@ -133,7 +133,6 @@ def _ratio(parts: Any, wholes: Any, axis: int = -1) -> Any:
 
 
 def _bootstrap(statistic: Callable[..., Any], samples: Sequence[Sequence[float]], resamples: int, confidence: float, seed: int) -> Interval:
-    """`statistic` of `samples`, which are resampled together, place by place. A sample of one has no interval but its own value."""
     arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
     value, size = float(statistic(*arrays)), len(arrays[0])
     if size == 1:

@@ -152,7 +152,7 @@ def _aliases(golds: Iterable[str | Sequence[str]]) -> dict[Key, Key]:
 
 
 def _figures(text: str) -> tuple[str, ...]:
-    """The numbers of `text` as written but for thousands separators, with sign, percent sign and what stands between their digits."""
+    """The numbers of `text` as written, without thousands separators, with their signs, percent signs and inner punctuation."""
     found: list[str] = []
     for match in _FIGURE.finditer(text):
         digits = _GROUPED.sub(lambda grouped: grouped[0].replace(",", ""), match["digits"])
@@ -161,7 +161,7 @@ def _figures(text: str) -> tuple[str, ...]:
 
 
 def _written_list(text: str) -> list[str] | None:
-    """The members of a list of texts and numbers in JSON, or of texts as Python writes them; None for anything else."""
+    """The items of a JSON list of strings and numbers, or of a Python list of strings; None for anything else."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
@@ -173,12 +173,11 @@ def _written_list(text: str) -> list[str] | None:
 
 
 def _python_texts(text: str) -> list[str] | None:
-    """The members of a list of texts as Python writes it; numbers have other notations there, and are none."""
     return [quoted[1:-1] for quoted in _QUOTED.findall(text)] if _PYTHON_LIST.fullmatch(text) else None
 
 
 def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
-    """«A, B and C» as three items; a comma separates only where an «and» does, and neither where it stands in one of `golds`."""
+    """ "A, B and C" as three items; a comma separates only next to an "and", and nothing separates that occurs in one of `golds`."""
     if any(_AND.search(gold) for gold in golds):
         return [text]
     items = _AND.split(_collapse(text))
@@ -194,7 +193,6 @@ def _bag_f1(prediction: str, gold: str) -> float:
 
 
 def _words(text: str) -> str:
-    """`text` in one spelling and without regard to case, normalised."""
     return normalize(lower(fold(text)))
 
 

@@ -169,8 +169,6 @@ def _guarded_grader(grader: Grader) -> Grader:
 
 
 def _guarded_reading(reading: Reading) -> Reading:
-    """Somebody's reading, which reads nothing where it raises."""
-
     def guarded(answer: str, options: Options) -> Hashable | None:
         try:
             read = reading(answer, options)
@@ -183,7 +181,7 @@ def _guarded_reading(reading: Reading) -> Reading:
 
 
 def _guarded(rule: Rule) -> Rule:
-    """Somebody's rule, which says by ValueError what it cannot judge, whatever it raises."""
+    """The rule, with any exception turned into a ValueError: it cannot judge."""
 
     def guarded(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
         try:
@@ -198,7 +196,6 @@ def _guarded(rule: Rule) -> Rule:
 
 
 def _made(loaded: Any, name: str) -> Any:
-    """What was loaded, or the verifier that a class makes."""
     if not isinstance(loaded, type):
         return loaded
     try:

@@ -137,14 +137,13 @@ def _passes(tests: CodeTests, reply: str, form: str) -> bool:
 
 
 def _names(tests: CodeTests) -> Sequence[str]:
-    """The functions that tests call; none where the tests cannot be parsed, which `judge_code` reports."""
     if tests.entry_points or parse_python(tests.tests) is None:
         return tests.entry_points
     return free_names(tests.tests)
 
 
 def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
-    """The prompt continued by the body of its function, in a fence with or without its indentation, or by a definition of its own."""
+    """The prompt continued by the body of its function, or followed by a definition of its own."""
     tree, prompt = parse_python(program), parse_python(tests.prompt + "\n    pass\n")
     if tree is not None and prompt is not None and top_names(tree) & set(tests.entry_points):
         return f"{tests.prompt}\n    pass\n\n\n{program}"
@@ -153,7 +152,7 @@ def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
 
 
 def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:
-    """The verdict that the examiner printed. Raises ValueError where there is none and the candidate cannot be why."""
+    """The examiner's verdict. Raises ValueError if it printed none and the candidate cannot be the cause."""
     if result.ending is not Ending.FINISHED:
         return CodeVerdict(False, f"{result.ending.value.replace('_', ' ')} after {result.seconds:.1f} seconds")
     last = result.stdout_text.strip().splitlines()[-1:]
@@ -164,21 +163,19 @@ def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:
 
 
 def _side(name: str, stdin: str, channel: int) -> Program:
-    """The program of one of the two processes, the candidate or the examiner."""
     argv = (INTERPRETER, "-m", f"eval.graders.code_{name}")
     return Program(argv, files=_sources(name), stdin=stdin.encode(errors="surrogatepass"), channel=channel)
 
 
 @cache
 def _sources(name: str) -> dict[str, bytes]:
-    """The modules that a process needs, by path; they import the standard library and each other alone."""
+    """The files of a process by path; they import only the standard library and each other."""
     modules = {"code_candidate", f"code_{name}"}
     own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules}
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
 
 
 def _form(tests: CodeTests, options: Any) -> str:
-    """Whether a row's `pred` completes the prompt or is a program of its own."""
     form = (options or {}).get("form", "completion" if tests.check else "program") if isinstance(options, dict | None) else options
     if form not in _FORMS:
         raise ValueError(f"options.form is {form!r:.40}: give one of {', '.join(_FORMS)}")
@@ -237,14 +234,14 @@ def program_of(reply: str, names: Collection[str] = ()) -> str | None:
 
 
 def _without_reasoning(reply: str) -> str:
-    """A reply without its reasoning; the indentation of its first line stays, for it may continue a function."""
+    """A reply without its reasoning; its first line stays indented, because it may continue a function."""
     thought, rest = split_reasoning(reply)
     before = reply[: reply.rfind(rest)] if thought and rest else ""
     return before[len(before.rstrip(" \t")) :] + rest if thought else reply
 
 
 def _block(text: str, fence: Fence) -> _Block | None:
-    """A fenced block as Python; None where it is in another language, or in none and no Python."""
+    """A fenced block as Python; None if it is in another language, or in none and not valid Python."""
     if not fence.body.strip() or (fence.language and fence.language not in _PYTHON):
         return None
     source = _plain(fence.body)
@@ -267,7 +264,7 @@ def _block(text: str, fence: Fence) -> _Block | None:
 
 
 def _needed(blocks: list[_Block], chosen: int) -> list[str]:
-    """Sources of the earlier blocks that define what the chosen one uses, in their order."""
+    """Sources of the earlier blocks that define names used by the chosen one, in order."""
     missing = set(blocks[chosen].used - blocks[chosen].defined)
     needed: list[str] = []
     for block in reversed(blocks[:chosen]):
@@ -291,7 +288,7 @@ def top_names(tree: ast.Module) -> set[str]:
 
 
 def _plain(body: str) -> str:
-    """The text of a block without the marks of a quotation and without common indentation."""
+    """The text of a block without quotation marks (`> `) and common indentation."""
     lines = body.splitlines()
     if lines and all(line.lstrip().startswith(">") for line in lines if line.strip()) and ">>>" not in body:
         lines = [line.lstrip().removeprefix(">").removeprefix(" ") for line in lines]

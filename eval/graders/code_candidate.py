@@ -197,7 +197,7 @@ def _answer(names: dict[str, Any], iterators: list[Iterator[Any]], call: dict[st
 
 
 def _crossing(iterators: list[Iterator[Any]], value: Any) -> dict[str, Any]:
-    """A result as a message: plain data, the place of an iterator that is kept here, or what a coroutine gives."""
+    """A result as a message: plain data, the index of an iterator kept here, or the result of a coroutine."""
     if inspect.iscoroutine(value):
         try:
             return {"coroutine": _crossing(iterators, asyncio.run(value))}

@@ -66,14 +66,13 @@ def why_not_examined(tests: str, entry_points: list[str], check: str | None) -> 
 
 
 def _parameters(tree: ast.Module) -> Iterator[str]:
-    """What the function `check` calls the function that it is given."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "check" and node.args.args:
             yield node.args.args[0].arg
 
 
 def _results(tree: ast.Module, entries: set[str]) -> dict[str, str]:
-    """Variable → the function of the program's whose result it is given."""
+    """Variable → the candidate's function whose result it holds."""
     return {
         target.id: made
         for node in ast.walk(tree)
@@ -84,7 +83,6 @@ def _results(tree: ast.Module, entries: set[str]) -> dict[str, str]:
 
 
 def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | None:
-    """Why one piece of the tests cannot be examined; None where it can."""
     if isinstance(node, ast.AsyncFor | ast.AsyncWith):
         return "the tests iterate asynchronously, and asynchronous iterators cannot cross"
     if _named(node) in _OUTPUT:
@@ -107,7 +105,6 @@ def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | No
 
 
 def _named(node: ast.AST) -> str | None:
-    """The name that a piece of the tests uses or imports."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ImportFrom(module=name) | ast.arg(arg=name):
             return name
@@ -115,7 +112,7 @@ def _named(node: ast.AST) -> str | None:
 
 
 def _kinds_in(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that are classes: those of `isinstance`, of `pytest.raises`, of unittest's `assertRaises`."""
+    """The arguments of a call that are classes: those of `isinstance`, `pytest.raises`, and unittest's `assertRaises`."""
     if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "issubclass"):
         return call.args[1:]
     named = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
@@ -123,7 +120,6 @@ def _kinds_in(call: ast.Call) -> list[ast.expr]:
 
 
 def _why_not_operands(node: ast.BinOp | ast.Compare | ast.Subscript, entries: set[str], made: dict[str, str]) -> str | None:
-    """Why an expression cannot be examined that has a variable of the program's, or objects alone."""
     operands = (
         [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value] if isinstance(node, ast.Subscript) else
         [node.left, *node.comparators]
@@ -138,7 +134,6 @@ def _why_not_operands(node: ast.BinOp | ast.Compare | ast.Subscript, entries: se
 
 
 def _used_as_function(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | None:
-    """The function of the program's whose result is called, entered by `with`, a decorator, or asked for its text as an object."""
     if isinstance(node, ast.withitem):
         return _source(node.context_expr, entries, made)
     if isinstance(node, ast.Call):
@@ -151,7 +146,7 @@ def _used_as_function(node: ast.AST, entries: set[str], made: dict[str, str]) ->
 
 
 def _changes(tree: ast.Module, entries: set[str]) -> Iterator[str]:
-    """Why tests cannot be examined that call a function for nothing and then look at the variable that they gave it."""
+    """Objections to statements that call a function, ignore the result, and later read the variable they passed."""
     read = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     for node in ast.walk(tree):
         called = _entry_called(node.value, entries) if isinstance(node, ast.Expr) else None
@@ -171,7 +166,7 @@ def _why_not_attribute(node: ast.Attribute, entries: set[str], made: dict[str, s
 
 
 def _source(node: ast.expr, entries: set[str], made: dict[str, str]) -> str | None:
-    """The function of the program's whose result an expression is."""
+    """The candidate's function that an expression is the result of."""
     return made.get(node.id) if isinstance(node, ast.Name) else _entry_called(node, entries)
 
 
@@ -223,7 +218,6 @@ class Candidate:
         return call
 
     def _value_of(self, reply: Any) -> Any:
-        """The value of a reply: plain data, an iterator, or a coroutine. Raises an exception of the candidate's."""
         if not isinstance(reply, dict):
             raise CandidateGone("a reply that is no message")
         if "raised" in reply:
@@ -235,7 +229,6 @@ class Candidate:
         return _decoded(reply.get("value"))
 
     def _iterate(self, handle: Any) -> Iterator[Any]:
-        """The items of an iterator of the candidate's, as they are wanted."""
         count = 1
         while True:
             reply = self._ask({"next": handle, "count": count})
@@ -263,7 +256,6 @@ class Candidate:
 
 
 def _exception(reply: dict[str, Any]) -> Exception:
-    """An exception of the candidate's as the builtin of the same name."""
     kind = getattr(builtins, str(reply["raised"]), None)
     known = isinstance(kind, type) and issubclass(kind, Exception)
     return _make(kind if known else RuntimeError, f"{reply['raised']}: {reply.get('text')}")
@@ -315,7 +307,6 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
 
 
 def _finish(ran: Any) -> None:
-    """Run to its end what the tests await."""
     if inspect.iscoroutine(ran):
         asyncio.run(ran)
 

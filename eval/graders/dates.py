@@ -121,7 +121,7 @@ def _date(parts: dict[str, str | None]) -> Date | None:
 
 
 def _month_and_day(parts: dict[str, str | None]) -> tuple[int | None, int | None]:
-    """Month and day; month 0 where their order is ambiguous."""
+    """Month and day; month 0 if their order is ambiguous."""
     if (first := parts.get("first")) and (second := parts.get("second")):
         low, high = sorted((int(first), int(second)))
         return (low, high) if high > 12 or low == high else (0, None)

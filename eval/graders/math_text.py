@@ -133,7 +133,6 @@ def as_latex(text: str) -> str:
 
 
 def _composed(template: str, sign: re.Match[str]) -> str:
-    """Raised figures, or a fraction of one sign, in ASCII."""
     return unicodedata.normalize("NFKC", sign.expand(template)).replace("\u2044", "}{").replace("\u2212", "-")
 
 
@@ -218,7 +217,7 @@ def _last_segments(text: str, segments: list[re.Match[str]]) -> str | None:
 
 
 def _unit(before: str, after: str) -> str:
-    """The unit that stands beside a number, as LaTeX: a currency sign before it, or the longest unit known that follows it."""
+    """The unit next to a number, as LaTeX: a currency sign before it, or the longest known unit after it."""
     found = None if _PERCENT.match(after) else _UNIT.match(after)
     units = [sign for sign in before if sign in "$€£"] + ([found[0], found[1]] if found else [])
     unit = next(filter(known_unit, units), None)
@@ -239,7 +238,6 @@ def exact_part(expression: str) -> str:
 
 
 def _end_of_chain(expression: str) -> str:
-    """What a chain `a = b = c` ends on; one equation stays as it is."""
     parts = _EQUALS.split(expression)
     return (parts[-1] if len(parts) > 2 and "," not in expression else expression).strip()
 

@@ -117,7 +117,7 @@ class _Supervisor:
 
 
 def _reply(process: int, answers: BinaryIO, seconds: float) -> tuple[bytes, bool]:
-    """As `read_line`, but `seconds` are of the child's processor time: that it waits on a busy machine says nothing of the answer."""
+    """As `read_line`, but `seconds` are the child's processor time: waiting on a busy machine does not count."""
     began, end = _processor_seconds(process), time.monotonic() + MOST_WAITING * seconds
     while True:
         reply, in_time = read_line(answers, _TICK_SECONDS)
@@ -126,12 +126,11 @@ def _reply(process: int, answers: BinaryIO, seconds: float) -> tuple[bytes, bool
 
 
 def _processor_seconds(process: int) -> float:
-    """What another process has computed, by the clock that Linux keeps of it (clock_getcpuclockid)."""
+    """Processor time of another process, from its Linux clock (clock_getcpuclockid)."""
     return time.clock_gettime(~process << 3 | 2)
 
 
 def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """The child's main loop; never returns."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -166,20 +165,18 @@ def same_expression(gold: str, prediction: str) -> bool:
 
 
 def _verified(right: Any, given: Any) -> bool:
-    """Whether math-verify says yes both ways."""
     both_ways = ((right, given), (given, right))
     same_set = isinstance(right, Set) and right == given
     return same_set or all(verify(one, other, float_rounding=DIGITS, timeout_seconds=None) for one, other in both_ways)
 
 
 def _exact(value: Any) -> Any:
-    """The value with its decimals as the fractions that they stand for."""
     floats = value.atoms(Float) if hasattr(value, "atoms") else ()
     return value.xreplace({number: Rational(str(number)) for number in floats})
 
 
 def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
-    """The values of both sides; inequalities of one variable as the set of what they allow, where the other is an interval or a set."""
+    """The values of both sides; inequalities of one variable become their solution set if the other side is an interval or a set."""
     plain = [_kind(value) in ("interval", "set") and not _inequalities(value) for value, _ in sides]
     if not any(plain):
         return tuple(value for value, _ in sides)
@@ -187,13 +184,13 @@ def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
 
 
 def _inequalities(value: Any) -> tuple[Any, ...]:
-    """The inequalities that a value is, several being read as a set of them; none where it is anything else."""
+    """The inequalities that a value consists of (several are read as a set of them); empty for anything else."""
     members = value.args if isinstance(value, FiniteSet) else (value,)
     return members if all(isinstance(member, Relational | And) and not isinstance(member, Eq) for member in members) else ()
 
 
 def _solutions(value: Any, latex: str) -> Any:
-    """What inequalities of one real variable allow, all together but where an «or» stands; the value itself where it is anything else."""
+    """The solutions of inequalities of one real variable, joined by "or" or intersected; any other value unchanged."""
     value = _of_symbol(value)
     members = _inequalities(value)
     if not members or len(value.free_symbols) != 1:
@@ -203,7 +200,6 @@ def _solutions(value: Any, latex: str) -> Any:
 
 
 def _of_symbol(value: Any) -> Any:
-    """Inequalities of `f(x)` alone as such of a symbol; anything else as it is."""
     functions = value.atoms(AppliedUndef) if _inequalities(value) else set()
     other = value.xreplace(dict.fromkeys(functions, Symbol("y", real=True))) if len(functions) == 1 else value
     return other if len(other.free_symbols) == 1 else value
@@ -217,7 +213,7 @@ def warm() -> None:
 
 
 def _read(latex: str) -> Any:
-    """The expression that all of `latex` is. Without an anchor math-verify would take a fraction out of what it cannot read as a whole."""
+    """The expression that all of `latex` is. Without an anchor math-verify would extract a fraction from what it cannot read whole."""
     whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
     boxed = rf"\boxed{{{latex}}}"
     found = parse(boxed, [whole], fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
@@ -225,7 +221,6 @@ def _read(latex: str) -> Any:
 
 
 def _one_kind(right: Any, given: Any) -> bool:
-    """Whether both are sets, intervals, tuples, matrices, relations or plain expressions; an assignment is what it assigns."""
     kinds = {_kind(right), _kind(given)}
     if kinds == {"relation", "expression"}:
         return all(_kind(value) == "expression" or _assigns(value) for value in (right, given))
@@ -242,7 +237,7 @@ def _assigns(value: Any) -> bool:
 
 
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
-    """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
+    """Whether the words that are not variables differ; a plain number may omit its unit."""
     symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
     names = {name for value in (right, given) if _inequalities(value) for name in _names(value)}
     units = [" ".join(word for word in _unit(text).split() if word.lower() not in names | {"or"}) for text in (gold, prediction)]
@@ -252,13 +247,11 @@ def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
 
 
 def _names(value: Any) -> set[str]:
-    """The names of an expression's variables and functions, in lower case."""
     functions = {function.func.__name__.lower() for function in value.atoms(AppliedUndef)}
     return functions | {str(symbol).lower() for symbol in value.free_symbols}
 
 
 def _unit(text: str) -> str:
-    """The words of a number's text with their powers, currency signs among them."""
     spelt = "".join(_CURRENCIES.get(sign, sign) for sign in text)
     words, end = [], 0
     for found in _COMMAND.finditer(spelt):
@@ -270,7 +263,7 @@ def _unit(text: str) -> str:
 
 
 def _close(right: Any, given: Any) -> bool:
-    """Whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for all that is no number."""
+    """Whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for non-numbers."""
     if isinstance(right, Interval) and isinstance(given, Interval):
         return _close(right.start, given.start) and _close(right.end, given.end)
     if isinstance(right, FiniteSet | Tuple) and isinstance(given, FiniteSet | Tuple):

@@ -120,7 +120,6 @@ def _final(reply: str) -> str | None:
 
 
 def _labelled(reply: str) -> str | None:
-    """What the last label announces, `A:` among them."""
     return after_label(_SHORT_LABEL.sub("Answer:", reply))
 
 
@@ -164,7 +163,6 @@ def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hasha
 
 
 def _same(right: str, given: str) -> bool:
-    """Whether two expressions are equal that are no equal texts: as words, as numbers, or as mathematics."""
     words = [_TEXT.sub(r"\1", side).strip() for side in (right, given)]
     if any(_WORDS.fullmatch(side) for side in words):
         return all(_WORDS.fullmatch(side) for side in words) and normalize(words[0]) == normalize(words[1])
@@ -179,7 +177,7 @@ def _same(right: str, given: str) -> bool:
 
 
 def _compared(right: str, given: str) -> tuple[str, str]:
-    """What is compared of two answers: their values, where one names them and the other does not or by the same names."""
+    """The sides to compare: only their values if one side names them and the other does not, or both use the same names."""
     first, second = read_names(right), read_names(given)
     if first.names and second.names:
         return (first.values, second.values) if first.names == second.names else (right, given)
@@ -189,13 +187,13 @@ def _compared(right: str, given: str) -> tuple[str, str]:
 
 
 def _as_tuple(values: str, other: Assigned) -> str:
-    """A plain list as a tuple, where the other side gives names to as many values."""
+    """A plain list as a tuple if the other side names as many values."""
     single = len(other.names) > 1 and len(split_list(other.values)) == 1
     return f"({values})" if single and len(split_list(values)) == len(other.names) else values
 
 
 def _hedges(text: str) -> Counter[str]:
-    """The hedges of an expression; an «or» between inequalities is none, for it joins what they allow, and one ± is a set of two."""
+    """The hedges of an expression, except an "or" between inequalities, and a single ±, which is a set of two."""
     found = Counter(_HEDGE.findall(_TEXT.sub(r"\1", text)))
     parts = OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
@@ -206,24 +204,24 @@ def _hedges(text: str) -> Counter[str]:
 
 
 def _indices(text: str) -> list[str]:
-    """The indices of figures, which name the base in which a number is written, and over which math-verify reads."""
+    """Subscripts of digits: they name the base of a number, and math-verify ignores them."""
     return [(found[1] or found[2]).strip() for found in _INDEX.finditer(text)]
 
 
 def _for_algebra(text: str) -> str:
-    """An expression without indices of figures, and 3e8 as a power of ten, for in LaTeX it is a product."""
+    """An expression without subscripts of digits, and with 3e8 as a power of ten, which in LaTeX would be a product."""
     return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _INDEX.sub("", text))
 
 
 def _multiplier(text: str) -> str:
-    """The words after a number that make it another, which math-verify takes for a unit: «million», «dozen», «percent», «squared»."""
+    """Words after a number that change it, but that math-verify takes for a unit: "million", "dozen", "percent", "squared"."""
     found = _LAST_WORDS.search(" ".join(_TEXT.sub(r" \1 ", text).split()))
     words = found[1].strip() if found else ""
     return words if words and (_SCALE.search(words) or changed("", words) or changed("", f" {words}")) else ""
 
 
 def _cases_differ(right: str, given: str) -> bool:
-    """Whether a letter is a capital on one side alone; math-verify takes `X` for `x`."""
+    """Whether a letter is a capital on one side only; math-verify takes `X` for `x`."""
     sides = [{sign for run in _LETTER.findall(_COMMAND.sub(" ", side)) for sign in run} for side in (right, given)]
     shared = {sign.lower() for sign in sides[0]} & {sign.lower() for sign in sides[1]}
     return any(
@@ -232,7 +230,6 @@ def _cases_differ(right: str, given: str) -> bool:
 
 
 def _plain_number(text: str) -> Fraction | None:
-    """The value of a number without a unit, or with a percent sign; None for anything else."""
     plain = " ".join(_TEXT.sub(r" \1 ", text).split()).replace(r"\%", "%").replace("{,}", ",").replace(r",\!", ",")
     found = None if _ABBREVIATED.search(text) else measure(plain)
     if found is None or found[1] not in ("", "%"):
@@ -241,14 +238,12 @@ def _plain_number(text: str) -> Fraction | None:
 
 
 def _measured(text: str) -> tuple[Fraction, str] | None:
-    """The value and the unit of a number with a unit that is known, one of a letter only after a blank; None for anything else."""
     plain = " ".join(_TEXT.sub(r" \1 ", text).split())
     found = None if _VARIABLE.search(plain) else measure(plain)
     return found if found and known_unit(found[1]) else None
 
 
 def _boxed(text: str) -> str | None:
-    """What the last box holds, or all boxes of its line together where they are a list; None where they are anything else."""
     held = boxes(text)
     line = [box for box in held if "\n" not in text[box[0] : held[-1][0]]]
     contents = list(dict.fromkeys(text[start:end].strip() for start, end in line))
@@ -262,7 +257,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> str | None:
-    """«x = \\boxed{1} and y = \\boxed{2}» as a list of equations; None where a box has no name, or they are joined otherwise."""
+    r""" "x = \boxed{1} and y = \boxed{2}" as a list of equations; None if a box has no name, or they are joined otherwise."""
     first = text[: text.rindex("\\", 0, boxes[0][0])].rpartition("\n")[2][-_WINDOW:]
     names = [_BOX_NAME.search(before) for before in (first, *between) if len(before) <= _WINDOW]
     named = [(name, name.string[: name.start()]) for name in names if name]
@@ -273,7 +268,7 @@ def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> 
 
 
 def _after_boxes(text: str) -> str:
-    """What follows the last box where boxes that contradict one another are followed by a marker; else all of `text`."""
+    """The text after the last box if contradicting boxes are followed by a label; else all of `text`."""
     held = boxes(text)
     rest = text[held[-1][1] + 1 :] if held else ""
     settled = LABEL.search(rest) or _SHORT_LABEL.search(rest)
@@ -281,7 +276,7 @@ def _after_boxes(text: str) -> str:
 
 
 def _strip_wrapping(text: str) -> str | None:
-    """An expression without delimiters and emphasis, Unicode signs as LaTeX; None where it is empty, too long or unbalanced."""
+    """An expression without delimiters and emphasis, and with Unicode as LaTeX; None if it is empty, too long or unbalanced."""
     bare = " ".join(text.split()) if len(text) <= LONGEST else ""
     while True:
         shorter = next((inner for a, b in _WRAPPED if (inner := _between(bare, a, b))), bare).strip().removesuffix(".").strip()
@@ -293,13 +288,13 @@ def _strip_wrapping(text: str) -> str | None:
 
 
 def _between(text: str, opening: str, closing: str) -> str:
-    """What stands between two delimiters around all of `text`; nothing where they are not there, as in `$1$ and $2$`."""
+    """The text between two delimiters around all of `text`; empty if they are not there, as in `$1$ and $2$`."""
     inner = text[len(opening) : -len(closing)] if text.startswith(opening) and text.endswith(closing) else ""
     return "" if "$" in opening and _DOLLAR.search(inner) else inner
 
 
 def _balanced(text: str) -> bool:
-    """Whether braces balance, and parentheses and brackets together, for «(0, 1]» is an interval."""
+    """Whether braces balance, and parentheses together with brackets, because "(0, 1]" is an interval."""
     for opening, closing in (("{", "}"), ("([", ")]")):
         depth = 0
         for sign in text:

@@ -125,7 +125,7 @@ def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance())
 
 
 def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:
-    """The number at `place`, None where it is part of something larger, denied, a bound, or joined to a neighbour."""
+    """The number at `place`; None if it is part of something larger, denied, a bound, or joined to a neighbour."""
     number = numbers[place]
     before = text[_end(numbers[place - 1]) : number.start("digits")] if place else None
     after = text[_end(number) : numbers[place + 1].start("digits")] if place + 1 < len(numbers) else None
@@ -135,7 +135,6 @@ def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Deci
 
 
 def _in_percent(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:
-    """The number at `place`, a hundredth of it before a percent sign."""
     value = _standing_alone(text, numbers, place)
     return value if value is None or not _PERCENT.match(text, _end(numbers[place])) else _shifted(value, -2)
 
@@ -152,20 +151,18 @@ def _value(match: re.Match[str]) -> Decimal | None:
 
 
 def _shifted(value: Decimal, places: int) -> Decimal:
-    """`value` times a power of ten: put together rather than multiplied, for arithmetic on decimals rounds to 28 digits."""
+    """`value` times a power of ten, exactly: decimal arithmetic would round to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     return Decimal((sign, digits, int(exponent) + places))
 
 
 def _plainly(text: str) -> str:
-    """`text` without dollar signs of LaTeX around it, its minus at the figures, powers of units as raised figures."""
     inner = _LATEX.fullmatch(text)
     text = _LATE_MINUS.sub("-", inner[1].strip() if inner else text)
     return _UNIT_POWER.sub(lambda power: power["unit"] + ("²" if power["power"] == "2" else "³"), text)
 
 
 def _of_mixed(mixed: re.Match[str]) -> tuple[Fraction, str] | None:
-    """The value of `1 1/2`, `1½` or `½`, and its unit."""
     sign = unicodedata.normalize("NFKC", mixed["sign"] or f"{mixed['above']}/{mixed['below']}").replace("\u2044", "/")
     above, below = map(int, sign.split("/"))
     if not 0 < above < below:
@@ -175,7 +172,6 @@ def _of_mixed(mixed: re.Match[str]) -> tuple[Fraction, str] | None:
 
 
 def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fraction, str] | None:
-    """The value of a text that is a fraction, two numbers and a slash; None for anything else."""
     numerator, denominator = _value(above), _value(below)
     apart = (text[: above.start()].strip(), text[_end(above) : below.start()].strip(), text[_end(below) :].strip(" .\n"))
     if above["trailing"] or below["trailing"] or apart != ("", "/", "") or numerator is None or not denominator:
@@ -357,7 +353,6 @@ def _words(unit: str) -> list[str]:
 
 
 def _meanings(word: str) -> frozenset[str]:
-    """What a word may mean; one that is no known unit means itself, in the singular."""
     if scaled := _PREFIXED.fullmatch(word):
         return _thousandth_or_million(scaled["prefix"], scaled["unit"])
     if data := _DATA.fullmatch(word):
@@ -371,7 +366,7 @@ def _meanings(word: str) -> frozenset[str]:
 
 
 def _thousandth_or_million(prefix: str, unit: str) -> frozenset[str]:
-    """What `m` or `M` before a unit makes of it; either where the unit is not written as it should be."""
+    """The meanings of `m` or `M` before a unit; both if the unit is not in its standard spelling."""
     known = next((name for name in (*_SCALED, "g", "s") if name.lower() == unit.lower()), unit)
     small, large = "mg" if known == "g" else f"milli {known}", f"mega {known}"
     return frozenset([small, large] if unit != known else [large] if prefix == "M" else [small])

@@ -186,7 +186,6 @@ def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, confi
 
 
 def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
-    """The outcomes that a run wrote in its last line; none where it was cut short, or wrote something else."""
     last = written.rpartition(b"\n")[2].decode(errors="replace")
     try:
         return dict(json.loads(last)["outcomes"]) if nonce in last else {}
@@ -195,7 +194,6 @@ def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
 
 
 def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Names of tests; one that begins with a dash would be an option of pytest's."""
     named = description.get(key, [])
     if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name and not name.startswith("-") for name in named):
         raise RequestError(f"{key} of the repository's task holds something that is no name of a test.")
@@ -203,7 +201,7 @@ def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _with_tests(task: RepositoryTask, patched: Files) -> dict[str, bytes]:
-    """The patched files with the task's own tests and configuration of tests."""
+    """The patched files with the task's own tests and test configuration."""
     fixed = _files_of(task.tests)
     kept = {name: content for name, content in patched.items() if not _decides(name, fixed)}
     original = {name: content for name, content in task.files.items() if _decides(name, fixed)}
@@ -290,7 +288,7 @@ def _lines(content: bytes, name: str) -> list[str]:
 
 
 def _sections(patch: str) -> Iterator[tuple[str | None, str | None, list[list[str]]]]:
-    """(old name, new name, hunks) of each file; a hunk is its lines, the header first. Lines of git's own between them are left out."""
+    """(old name, new name, hunks) of each file; a hunk is its lines, the header first. git's own lines are skipped."""
     lines = re.findall(r"[^\n]*\n|[^\n]+", patch)
     position = 0
     while position < len(lines):
@@ -313,7 +311,6 @@ def _name(line: str) -> str | None:
 
 
 def _read_hunks(lines: Sequence[str], position: int) -> tuple[list[list[str]], int]:
-    """The hunks that begin at `position`, read by the line counts of their headers, and the position after them."""
     hunks: list[list[str]] = []
     while position < len(lines) and (header := _HUNK.match(lines[position])):
         old_left, new_left = int(header[2] or 1), int(header[4] or 1)
@@ -352,7 +349,7 @@ def _patched(old: Sequence[str], hunks: Sequence[Sequence[str]], name: str) -> I
 
 
 def _without_markers(body: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(sign, line) of a hunk's body; a line before a «No newline» marker loses its line feed."""
+    """(sign, line) of a hunk's body; a line before a "No newline" marker loses its line feed."""
     for index, line in enumerate(body):
         if line == _NO_NEWLINE:
             continue

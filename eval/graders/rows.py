@@ -55,7 +55,6 @@ def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:
 
 
 def _own(kind: str) -> RowVerifier:
-    """The judge of rows by a grader of somebody's own. Raises RequestError where `kind` is none."""
     grader = grader_of(find_verifier(kind)) if ":" in kind else None
     if grader is None:
         known = ", ".join(sorted(ROW_VERIFIERS))
@@ -95,7 +94,6 @@ def _text(value: Any, key: str) -> str:
 
 
 def _by_grader(grader: Grader) -> RowVerifier:
-    """The row verifier of a grader; a set may be given as a list, its items with aliases as lists."""
     several = grader.name == "set"
 
     def verify(row: dict[str, Any]) -> GradedAnswer:
@@ -113,7 +111,6 @@ def _by_grader(grader: Grader) -> RowVerifier:
 
 
 def _verify_code(row: dict[str, Any]) -> GradedAnswer:
-    """The verdict on a row of programs and tests."""
     value, success, program = judge_row(row)
     return GradedAnswer(value, success, program and program[:MOST_READ])
 

@@ -196,7 +196,6 @@ def _labels(text: str, strict: bool) -> Iterator[re.Match[str]]:
 
 
 def _first_block(text: str) -> str:
-    """The first line of a text that is not blank; all of a display formula."""
     text = text.strip()
     for opening, closing in (("$$", "$$"), (r"\[", r"\]")):
         if text.startswith(opening) and (end := text.find(closing, len(opening))) > 0:

@@ -107,7 +107,7 @@ def _squad_match(answer: str | Sequence[str], golds: Golds, options: Options) ->
 
 
 def _f1(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-    """The value is F1. The verdict is that of the exact match, for «Ann beat Bob» and «Bob beat Ann» have an F1 of 1."""
+    """The value is F1; the verdict is exact match, because "Ann beat Bob" and "Bob beat Ann" have an F1 of 1."""
     if _flag(options, "set"):
         return _set(answer, golds, {})
     return f1(_one(answer), _flat(golds)), exact_match(_one(answer), _flat(golds))
@@ -143,7 +143,6 @@ def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 
 
 def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-    """The accepted answers are tests as JSON; the answer is a program."""
     return _any([passes(_one(answer), _flat(golds))])
 
 
@@ -178,7 +177,6 @@ def _read_expression(answer: str, options: Options) -> Hashable | None:
 
 
 def _extraction(options: Options) -> Extraction:
-    """The extraction asked for; an unknown one, which the rule refuses, counts as the default here."""
     return Extraction.FINAL if options.get("extraction") == Extraction.FINAL else Extraction.LAST
 
 
@@ -188,7 +186,6 @@ def _show_number(answer: str, golds: Golds, options: Options) -> str | None:
 
 
 def _show_read(reading: Reading) -> Showing:
-    """The answer itself, where `reading` reads anything in it."""
     return lambda answer, golds, options: None if reading(answer, options) is None else answer
 
 
@@ -222,7 +219,7 @@ GRADERS: dict[str, Grader] = {
 
 
 def _any(matches: Iterable[bool]) -> Judged:
-    """1 where one of the accepted answers matches; all are looked at, so that one that cannot be judged always raises."""
+    """1 if any accepted answer matches; all are tried, so that one that cannot be judged always raises."""
     matched = any(list(matches))
     return float(matched), matched
 

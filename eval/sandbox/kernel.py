@@ -242,7 +242,7 @@ def _fail(number: int, error: int) -> list[Instruction]:
 
 
 def _only_without(number: int, bits: int) -> list[Instruction]:
-    """Refuse the call `number` where its first argument has any of `bits`, and decide it for good."""
+    """Refuse the call `number` if its first argument has any of `bits`, otherwise allow it."""
     return [
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),
@@ -253,7 +253,7 @@ def _only_without(number: int, bits: int) -> list[Instruction]:
 
 
 def _without_either(number: int, one: int, other: int) -> list[Instruction]:
-    """Refuse the call `number` where its second argument is one of two values, and decide it for good."""
+    """Refuse the call `number` if its second argument is one of two values, otherwise allow it."""
     return [
         (_EQUALS, 0, 5, number),
         (_LOAD, 0, 0, _SECOND_ARGUMENT_OFFSET),
@@ -265,7 +265,7 @@ def _without_either(number: int, one: int, other: int) -> list[Instruction]:
 
 
 def _only_with(number: int, value: int) -> list[Instruction]:
-    """Refuse the call `number` where its first argument is not `value`, and decide it for good."""
+    """Refuse the call `number` unless its first argument is `value`, otherwise allow it."""
     return [
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),

@@ -66,12 +66,7 @@ def main() -> None:
 
 
 def _enter_namespaces() -> int | None:
-    """Enter new namespaces. Returns the host user that programs run as, None where that is the current one.
-
-    Raises:
-        OSError: where the kernel does not grant them.
-        KeyError: where the filter of calls is not known for this machine.
-    """
+    """Enter new namespaces. Returns the host user that programs run as, None for the current one."""
     call_filter(os.uname().machine)
     if os.geteuid() == 0 and _read("/proc/self/uid_map").split() == _ALL_USERS:
         kernel.unshare(kernel.NAMESPACES)
@@ -107,7 +102,6 @@ def _run_in_namespaces(request: Mapping[str, Any], owner: int | None) -> None:
 
 
 def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
-    """Write the files, start the program and supervise it. Returns the reply for the host."""
     isolated = request["isolation"] != "none"
     folder = mounts.HOME if isolated else request["folder"]
     try:
@@ -134,7 +128,7 @@ def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
 
 
 def _exec_program(request: Mapping[str, Any], folder: str, owner: int | None, ends: tuple[int, int, int]) -> NoReturn:
-    """Replace this process by the program; a failure is written to the last of `ends`."""
+    """Replace this process with the program; a failure is written to the last of `ends`."""
     trouble = ends[2]
     try:
         os.setsid()
@@ -170,7 +164,6 @@ def _arrange_descriptors(request: Mapping[str, Any], ends: tuple[int, int, int])
 
 
 def _standard_input(data: bytes) -> int:
-    """A descriptor above the standard ones from which `data` can be read."""
     descriptor = os.memfd_create("stdin")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(data)
@@ -197,7 +190,6 @@ def _map_user(inside: int, outside: int, inside_group: int, outside_group: int) 
 
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:
-    """Set the limits of each process, soft and hard alike so that none can be raised again."""
     cpu = limits["cpu_seconds"]
     values = {
         resource.RLIMIT_CPU: (cpu, cpu + 1),
@@ -217,7 +209,6 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
 
 
 def _write_files(folder: str, files: Mapping[str, bytes], owner: int | None) -> None:
-    """Write `files` by their names within `folder`; the host has checked that the names stay there."""
     for name, content in files.items():
         parts = name.split("/")
         for depth in range(1, len(parts)):
@@ -232,7 +223,6 @@ def _write_files(folder: str, files: Mapping[str, bytes], owner: int | None) -> 
 
 
 def _kill_group(program: int) -> None:
-    """Kill the program's process group, which is all that can be found without a namespace."""
     try:
         os.killpg(program, signal.SIGKILL)
     except ProcessLookupError:
@@ -326,7 +316,7 @@ def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str,
 
 
 def _reap(program: int) -> int | None:
-    """Wait for every child that has ended. Returns the wait status of `program` where it is among them."""
+    """Wait for every child that has ended. Returns the wait status of `program` if it is among them."""
     status = None
     while True:
         try:
@@ -350,7 +340,6 @@ def _limit_passed(outputs: tuple[Output, Output], deadline: float, limits: Mappi
 
 
 def _ending(cut: str | None, status: int | None) -> tuple[str, int | None]:
-    """Outcome and exit status; a program that a signal ended has that signal's number, negative."""
     if status is None:
         return cut or "killed", None
     code = os.waitstatus_to_exitcode(status)
@@ -362,7 +351,7 @@ def _ending(cut: str | None, status: int | None) -> tuple[str, int | None]:
 
 
 def _memory_exceeds(limit: int) -> bool:
-    """Whether all processes but this one hold more than `limit` bytes; shared pages are counted once near the limit."""
+    """Whether all other processes hold more than `limit` bytes; shared pages are counted once near the limit."""
     others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     page = os.sysconf("SC_PAGESIZE")
     if sum(_resident_pages(name) for name in others) * page <= limit:
@@ -383,7 +372,6 @@ def _proportional_bytes(process: str) -> int:
 
 
 def _read_process_file(process: str, name: str) -> bytes:
-    """A file of a process in /proc, empty where the process is gone."""
     try:
         with open(f"/proc/{process}/{name}", "rb") as file:
             return file.read()

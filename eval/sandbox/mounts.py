@@ -74,9 +74,9 @@ def _mount_space(disk_bytes: int, max_files: int, owner: int | None) -> None:
 
 
 def _lay_over(folder: str, place: str, shown: Sequence[str]) -> None:
-    """Have `folder` at a place below which something of the host is `shown`, as where the interpreter was installed in /tmp.
+    """Put `folder` at a place that has host files `shown` below it, such as an interpreter installed in /tmp.
 
-    What is shown stays there, each as a mount, which the program can neither write in nor move out of its way.
+    They stay there as mounts, which the program can neither write to nor move away.
     """
     for name in shown:
         _show(f"{place}/{name}", f"{folder}/{name}")
@@ -91,7 +91,6 @@ def give(path: str, owner: int | None) -> None:
 
 
 def _bind(path: str) -> None:
-    """Show the host's `path` at the same place of the new root."""
     _show(_OLD + path, path)
 
 

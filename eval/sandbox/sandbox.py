@@ -244,7 +244,6 @@ class Sandbox:
         return self.config.wall_seconds + _GRACE_SECONDS
 
     def _request(self, program: Program, folder: str) -> bytes:
-        """The launcher's input. `folder` is where the program runs without isolation."""
         for name in program.files:
             _check_name(name)
         request = {
@@ -277,7 +276,7 @@ class Sandbox:
 
     @cached_property
     def _view(self) -> dict[str, Any]:
-        """The paths of the host that are readable and those within them that are not; the system's symbolic links made anew."""
+        """The host paths that are readable, the folders in them that are hidden, and the system's symbolic links to recreate."""
         libraries = _library_folders() if self.config.libraries else []
         named = (INTERPRETER, str(Path(sys.base_prefix) / "lib"), *_SYSTEM_FOLDERS, *libraries, *self.config.readable)
         paths = [Path(path) for path in dict.fromkeys(named) if Path(path).exists()]
@@ -296,12 +295,10 @@ class Sandbox:
 
 
 def _library_folders() -> list[str]:
-    """Where this interpreter's packages are installed."""
     return list(dict.fromkeys(os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")))
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    """`paths` without those that lie within another of them."""
     return sorted({path for path in paths if not any(PurePosixPath(path).is_relative_to(other) for other in paths if other != path)})
 
 

@@ -222,7 +222,7 @@ def _mean(values: Sequence[float]) -> Interval:
 
 
 def _over_tasks(share: float, tasks: int) -> Interval:
-    """A share with Wilson's interval over so many tasks; where it is of no whole number of them, from the one below to the one above."""
+    """A share with Wilson's interval over `tasks`; between two whole numbers of tasks, from the lower one's to the upper one's."""
     solved = round(share * tasks, 9)
     return Interval(share, wilson(floor(solved), tasks)[0], wilson(ceil(solved), tasks)[1])
 
@@ -261,7 +261,6 @@ def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | Non
 
 
 def _difference(old: Sequence[float], new: Sequence[float]) -> Interval:
-    """The mean difference of the tasks with its interval."""
     if len({round(after - before, 9) for before, after in zip(old, new, strict=True)}) > 1:
         return bootstrap_difference(old, new)
     value, unseen = new[0] - old[0], wilson(0, len(old))[1]

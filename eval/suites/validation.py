@@ -162,7 +162,6 @@ def wrong_answers(grader: Grader, subject: Subject, other: Subject) -> Iterator[
 
 
 def _wrong_programs(subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
-    """Programs that are wrong: another task's may be right only where it is the same."""
     yield "empty", " "
     yield "ends early", "import os\nos._exit(0)\n"
     if other.solution and _bare(other.solution) != _bare(subject.solution):
@@ -180,7 +179,7 @@ def near_miss(text: str) -> str:
 
 
 def _final(grader: Grader, answer: str) -> str:
-    """The answer without its derivation, which is what a near miss has to miss."""
+    """The answer without its derivation."""
     if grader.name == "gsm8k":
         number = final_number(answer)
         return answer if number is None else f"{number:f}"
@@ -188,13 +187,12 @@ def _final(grader: Grader, answer: str) -> str:
 
 
 def _accepted(grader: Grader, subject: Subject) -> set[str]:
-    """The letters and digits of every accepted answer, with and without its derivation."""
     names = [name for gold in subject.golds for name in ([gold] if isinstance(gold, str) else gold)] + right_answers(grader, subject)
     return {_bare(name) for name in names} | {_bare(_final(grader, name)) for name in names}
 
 
 def _may_be_right(text: str, grader: Grader, subject: Subject) -> bool:
-    """Whether an answer from elsewhere could be right in other words: it ends on the same figures, or is a number or a date no other."""
+    """Whether an unrelated answer could still be right: same final digits, same number, or same year of a date."""
     names = [_final(grader, name) for name in right_answers(grader, subject)]
     if _bare(text) in _accepted(grader, subject):
         return True
@@ -317,5 +315,4 @@ def not_saturated(best: str | None, figure: Figure | None) -> Trait:
 
 
 def _trait(name: str, kept: bool | None, reason: str) -> Trait:
-    """A trait that is kept or not; with `kept` None it is not known."""
     return Trait(name, TraitState.NOT_KNOWN if kept is None else TraitState.KEPT if kept else TraitState.NOT_KEPT, reason)

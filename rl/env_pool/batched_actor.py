@@ -12,11 +12,14 @@ import contextlib
 import itertools
 import pickle
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ray.exceptions import RayError
+
+from rl.tools.deadline import deadline, remaining
 
 PAUSE_SECONDS = 0.002
 """How long the first of several calls, or results, waits for others."""
@@ -24,11 +27,12 @@ PAUSE_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class ActorCall:
-    """A call, its arguments pickled; without a method it cancels the call of that number."""
+    """A call, its arguments pickled; without a method it cancels the call of that number. `seconds` is what its deadline leaves."""
 
     number: int
     method: str | None
     arguments: bytes = b""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class BatchedActorClient:
         packed = pickle.dumps(arguments)
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._enqueue(ActorCall(number, method, packed))
+        self._enqueue(ActorCall(number, method, packed, remaining()))
         try:
             result = await future
         except asyncio.CancelledError:
@@ -105,7 +109,7 @@ class BatchedActorClient:
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
 
     async def _collect(self) -> None:
-        """Fetch results as long as somebody waits for one."""
+        """Fetch results while anyone waits for one."""
         try:
             while self._waiting:
                 results: list[ActorResult] = await self._actor.results.remote(self._received)
@@ -137,7 +141,7 @@ class BatchedActor:
                 if task is not None:
                     task.cancel()
             else:
-                task = asyncio.create_task(self._run(call.number, call.method, call.arguments))
+                task = asyncio.create_task(self._run(call, call.method))
                 self._tasks[call.number] = task
                 task.add_done_callback(partial(self._forget, call.number))  # also one that was cancelled before it began
 
@@ -151,13 +155,14 @@ class BatchedActor:
             await asyncio.sleep(PAUSE_SECONDS)
         return list(self._results)
 
-    async def _run(self, number: int, method: str, arguments: bytes) -> None:
+    async def _run(self, call: ActorCall, method: str) -> None:
         failed = False
         try:
-            content: Any = await getattr(self, method)(*pickle.loads(arguments))
-        except Exception as error:  # it is the caller's to understand
+            with nullcontext() if call.seconds is None else deadline(call.seconds):
+                content: Any = await getattr(self, method)(*pickle.loads(call.arguments))
+        except Exception as error:  # for the caller to interpret
             failed, content = True, error
-        self._results.append(_pack(number, failed, content))
+        self._results.append(_pack(call.number, failed, content))
         self._new_result.set()
 
     def _forget(self, number: int, task: asyncio.Task[None]) -> None:
@@ -165,7 +170,6 @@ class BatchedActor:
 
 
 def _pack(number: int, failed: bool, content: Any) -> ActorResult:
-    """A result that can be sent, whatever its content."""
     with contextlib.suppress(Exception):  # pickling runs code of whatever is pickled
         packed = pickle.dumps(content)
         if failed:

@@ -22,7 +22,7 @@ def machines(config: RayConfig) -> list[Machine]:
 
 
 def _this_machine(declared: int | None) -> Machine:
-    """This machine with as many CPUs as anybody wants, for there they are a reservation and no limit."""
+    """This machine with unlimited CPUs: here they are a reservation, not a limit."""
     visible = visible_gpus()
     if declared is not None and visible is not None and declared > visible:
         raise RequestError(

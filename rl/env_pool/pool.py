@@ -23,6 +23,7 @@ from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation,
 from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
+from rl.tools.deadline import deadline
 from rl.worker_death import worker_died
 from warehouse.errors import RequestError, first_line, with_type
 from warehouse.records import Task
@@ -31,9 +32,8 @@ T = TypeVar("T")
 PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 START_SECONDS = 180.0
 """How long the workers of a kind may take to start and to check that their environment can be made."""
-HUNG_FACTOR = 2.0
-HUNG_SECONDS = 5.0
-"""A worker that has not answered after `HUNG_FACTOR` times the time of a step and these seconds is stuck in one, and is replaced."""
+HUNG_SECONDS = 30.0
+"""Grace period after the deadline of a call before its worker counts as stuck, and is replaced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,8 @@ class PooledEnvironment:
             if not self._worker.up:
                 await self._check()
             self._open = True
-            return await self._faults(self._worker.client.call("reset", self._trajectory_id, task, seed))
+            first: Observation = await self._call("reset", task, seed)
+            return first
         except EnvironmentFault as fault:
             self._fault = str(fault)
             raise
@@ -101,7 +102,7 @@ class PooledEnvironment:
         """Answer one action."""
         tool = circuit_breaker.tool(action.tool)
         try:
-            step: Step = await self._faults(self._worker.client.call("step", self._trajectory_id, action))
+            step: Step = await self._call("step", action)
         except EnvironmentFault as fault:
             # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
             if not self._ended:
@@ -123,7 +124,7 @@ class PooledEnvironment:
             self._pool.breaker.record(circuit_breaker.environment(self._kind.name), self._fault)
 
     async def _check(self) -> None:
-        """Wait until the worker is up. What its check needs may be down for a while: after a failed one the next to wait has another."""
+        """Wait until the worker is up. After a failed check the next trajectory starts a new one: what it needs may be down for a while."""
         worker = self._worker
         if worker.checked is None:
             worker.checked = worker.actor.check.remote()
@@ -136,10 +137,13 @@ class PooledEnvironment:
             raise
         worker.up = True
 
-    async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        """The result of a call to the worker; any error there is raised as an `EnvironmentFault`."""
-        if seconds is None:
-            seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call the worker. This is where a step or reset gets its deadline."""
+        with deadline(self._kind.config.step_timeout_seconds) as limit:
+            return await self._faults(self._worker.client.call(method, self._trajectory_id, *arguments), limit.seconds + HUNG_SECONDS)
+
+    async def _faults(self, call: Awaitable[T], seconds: float) -> T:
+        """The result of a call to the worker; any error is raised as an `EnvironmentFault`."""
         ended_before = self._worker.ended is not None
         try:
             return await asyncio.wait_for(call, seconds)
@@ -261,6 +265,5 @@ def _start_fault(error: Exception, config: EnvironmentKindConfig) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """The error of a worker in one line, without its traceback."""
     cause = error.cause if isinstance(error, CallFailed | RayTaskError) else error
     return first_line(cause) if isinstance(cause, EnvironmentFault | RequestError) else with_type(cause)

@@ -35,6 +35,7 @@ from rl.hardware import GIB
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import Index
+from rl.tools.deadline import deadline
 from warehouse.errors import RequestError, with_type
 from warehouse.records import Task
 
@@ -64,10 +65,11 @@ class EnvironmentWorker(BatchedActor):
         await self._guarded(environment.close(), "close")
 
     async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
-        """Begin a trajectory; one of the same id that was under way is dropped."""
-        await self.close(trajectory_id)
-        environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
-        first = await self._guarded(environment.reset(task, seed), "reset")
+        """Begin a trajectory; an unfinished one of the same id is dropped."""
+        with deadline(self._seconds):
+            await self.close(trajectory_id)
+            environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
+            first = await self._guarded(environment.reset(task, seed), "reset")
         return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
@@ -106,23 +108,24 @@ class EnvironmentWorker(BatchedActor):
 
     @cached_property
     def _factory(self) -> EnvironmentFactory:
-        """Found once: a look through all installed packages takes longer than most steps."""
+        """Cached: searching all installed packages takes longer than most steps."""
         return find_environment(self._factory_name)
 
     def _create(self, trajectory_id: str, index: Index | None) -> Environment:
         return self._factory(replace(self._resources, index=index, trajectory_id=trajectory_id))
 
     async def _guarded(self, work: Awaitable[T], what: str) -> T:
-        """The result of `work`; whatever it raises becomes a fault of one line with its kind."""
+        """The result of `work`; any exception becomes a one-line fault with its kind."""
         try:
-            async with asyncio.timeout(self._seconds) as limit:
-                return await work
+            with deadline(self._seconds) as limit:
+                async with asyncio.timeout(limit.remaining) as expiry:
+                    return await work
         except (EnvironmentFault, RequestError):
             raise
         except MemoryError as error:
             raise EnvironmentFault(f"the environment's {what} needed more memory than its worker may use", FaultKind.MEMORY) from error
         except Exception as error:
-            if limit.expired():
+            if expiry.expired():
                 message = f"the environment's {what} took longer than {self._seconds:g} seconds"
                 raise EnvironmentFault(message, FaultKind.TIMEOUT) from error
             raise EnvironmentFault(with_type(error), fault_kind(error)) from error

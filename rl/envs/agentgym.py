@@ -108,7 +108,6 @@ class AgentGymEnvironment(StatefulEnvironment):
         return replace(step, reward=reward, done=step.done or self._done)
 
     async def _first_observation(self, begun: Any) -> str:
-        """The observation after a reset: in its answer, or asked for."""
         if isinstance(begun, Mapping) and self._fields.observation in begun:
             return "\n".join(str(begun[name]) for name in ("task_description", self._fields.observation) if name in begun)
         return str(_without_error(await self._service.get("/observation", **{self._fields.instance: self._instance})))

@@ -61,7 +61,6 @@ def _spell(value: float) -> str:
 
 
 def _evaluate(node: ast.expr) -> float:
-    """The value of an expression of numbers and arithmetic operators; ValueError for anything else."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:

@@ -97,7 +97,6 @@ class GameEnvironment(StatefulEnvironment):
             self._game = None
 
     def _complete(self, step: Step) -> Step:
-        """A step with the game's reward; giving up with an answer is worth nothing more."""
         reward, self._reward = self._reward, 0.0
         self._total += reward
         figures = {**step.info.get("figures", {}), "return": self._total}
@@ -114,7 +113,7 @@ class GameEnvironment(StatefulEnvironment):
         return int(space.start) + self._names.index(action.strip().lower())
 
     def _as_text(self, observation: Any) -> str:
-        """The observation as text; where the game draws in colours, highlighted characters stand in brackets."""
+        """The observation as text; highlighted characters of coloured drawings are put in brackets."""
         if isinstance(observation, str):
             return observation
         assert self._game is not None
@@ -207,7 +206,6 @@ class House(gymnasium.Env[str, str]):
         self._has_key = self._open = self._won = False
 
     def _act(self, verb: str, noun: str) -> str:
-        """Carry out an action; returns the observation."""
         if verb == "go" and noun in self.doors[self.room]:
             self.room = self.doors[self.room][noun]
             return self._look()
@@ -234,7 +232,7 @@ class House(gymnasium.Env[str, str]):
 
 
 def _doors(names: list[str], rng: Random) -> dict[str, dict[str, str]]:
-    """A tree of rooms: each after the first is joined to an earlier one by a wind that is free there."""
+    """A tree of rooms: each room after the first is joined to an earlier one by a free wind."""
     doors: dict[str, dict[str, str]] = {name: {} for name in names}
     for number, name in enumerate(names[1:], 1):
         room = rng.choice([earlier for earlier in names[:number] if len(doors[earlier]) < len(WINDS)])

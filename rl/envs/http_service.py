@@ -11,35 +11,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
-from pydantic import PositiveFloat, PositiveInt
 
 from rl.envs.base import EnvironmentFault, FaultKind
 from warehouse.settings import Section
 
 OVERLOADED = frozenset({502, 503, 504})
+TRIES = 4
+"""Number of requests to a server that is unreachable or overloaded before that is a fault."""
+TRY_SECONDS = 50.0
+"""Time for one try; the deadline of the call bounds all of them."""
 FIRST_WAIT_SECONDS = 0.1
-"""The wait before the second try; it doubles with each."""
+"""Wait before the second try; it doubles with each."""
 
 
 class ServiceOptions(Section):
-    """Options of whatever asks a server."""
+    """Options of environments and scorers over a server."""
 
     url: str
     """The server's address, such as `http://127.0.0.1:8000`."""
-    timeout_seconds: PositiveFloat = 50.0
-    """How long one try may take."""
-    tries: PositiveInt = 4
-    """How often a server that cannot be reached, or says that it is overloaded, is asked before that is a fault."""
 
 
 class Service:
     """A client of one server; environments of a worker share it, and so its connections."""
 
-    def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None, try_seconds: float = TRY_SECONDS) -> None:
         self._url = options.url.rstrip("/")
-        self._tries = options.tries
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        self._client = httpx.AsyncClient(timeout=options.timeout_seconds, limits=limits, headers=headers, trust_env=False)
+        self._client = httpx.AsyncClient(timeout=try_seconds, limits=limits, headers=headers, trust_env=False)
 
     async def get(self, path: str, **query: Any) -> Any:
         """What the server answers to a GET."""
@@ -55,7 +53,7 @@ class Service:
 
     async def _ask(self, method: str, path: str, repeatable: bool, **arguments: Any) -> Any:
         wait, reason = FIRST_WAIT_SECONDS, ""
-        for attempt in range(self._tries):
+        for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(wait)
                 wait *= 2

@@ -215,7 +215,6 @@ def create_reward_model(options: Mapping[str, Any]) -> RewardModel:
 class ServerOptions(ServiceOptions):
     """Options of the scorer `server`; `url` holds the version, as in `http://127.0.0.1:8000/v1`."""
 
-    tries: PositiveInt = 3
     model: str
     rubric: str = "The answer is correct, complete and to the point."
     """The description of a text with the highest grade."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 
 from rl.envs.base import EnvironmentFault, Resources
 from rl.envs.http_service import Service, ServiceOptions
@@ -23,6 +23,8 @@ from warehouse.errors import RequestError
 from warehouse.records import Document
 from warehouse.settings import Section
 
+RETRIEVE_SECONDS = 10.0
+"""Time for one try of a search on a server."""
 PROBED = 20
 """Documents that a search is tried with before the first trajectory."""
 
@@ -86,7 +88,6 @@ def create(resources: Resources) -> SearchEnvironment:
 class RetrieveOptions(ServiceOptions):
     """Options of the environment `retrieve`; `/retrieve` is added to `url`."""
 
-    timeout_seconds: PositiveFloat = 10.0
     documents: PositiveInt = 3
     """How many documents a search brings."""
 
@@ -117,7 +118,6 @@ class RetrieveEnvironment(ToolEnvironment):
         await self._found("probe")
 
     async def _found(self, query: str) -> list[str]:
-        """The contents of the documents that the server finds."""
         body = {"queries": [query], "topk": self._documents, "return_scores": True}
         answer = await self._service.post("/retrieve", body, repeatable=True)
         try:
@@ -127,7 +127,7 @@ class RetrieveEnvironment(ToolEnvironment):
 
 
 def _contents(hit: Any) -> str:
-    """The text of a hit, with a score or without; servers name it `contents` or `text`."""
+    """The text of a hit, with or without a score; servers call it `contents` or `text`."""
     document = hit.get("document", hit)
     return str(document["contents"] if "contents" in document else document["text"])
 
@@ -141,5 +141,5 @@ def _shown(number: int, contents: str) -> str:
 def create_retrieve(resources: Resources) -> RetrieveEnvironment:
     """The environment of one trajectory."""
     options = resources.read(RetrieveOptions)
-    service = resources.once("service", lambda: Service(options))
+    service = resources.once("service", lambda: Service(options, try_seconds=RETRIEVE_SECONDS))
     return RetrieveEnvironment(service, options.documents)

@@ -86,7 +86,7 @@ class ToolEnvironment:
                 raise EnvironmentFault(f"the tool {name!r} could not be released: {with_type(error)}", fault_kind(error)) from error
 
     async def _open(self, name: str, tool: Tool) -> OpenTool:
-        """The tool as this trajectory has it; several calls in one turn open it once."""
+        """The trajectory's own instance of the tool; several calls in one turn open it once."""
         if name not in self._opened:
             self._opened[name] = asyncio.ensure_future(tool.open(self._trajectory_id, self._seed))
         try:
@@ -112,7 +112,6 @@ def create(resources: Resources) -> ToolEnvironment:
 
 
 async def _release(opened: asyncio.Future[OpenTool]) -> None:
-    """Release a tool, where it was opened at all; one that is still being opened is not waited for."""
     if not opened.done():
         opened.cancel()
     elif not opened.cancelled() and opened.exception() is None:
@@ -120,7 +119,6 @@ async def _release(opened: asyncio.Future[OpenTool]) -> None:
 
 
 def _step(call: CallOutcome) -> Step:
-    """The step that a call makes."""
     info: dict[str, Any] = {} if call.arguments is None else {"arguments": dict(call.arguments)}
     if call.refusal is not None:
         wrong = isinstance(call.refusal, ToolError)
@@ -171,5 +169,5 @@ class StatefulEnvironment(ToolEnvironment):
             return step
 
     def _complete(self, step: Step) -> Step:
-        """The step with its reward, its figures, and whether the trajectory is over; for subclasses that have any."""
+        """Hook for subclasses: the step with its reward, figures, and whether the trajectory is over."""
         return step

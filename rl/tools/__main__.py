@@ -37,7 +37,7 @@ def main() -> int:
 
 @contextmanager
 def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
-    """The tools of a file, on a Ray that is started where one of them runs in a worker."""
+    """The tools of a file, on a Ray that is started if one of them runs in a worker."""
     runtime = None
     workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
     if workers:

@@ -89,7 +89,7 @@ class Signature:
 def _arguments_model(
     function: Callable[..., Any], name: str, hints: Mapping[str, Any], described: Mapping[str, str], skip: int
 ) -> type[BaseModel]:
-    """A model with a field for each parameter, whose alias is its name: a parameter may be called as no field may."""
+    """A model with a field per parameter, aliased to its name: not every parameter name is a valid field name."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RequestError(f"the tool {name!r} yields: a tool returns its result whole.")
     fields: dict[str, Any] = {}
@@ -106,7 +106,6 @@ def _arguments_model(
 
 @contextmanager
 def _supported(otherwise: str) -> Iterator[None]:
-    """Raises `RequestError` where pydantic does not support a type: `otherwise`, and what it has against it without advice and link."""
     try:
         yield
     except PydanticUserError as error:
@@ -121,7 +120,6 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description and the descriptions of the arguments in a Google docstring."""
     description: list[str] = []
     arguments: dict[str, str] = {}
     section = name = None

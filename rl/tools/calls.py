@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from rl.tools.config import CallRules
+from rl.tools.deadline import deadline, remaining
 from rl.tools.tool import OpenTool, Tool, ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
 from warehouse.errors import RequestError, with_type
 
@@ -122,17 +123,18 @@ async def run(function: Callable[..., Any], values: dict[str, Any], finish: Call
 
 
 async def within(work: Awaitable[T], seconds: float) -> T:
-    """The result of `work`. It is not waited for once its time is over, even where it will not be cancelled."""
-    task = asyncio.ensure_future(_contained(work))
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            raise ToolTimeout(f"it took longer than {seconds:g} seconds")
-        if task.cancelled():
-            raise ToolFault("it cancelled itself")
-        return task.result()
-    finally:
-        task.cancel()
+    """The result of `work`, within `seconds` and the deadline of the call. Work that resists cancellation is not waited for."""
+    with deadline(seconds) as limit:
+        task = asyncio.ensure_future(_contained(work))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=limit.remaining)
+            if not done:
+                raise ToolTimeout(f"it took longer than {limit.seconds:g} seconds")
+            if task.cancelled():
+                raise ToolFault("it cancelled itself")
+            return task.result()
+        finally:
+            task.cancel()
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -173,8 +175,8 @@ async def _with_retries(tool: Tool, opened: OpenTool, call: _CallInProgress) -> 
 
 
 def _may_be_retried(error: BaseException) -> bool:
-    """Faults alone: a wrong call would be as wrong again, and a cancelled one is not wanted any more."""
-    return isinstance(error, Exception) and not isinstance(error, ToolError | ToolMiss | RequestError)
+    """Only faults, while time remains: a wrong call would be just as wrong again, and a cancelled one is no longer wanted."""
+    return isinstance(error, Exception) and not isinstance(error, ToolError | ToolMiss | RequestError) and remaining() != 0
 
 
 def _reason(error: Exception) -> str:
@@ -192,7 +194,7 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
 
 
 async def _contained(work: Awaitable[T]) -> T:
-    """`work`, except that it cannot end the process: asyncio lets these two through its loop."""
+    """`work`, unable to end the process: asyncio lets these two exceptions through its loop."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

@@ -85,8 +85,6 @@ class ServerConfig(CallLimits):
     """Arguments that are known to be good, by the server's names of tools."""
     errors_are_faults: bool = False
     """The protocol does not tell a wrong call from a broken tool. By default the policy is shown both; this makes both a fault."""
-    start_timeout_seconds: PositiveFloat = 60.0
-    """How long it may take to start."""
 
     @model_validator(mode="after")
     def _check_address(self) -> ServerConfig:

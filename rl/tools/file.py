@@ -90,7 +90,6 @@ def check_tools_file(path: Path) -> None:
 
 
 def _fault(error: ValidationError) -> str:
-    """What is wrong in a file of tools, and the keys that there are where one is unknown."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden":
         return fault_of(error)

@@ -25,6 +25,7 @@ from rl.content import ContentPart, ImagePart, TextPart
 from rl.tools.arguments import ArgumentsSchema
 from rl.tools.calls import within
 from rl.tools.config import CallRules, ServerConfig
+from rl.tools.deadline import deadline
 from rl.tools.tool import StatelessTool, Tool, ToolError, ToolFault, ToolResponse, ToolResult, ToolTimeout, check_name, to_response
 from warehouse.errors import RequestError, with_type
 
@@ -41,8 +42,6 @@ _UNANSWERED = frozenset({-32000, -32001, -32600, -32601, -32700})
 """Codes that the library gives a closed connection, a call that ran out of time, and what HTTP brought in the place of an answer."""
 _HTTP_FAULT = "Server returned an error response"
 """What the library says of an HTTP status of 500 and above, with a code that servers give their own errors too."""
-HTTP_SECONDS, HTTP_READ_SECONDS = 30.0, 300.0
-"""How long a server may take to accept a request, and between two pieces of an answer; the library's own values."""
 
 
 class Session:
@@ -130,17 +129,14 @@ def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], 
 
 @asynccontextmanager
 async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
-    """The streams of a server behind `url`, with headers on each request."""
-    import httpx2
     from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared._httpx_utils import create_mcp_http_client
 
-    timeout = httpx2.Timeout(HTTP_SECONDS, read=HTTP_READ_SECONDS)
-    async with httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as http, streamable_http_client(url, http_client=http) as streams:
+    async with create_mcp_http_client(headers=dict(headers)) as http, streamable_http_client(url, http_client=http) as streams:
         yield streams
 
 
 def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Texts with the variables of the environment that they name."""
     try:
         return {key: Template(text).substitute(os.environ) for key, text in texts.items()}
     except KeyError as error:
@@ -151,8 +147,10 @@ def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
 
 MAX_PAGES = 100
 """Pages of a list of tools that are read: a server may have no last one."""
+START_SECONDS = 60.0
+"""Time for a server to start, or to list its tools."""
 END_SECONDS = 10.0
-"""How long whatever is under way may take to end with its server."""
+"""Time for calls in progress to end with their server."""
 
 
 class McpServer:
@@ -175,29 +173,26 @@ class McpServer:
         """
         self._thread.start()
         try:
-            listed = self._run(self._list()).result(self.config.start_timeout_seconds)
+            listed = self._run(self._list()).result(START_SECONDS)
             return [McpTool(self, one) for one in self._selected(listed)]
         except RequestError:
             self.close()
             raise
         except FutureTimeout:
             self.close()
-            raise RequestError(f"the MCP server {self.name!r} was not up after {self.config.start_timeout_seconds:g} seconds.") from None
+            raise RequestError(f"the MCP server {self.name!r} was not up after {START_SECONDS:g} seconds.") from None
         except Exception as error:
             self.close()
             raise RequestError(f"the MCP server {self.name!r} cannot be started: {with_type(error)}.") from error
 
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool by the server's name for it."""
-        seconds = self.config.timeout_seconds
-        # The session gives up first and tells the server; to start a server again takes its own time.
-        most = seconds + END_SECONDS + self.config.start_timeout_seconds
-        return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), most)
+        """Call a tool by the server's name for it; starting the server again is not part of the tool's own time."""
+        most = START_SECONDS + self.config.timeout_seconds + END_SECONDS
+        return await within(asyncio.wrap_future(self._run(self._call(name, values))), most)
 
     async def check_alive(self) -> None:
-        """Ask for the list of tools, which any server has; raises where it does not come."""
-        seconds = self.config.timeout_seconds + self.config.start_timeout_seconds
-        await within(asyncio.wrap_future(self._run(self._list())), seconds)
+        """Ask for the list of tools, which every server has; raises if it does not come."""
+        await within(asyncio.wrap_future(self._run(self._list())), START_SECONDS + self.config.timeout_seconds)
 
     def close(self) -> None:
         """End the session, with it the command, and the thread."""
@@ -212,7 +207,7 @@ class McpServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _list(self) -> list[ServerTool]:
-        async with (await self._opened()).use(self.config.start_timeout_seconds) as client:
+        async with (await self._opened()).use(START_SECONDS) as client:
             tools, cursor = [], None
             for _ in range(MAX_PAGES):
                 page = await client.list_tools(cursor=cursor, cache_mode="refresh")
@@ -222,19 +217,19 @@ class McpServer:
                     break
             return tools
 
-    async def _call(self, name: str, values: Mapping[str, Any], seconds: float) -> CallToolResult:
-        async with (await self._opened()).use(seconds + END_SECONDS) as client:
-            return await client.call_tool(name, dict(values), read_timeout_seconds=seconds)
+    async def _call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
+        session = await self._opened()
+        with deadline(self.config.timeout_seconds) as limit:  # the client gives up first, and tells the server
+            async with session.use(limit.remaining + END_SECONDS) as client:
+                return await client.call_tool(name, dict(values), read_timeout_seconds=limit.remaining)
 
     async def _opened(self) -> Session:
-        """The session, a new one where the last is retired."""
         async with self._opening:
             if self._session is None or self._session.retired:
-                self._session = await asyncio.wait_for(Session.open(self._make()), self.config.start_timeout_seconds)
+                self._session = await asyncio.wait_for(Session.open(self._make()), START_SECONDS)
             return self._session
 
     async def _end(self) -> None:
-        """Close the session, and drop what is still under way: a start that took too long."""
         if self._session is not None:
             await self._session.end()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -303,7 +298,6 @@ def read_result(result: CallToolResult) -> ToolResult:
 
 
 def _part(block: ContentBlock) -> ContentPart:
-    """A block as a part; what is neither text nor an image is named and left out."""
     if block.type == "text":
         return TextPart(block.text)
     if block.type == "image":

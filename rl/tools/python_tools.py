@@ -141,11 +141,6 @@ class SharedTool(FunctionTool):
 
 
 def _factory(kind: type, name: str, options: Mapping[str, Any]) -> partial[Any]:
-    """A factory of instances of `kind` with its options.
-
-    Raises:
-        RequestError: where it does not take them.
-    """
     try:
         inspect.signature(kind).bind(**options)
     except TypeError as error:
@@ -154,7 +149,7 @@ def _factory(kind: type, name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 async def _check_instance(instance: Any, rules: CallRules) -> None:
-    """Call the method `health` of an instance, where there is one: it raises, or returns False, where something is wrong."""
+    """Call an instance's method `health`, if it has one: it raises, or returns False, if something is wrong."""
     health = getattr(instance, "health", None)
     if health is not None and await run(health, {}, _unchanged, rules.timeout_seconds) is False:
         raise ToolFault("its health() is False")
@@ -213,7 +208,7 @@ class ToolSource:
         return found
 
     def _rules(self, own: CallRules) -> CallRules:
-        """The rules that the file gives, the others from the tool's decorator."""
+        """The rules of the file; those it does not set come from the tool's decorator."""
         given = self.config.model_fields_set & CallRules.model_fields.keys()
         return own.model_copy(update={field: getattr(self.config, field) for field in given})
 

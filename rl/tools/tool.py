@@ -107,7 +107,6 @@ def to_response(value: Any, limits: CallLimits) -> ToolResponse:
 
 
 def _as_result(value: Any) -> ToolResult:
-    """What a tool returned, as a `ToolResult`."""
     if isinstance(value, str):
         return ToolResult(text=value)
     if isinstance(value, TextPart | ImagePart):
@@ -129,7 +128,7 @@ def _to_json(value: Any, characters: int) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """What JSON can hold in the place of a value of a known kind; whatever else there is may be endless, and is refused."""
+    """A JSON value for known kinds; anything else may be endless, and is refused."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -151,7 +150,7 @@ def cut_off(text: str, characters: int) -> tuple[str, int]:
 
 
 def _bounded(parts: Sequence[ContentPart], limits: CallLimits) -> tuple[tuple[ContentPart, ...], int]:
-    """Parts whose texts together, and whose images together, are within the limits, and the number of characters left out."""
+    """Parts whose texts together, and images together, are within the limits; and the number of characters left out."""
     kept: list[ContentPart] = []
     room, cut = limits.max_characters, 0
     _check_images([part for part in parts if isinstance(part, ImagePart)], limits)
@@ -168,7 +167,6 @@ def _bounded(parts: Sequence[ContentPart], limits: CallLimits) -> tuple[tuple[Co
 
 
 def _check_images(images: Sequence[ImagePart], limits: CallLimits) -> None:
-    """Raises `ToolImageFault` for images of too many bytes, too many images, and those that cannot be decoded."""
     try:
         if sum(len(image.data) for image in images) > limits.max_image_bytes:
             raise ImageFault("the images of the result are larger than max_image_bytes")

@@ -131,9 +131,9 @@ class ToolHost:
             return self._tool
 
     async def _wait_for(self, call: ThreadedCall, seconds: float) -> None:
-        """Keep the place of a call that nobody waits for any more until its thread is out of it, or hangs.
+        """Hold the place of an abandoned call until its thread leaves the function or hangs.
 
-        A thread that hangs cannot be ended. Once there are as many as places, the process ends itself, and Ray starts it again.
+        A hung thread cannot be ended. Once as many hang as there are places, the process ends itself, and Ray restarts it.
         """
         try:
             async with asyncio.timeout(call.begun + seconds + HUNG_SECONDS - time.monotonic()):
@@ -170,7 +170,7 @@ class WorkerTool(StatelessTool):
         await self._ask("examine")
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        """The answer of the worker, or of the next where that one ends before it has begun."""
+        """The worker's answer, or the next one's if this one ends before the call has begun."""
         while True:
             try:
                 return await self._ask_once(method, *arguments)
@@ -178,7 +178,6 @@ class WorkerTool(StatelessTool):
                 await self._wait_for_next()
 
     async def _wait_for_next(self) -> None:
-        """Wait until a worker that ended itself has been started again."""
         deadline = time.monotonic() + self._config.start_timeout_seconds
         while True:
             await asyncio.sleep(EXIT_SECONDS)
@@ -208,7 +207,7 @@ class WorkerTool(StatelessTool):
             raise
 
     def _handle(self) -> Any:
-        """The worker, an actor named after its tool and a digest of what the tool is made from, so that no other is taken for it."""
+        """The worker, an actor named after its tool and a digest of what the tool is made from, so that no other is mistaken for it."""
         import ray
 
         if self._worker is None:
@@ -253,7 +252,6 @@ class WorkerTool(StatelessTool):
 
 
 def _check_resources(name: str, config: WorkerConfig) -> None:
-    """Raises `RequestError` where a worker wants more than the whole cluster has: it would never start."""
     import ray
 
     total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

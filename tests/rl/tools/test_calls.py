@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rl.tools import Tool, ToolError, ToolFault, ToolMiss, tool
 from rl.tools.calls import CallOutcome, call_tool, check_health, dead_tools
 from rl.tools.config import CallRules
+from rl.tools.deadline import deadline, remaining
 from rl.tools.file import by_name
 from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat, shout
@@ -126,6 +128,23 @@ async def test_faults_are_tried_again_where_the_tool_allows_it_and_counted() -> 
     done = await call(flaky, "a")
     assert (done.retries, len(calls)) == (2, 3)
     assert done.latency_seconds >= 0.03
+
+
+async def test_a_deadline_is_inherited_and_bounds_all_attempts_of_a_call() -> None:
+    seen: list[float] = []
+
+    def slow(query: str) -> str:
+        """In a thread, like every plain function."""
+        seen.append(remaining() or 0.0)
+        time.sleep(0.15)
+        raise OSError("down")
+
+    patient = FunctionTool(slow, rules=CallRules(timeout_seconds=30.0, retries=100, backoff_seconds=0.01))
+    began = time.monotonic()
+    with deadline(0.4), pytest.raises(ToolFault, match=r"longer than 0\.4 seconds"):
+        await call(patient, "x")
+    assert time.monotonic() - began < 2 and 1 < len(seen) < 5
+    assert sorted(seen, reverse=True) == seen and seen[0] <= 0.4 and remaining() is None
 
 
 async def test_a_tool_that_never_goes_through_is_at_fault_after_its_retries() -> None:

@@ -170,7 +170,7 @@ def test_a_server_of_no_use_is_refused_at_the_start(server: tuple[str, ...], rea
         over_stdio(*server).start()
 
 
-def test_configurations_that_cannot_be_met_are_refused() -> None:
+def test_configurations_that_cannot_be_met_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="has no tool 'subtract', only add, "):
         over_stdio(only=["subtract"]).start()
     with pytest.raises(RequestError, match="wants the environment variable NOT_SET"):
@@ -179,8 +179,9 @@ def test_configurations_that_cannot_be_met_are_refused() -> None:
         over_stdio(env={"A": "5 $"})
     with pytest.raises(RequestError, match="cannot be started: FileNotFoundError"):
         McpServer("tests", ServerConfig(command=["no-such-program-anywhere"]), FOLDER).start()
+    monkeypatch.setattr("rl.tools.mcp_server.START_SECONDS", 0.5)
     with pytest.raises(RequestError, match=r"was not up after 0\.5 seconds"):
-        McpServer("tests", ServerConfig(command=["sleep", "60"], start_timeout_seconds=0.5), FOLDER).start()
+        McpServer("tests", ServerConfig(command=["sleep", "60"]), FOLDER).start()
 
 
 @pytest.mark.end_to_end
