@@ -1,4 +1,4 @@
-"""Intervals, paired tests and their power, and estimates over repeated attempts, each by the formula that its docstring names."""
+"""Intervals, paired tests and their power, and estimates over repeated attempts; each docstring names its formula."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import scipy  # whose submodules are imported on first use, for they take long
 
 DISCORDANT = 0.5
-"""Share of tasks that one policy alone solves, where nothing is known of it: two policies that solve half of them independently."""
+"""Default share of tasks that only one policy solves: two policies that solve half of them independently."""
 _DRAWN_AT_ONCE = 1_000_000
-"""Numbers drawn in one piece of a bootstrap: 8 MB of indices, whatever the size of the sample."""
+"""Bootstrap draws per batch: 8 MB of indices, whatever the sample size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Two policies on the same tasks: how many both, only one or none of them solved, and McNemar's exact p-value."""
+    """Two policies on the same tasks: how many both, only one or neither solved, and McNemar's exact p-value."""
 
     both: int
     only_a: int
@@ -40,7 +40,6 @@ class PairedTest:
 
     @property
     def tasks(self) -> int:
-        """The number of pairs."""
         return self.both + self.only_a + self.only_b + self.neither
 
     @property
@@ -55,13 +54,12 @@ class PairedTest:
 
     @property
     def difference(self) -> float:
-        """Success rate of b minus success rate of a."""
         return (self.only_b - self.only_a) / self.tasks if self.tasks else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SignFlips:
-    """Two policies on the same tasks, several attempts at some: their mean success over tasks, and the p-value of the sign-flip test."""
+    """Two policies on the same tasks with several attempts: mean success over tasks, and the p-value of the sign-flip test."""
 
     tasks: int
     before: float
@@ -71,7 +69,6 @@ class SignFlips:
 
     @property
     def difference(self) -> float:
-        """Mean success of b minus that of a."""
         return self.after - self.before
 
 
@@ -89,16 +86,16 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def bootstrap_mean(values: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """The mean of `values` with its percentile bootstrap interval (Efron 1979). Raises ValueError where there are none."""
+    """The mean of `values` with its percentile bootstrap interval (Efron 1979). Raises ValueError if empty."""
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
     return _bootstrap(np.mean, [values], resamples, confidence, seed)
 
 
 def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean of a few independent `values`, such as one a seed, with Student's interval (Student 1908): mean ± t(n - 1) · s / √n.
+    """The mean of a few independent `values`, such as one per seed, with Student's interval: mean ± t(n - 1) · s / √n.
 
-    One value has no interval: its ends are the value itself. Raises ValueError where there are none.
+    One value has no interval: its ends are the value itself. Raises ValueError if empty.
     """
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
@@ -111,17 +108,17 @@ def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
 def bootstrap_difference(
     a: Sequence[float], b: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Mean of b less mean of a over the same tasks, tasks resampled in pairs. Raises ValueError for unequal lengths."""
+    """Mean of b minus mean of a over the same tasks, resampled in pairs. Raises ValueError for unequal lengths."""
     return bootstrap_mean([right - left for left, right in zip(a, b, strict=True)], resamples, confidence, seed)
 
 
 def bootstrap_ratio(
     parts: Sequence[float], wholes: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The sum of `parts` over the sum of `wholes`, one of each a task, with its percentile bootstrap interval: tasks are resampled whole.
+    """Sum of `parts` over sum of `wholes`, one of each per task, with a percentile bootstrap interval that resamples tasks.
 
     Attempts at one task are alike, so resampling attempts would give too narrow an interval. Raises ValueError for unequal lengths and
-    where a whole is not positive.
+    for a non-positive whole.
     """
     if len(parts) != len(wholes) or len(wholes) == 0 or min(wholes) <= 0:
         raise ValueError("a ratio needs a positive whole for each part")
@@ -152,7 +149,7 @@ def _bootstrap(statistic: Callable[..., Any], samples: Sequence[Sequence[float]]
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
-    """McNemar's exact test: the pairs in which one alone succeeded, two-sided against Binomial(n, 1/2); p is 1 without any.
+    """McNemar's exact test: discordant pairs, two-sided against Binomial(n, 1/2); p is 1 without any.
 
     Raises ValueError for unequal lengths.
     """
@@ -162,12 +159,12 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
 
 
 def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, seed: int = 0) -> PairedTest | SignFlips:
-    """Whether b succeeds more often than a, given the share of successful attempts of each at the same tasks.
+    """Test of b against a, given each one's share of successful attempts at the same tasks.
 
-    The sign-flip test (Fisher 1935): were both alike, each task's difference could as well have the other sign. Where every share is 0 or
-    1 that is McNemar's exact test, and that is what comes back. All signs are tried where there are no more than `resamples` ways.
+    The sign-flip test (Fisher 1935): under the null hypothesis each task's difference could as well have the other sign. If every share is
+    0 or 1, that is McNemar's exact test, which is returned instead. All signs are enumerated if there are at most `resamples` combinations.
 
-    Raises ValueError for unequal lengths and where there is no task.
+    Raises ValueError for unequal lengths and without tasks.
     """
     if len(a) != len(b) or not a:
         raise ValueError(f"{len(a)} and {len(b)} tasks do not make pairs")
@@ -188,16 +185,16 @@ def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, 
 
 
 def sign_test(only_a: int, only_b: int) -> float:
-    """The two-sided p-value of so many pairs one way and so many the other, against Binomial(n, 1/2); 1 without any."""
+    """Two-sided p-value of the discordant pairs, against Binomial(n, 1/2); 1 without any."""
     return float(scipy.stats.binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
 
 
 def detectable_difference(tasks: int, discordant: float = DISCORDANT, power: float = 0.8, level: float = 0.05) -> float | None:
-    """The smallest difference in success that McNemar's test on `tasks` pairs finds with probability `power`.
+    """The smallest difference in success that McNemar's test on `tasks` pairs detects with probability `power`.
 
-    Solves n = (z₁₋ₐ⁄₂·√ψ + z_power·√(ψ - δ²))² / δ² for δ, ψ being the share of discordant pairs (R. J. Connor, "Sample size for
-    testing differences in proportions for the paired-sample design", Biometrics 43, 1987). A difference cannot exceed ψ; None where even
-    that would not be found. Raises ValueError for shares outside (0, 1] and fewer than one task.
+    Solves n = (z₁₋ₐ⁄₂·√ψ + z_power·√(ψ - δ²))² / δ² for δ, where ψ is the share of discordant pairs (R. J. Connor, "Sample size for
+    testing differences in proportions for the paired-sample design", Biometrics 43, 1987). None if not even δ = ψ, the largest possible
+    difference, would be detected. Raises ValueError for shares outside (0, 1] and fewer than one task.
     """
     if tasks < 1 or not 0 < discordant <= 1:
         raise ValueError(f"{tasks} tasks with {discordant} of them discordant")
@@ -225,9 +222,9 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
 
 
 def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
-    """Majority vote of the first k answers: 1 where it is right, 0 where not, for a tie the share of tied answers that are right.
+    """Majority vote of the first k answers: 1 if right, 0 if not; for a tie, the share of tied answers that are right.
 
-    Answers must be normalised already; None is an abstention. Raises ValueError for fewer than k or unequal lengths.
+    Answers must be normalized already; None is an abstention. Raises ValueError for fewer than k or unequal lengths.
     """
     if not 1 <= k <= len(answers):
         raise ValueError(f"majority@{k} of {len(answers)} attempts")

@@ -1,9 +1,9 @@
-"""Who judges a task: a verifier that comes with the package, or one of somebody's own, named by the configuration.
+"""Which verifier judges a task: a built-in one, or the user's own, named by the configuration.
 
-A name of the configuration may be a kind, an entry point of an installed package, `module:attribute` or `file.py:attribute`; what it
-stands for is a `Grader`, a `Verifier`, or a class of verifiers that takes no arguments. Data names what is built in and what the
-configuration lists, and nothing else: any other name in a task is passed over. `judge` is a model, which whoever opens the verifiers has
-opened and calibrated; without one, what asks for it cannot be judged.
+The configuration may name a kind, an entry point of an installed package, `module:attribute` or `file.py:attribute`; it must be a `Grader`,
+a `Verifier`, or a class of verifiers without constructor arguments. Data may only name built-in verifiers and those that the configuration
+lists; other names in a task are ignored. `judge` is a model, opened and calibrated by the caller; without one, tasks that ask for it cannot
+be judged.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from warehouse.plugins import Registry, check_call
 from warehouse.records import Outcome, Score, Task, Trajectory
 
 OWN_VERIFIERS = Registry("verifier", {}, "agent_flywheel.verifiers", "evaluation.verifiers")
-"""Verifiers of somebody's own, by name."""
+"""The user's own verifiers, by name."""
 
 
 JUDGE = "judge"
-"""What configuration and tasks call the verifier that is a model."""
+"""Name of the verifier that is a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentJudge:
-    """What stands in the place of a judge where none is open: nothing is known of any answer."""
+    """Placeholder for the judge when none is open: every score is invalid."""
 
     name: str = JUDGE
     version: str = "0"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """An invalid score."""
         return invalid(self, trajectory, "a judge is asked for and none is open: name its model under evaluation.judge")
 
 
@@ -43,14 +42,14 @@ ABSENT_JUDGE = AbsentJudge()
 
 @dataclass(frozen=True, slots=True)
 class Verifiers:
-    """The verifier of tasks that name none, those of somebody's own that tasks may name, and the judge, where one is open."""
+    """The verifier of tasks that name none, the user's own that tasks may name, and the judge if one is open."""
 
     default: Verifier
     own: Mapping[str, Verifier] = field(default_factory=dict)
     judge: Verifier | None = None
 
     def of(self, task: Task) -> Verifier:
-        """The verifier that a task's provenance names, or else the default."""
+        """The verifier that the task's provenance names, else the default."""
         named = task.provenance.get("verifier")
         if not isinstance(named, str):
             return self.default
@@ -59,44 +58,40 @@ class Verifiers:
         return self.own.get(named) or VERIFIERS.get(named) or self.default
 
     def read(self, task: Task, answer: str | None) -> Hashable | None:
-        """What equal answers to a task have in common by the grader that judges it, or by that of short answers; None without an answer."""
+        """A key that equal answers to a task share under its grader (that of short answers if it has none); None without an answer."""
         grader = grader_of(self.of(task)) or GRADERS["qa_em"]
         return None if answer is None else grader.key(answer, options_of(task, grader))
 
     def lack(self, task: Task) -> bool:
-        """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere; or a
-        judge, and none is open."""
+        """Whether a task names the user's own code that is not listed here, or a judge when none is open."""
         named = task.provenance.get("verifier")
         return isinstance(named, str) and ((":" in named and named not in self.own) or (named == JUDGE and self.judge is None))
 
 
 SHORT_ANSWERS = Verifiers(VERIFIERS["qa_em"])
-"""Where no configuration says otherwise: what a task names, and short answers by their words."""
+"""Default without a configuration: what a task names, else short answers."""
 
 
 def asks_judge(tasks: Iterable[Task]) -> bool:
-    """Whether one of the tasks names the judge."""
+    """Whether any of the tasks names the judge."""
     return any(task.provenance.get("verifier") == JUDGE for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnVerifier:
-    """A verifier of somebody's own: whatever it raises, or gives beside a score of the trajectory, makes the trajectory invalid."""
+    """The user's own verifier: if it raises, or returns anything but a score of the trajectory, the trajectory is invalid."""
 
     verifier: Verifier
 
     @property
     def name(self) -> str:
-        """The name that it gives itself."""
         return self.verifier.name
 
     @property
     def version(self) -> str:
-        """The version that it gives itself."""
         return self.verifier.version
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """Its score of the trajectory, or an invalid one with what went wrong."""
         try:
             score = self.verifier.verify(task, trajectory)
         except Exception as error:  # somebody's code: whatever it is, nothing is known of the answer
@@ -114,10 +109,10 @@ class OwnVerifier:
 
 
 def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Verifier | None = None) -> Verifiers:
-    """The verifiers that a configuration means: `default` by its name, each of `own` that tasks may name, and the `judge`, if it is open.
+    """The verifiers that a configuration names.
 
     Raises:
-        RequestError: there is none of a name, it cannot be imported, or it is no verifier.
+        RequestError: a name is unknown, cannot be imported, or is no verifier.
     """
     found = {name: find_verifier(reference) for name, reference in (own or {}).items()}
     if default == JUDGE:
@@ -126,7 +121,7 @@ def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Veri
 
 
 def find_verifier(name: str) -> Verifier:
-    """The verifier that the configuration, or whoever types a command, calls `name`. Raises RequestError as `verifiers_of` does."""
+    """The verifier called `name` in a configuration or command. Raises RequestError as `verifiers_of` does."""
     if name in VERIFIERS:
         return VERIFIERS[name]
     if name == JUDGE:
@@ -148,18 +143,18 @@ def find_verifier(name: str) -> Verifier:
 
 
 def grader_of(verifier: Verifier) -> Grader | None:
-    """The rule that a verifier applies to answers; None where it looks at none."""
+    """The rule that a verifier applies to answers; None if it uses none."""
     inner = verifier.verifier if isinstance(verifier, OwnVerifier) else verifier
     return inner.grader if isinstance(inner, AnswerVerifier) else None
 
 
 def is_verifier(name: str, listed: Iterable[str] = ()) -> bool:
-    """Whether `name` can be that of a verifier; code of somebody's own is not imported to see."""
+    """Whether `name` can name a verifier; the user's code is not imported to find out."""
     return name in VERIFIERS or name == JUDGE or name in listed or ":" in name or OWN_VERIFIERS.installed(name)
 
 
 def unknown(name: str, listed: Iterable[str] = ()) -> str:
-    """What is said of a name that is no verifier's."""
+    """The message for an unknown verifier."""
     known = ", ".join([*VERIFIERS, JUDGE, *listed])
     return f"there is no verifier {name!r:.200}; choose one of {known}, or name your own as file.py:attribute"
 

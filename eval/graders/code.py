@@ -39,33 +39,32 @@ from eval.sandbox.sandbox import INTERPRETER, Ending, Program, Sandbox, SandboxC
 from warehouse.replies import Fence, fences, split_reasoning
 
 LIMITS = SandboxConfig(wall_seconds=40, cpu_seconds=10, memory_mib=1024)
-"""Of each of the two processes; a program that computes for longer has failed. By the clock it may take four times as long, for a machine
-may be busy."""
+"""Limits of each process. A program that computes longer has failed; wall time allows four times as much for a busy machine."""
 _FORMS = ("completion", "program")
 
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """What a program must pass. Where `check` is set, `tests` define a function `check` that takes the function of that name."""
+    """The tests of a program. If `check` is set, `tests` define a function `check` that takes the function of that name."""
 
     tests: str
     prompt: str = ""
-    """What a completion continues; the tests may use its names."""
+    """The prompt that a completion continues; the tests may use its names."""
     entry_points: tuple[str, ...] = ()
-    """The program's functions that tests call; without any, the names that the tests use and do not define."""
+    """The program's functions that tests call; if empty, the names that the tests use and do not define."""
     check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CodeVerdict:
-    """Whether all tests passed, and what the first failure was."""
+    """Whether all tests passed, and the first failure."""
 
     passed: bool
     detail: str = ""
 
 
 def read_tests(gold: Any) -> CodeTests:
-    """The tests of a row's `gold`. Raises ValueError for what has neither form."""
+    """The tests of a row's `gold`. Raises ValueError if it has neither form."""
     if not isinstance(gold, dict):
         raise ValueError("gold holds no tests: give an object with test and entry_point, or with test_list")
     entry_point = gold.get("entry_point")
@@ -80,7 +79,7 @@ def read_tests(gold: Any) -> CodeTests:
 
 
 def judge_row(row: dict[str, Any]) -> tuple[float, bool, str | None]:
-    """Value and success of a row of the kind `code`, and the program that was judged. Raises ValueError where it cannot be judged."""
+    """Value and success of a row of the kind `code`, and the judged program. Raises ValueError if it cannot be judged."""
     golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
     if not golds:
         raise ValueError("gold holds no tests")
@@ -93,8 +92,8 @@ def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -
     """Whether `program` passes `tests`.
 
     Raises:
-        ValueError: where the tests judge nothing, or a sandbox failed.
-        RequestError: where this machine grants no sandbox.
+        ValueError: the tests judge nothing, or a sandbox failed.
+        RequestError: this machine grants no sandbox.
     """
     sandbox, nonce = Sandbox(config), secrets.token_hex(16)
     job = {"tests": tests.tests, "prompt": tests.prompt, "entry_points": tests.entry_points, "check": tests.check, "nonce": nonce}
@@ -114,20 +113,17 @@ def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -
 
 
 def passes(reply: str, golds: Sequence[str]) -> bool:
-    """Whether the program in `reply` passes one of `golds`, each the tests as JSON, in a row's forms.
-
-    Raises ValueError where the tests judge nothing.
-    """
+    """Whether the program in `reply` passes one of `golds`, each the JSON of tests. Raises ValueError if the tests judge nothing."""
     return any(_passes(tests, reply, "program") for tests in read_golds(golds))
 
 
 def read_golds(golds: Sequence[str]) -> list[CodeTests]:
-    """The tests of each gold, which is JSON in a row's forms. Raises ValueError for what has neither."""
+    """The tests of each gold, given as JSON. Raises ValueError if one has neither form."""
     return [read_tests(json.loads(gold)) for gold in golds]
 
 
 def judged_program(reply: str, accepted: Iterable[CodeTests]) -> str | None:
-    """The program in `reply` that the tests call; None where there is none."""
+    """The program in `reply` that the tests call; None without one."""
     return program_of(reply, {name for tests in accepted for name in _names(tests)})
 
 
@@ -195,15 +191,15 @@ def _text(value: Any, key: str) -> str:
 
 
 LONGEST = 200_000
-"""Characters of a program that are analysed."""
+"""Longest program in characters that is analysed."""
 _PYTHON = frozenset({"python", "py", "python3", "py3", "python2", "ipython", "ipython3", "pycon", "sage", "tool_code"})
 _MOST_CLOSINGS = 4
-"""Later closing fences that are tried where a block is cut by a fence inside of it, such as one in a docstring."""
+"""Later closing fences to try if a block is cut by a fence inside it, such as one in a docstring."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of Python: its source, the names that it defines at its top, and those that it uses."""
+    """A block of Python with the names it defines at top level and those it uses."""
 
     source: str
     defined: frozenset[str]
@@ -212,7 +208,7 @@ class _Block:
 
 
 def program_of(reply: str, names: Collection[str] = ()) -> str | None:
-    """The program in a reply; None where there is nothing but reasoning.
+    """The program in a reply; None if there is only reasoning.
 
     Args:
         names: the functions that tests call.
@@ -275,7 +271,7 @@ def _needed(blocks: list[_Block], chosen: int) -> list[str]:
 
 
 def top_names(tree: ast.Module) -> set[str]:
-    """The names that a module binds at its top level."""
+    """The names that a module binds at top level."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -296,12 +292,12 @@ def _plain(body: str) -> str:
 
 
 def parse_python(source: str) -> ast.Module | None:
-    """The syntax tree of a program; None where it is no valid Python, or too long or too deep to tell."""
+    """The syntax tree of a program; None if it is invalid, too long or too deep."""
     return cast(ast.Module | None, _compiled(source, ast.PyCF_ONLY_AST))
 
 
 def compiles(source: str) -> bool:
-    """Whether a program compiles, which a `return` outside of a function does not although it parses."""
+    """Whether a program compiles; a `return` outside a function parses but does not."""
     return _compiled(source, 0) is not None
 
 

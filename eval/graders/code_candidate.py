@@ -34,11 +34,11 @@ class NotPlain(TypeError):
 
 
 class BadFrame(Exception):
-    """The other process has gone, or sent what is not a valid frame."""
+    """The other process is gone, or sent an invalid frame."""
 
 
 def encode(value: Any) -> Any:
-    """`value` as JSON-able data. Raises NotPlain for what cannot cross, RecursionError for what contains itself."""
+    """`value` as JSON-able data. Raises NotPlain if it cannot cross, RecursionError if it contains itself."""
     if value is None or value is True or value is False:
         return value
     for kind, write in _WRITERS:
@@ -62,7 +62,7 @@ def decode(data: Any) -> Any:
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Send one frame: its length in 4 bytes and its JSON. Raises NotPlain for one that is too long, BadFrame without a reader."""
+    """Send one frame: its length in 4 bytes and its JSON. Raises NotPlain if it is too long, BadFrame without a reader."""
     body = json.dumps(message).encode()
     if len(body) > MAX_FRAME_BYTES:
         raise NotPlain(f"more than {MAX_FRAME_BYTES} bytes of data")
@@ -73,7 +73,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(channel: socket.socket) -> dict[str, Any]:
-    """The next frame. Raises BadFrame for none or a wrong one."""
+    """The next frame. Raises BadFrame if it is missing or invalid."""
     size = int.from_bytes(_exactly(channel, 4), "big")
     if size > MAX_FRAME_BYTES:
         raise BadFrame(f"a frame of {size} bytes")
@@ -168,7 +168,7 @@ CHANNEL = 3
 
 
 def main() -> None:
-    """Run the program on the standard input, then serve."""
+    """Run the program from standard input, then serve calls."""
     source = sys.stdin.read()
     channel = socket.socket(fileno=CHANNEL)
     module = sys.modules["candidate"] = ModuleType("candidate")  # where dataclasses and pickle look the program's names up

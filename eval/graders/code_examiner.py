@@ -34,12 +34,12 @@ _PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, list, tuple, set, f
 _PLAIN += (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, Decimal, Fraction, deque)
 _OF_OBJECTS = ("str", "repr", "hash", "vars", "dir")
 _OUTPUT = ("redirect_stdout", "redirect_stderr", "capsys", "capfd", "monkeypatch", "unittest.mock")
-"""What tests use to see what a program in their own process writes, or to change what it runs in."""
+"""Names that tests use to observe the output of a program in their own process, or to patch it."""
 _PLAIN_ATTRIBUTES = frozenset(name for kind in _PLAIN for name in dir(kind))
 
 
 def free_names(tests: str) -> list[str]:
-    """Names that the tests use and do not define, which the candidate must: without any, the first function that is called."""
+    """Names that the tests use and do not define, so the candidate must; if none, the first function they call."""
     tree = ast.parse(tests)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
@@ -57,7 +57,7 @@ def free_names(tests: str) -> list[str]:
 
 
 def why_not_examined(tests: str, entry_points: list[str], check: str | None) -> str | None:
-    """Why plain data is not enough to judge by these tests; None where it is."""
+    """Why these tests need more than plain data; None if they do not."""
     tree = ast.parse(tests)
     entries = set(entry_points) | {argument for argument in _parameters(tree) if check}
     made = _results(tree, entries)
@@ -182,7 +182,7 @@ CHANNEL = 3
 GONE = "the program ended or broke its channel"
 NEVER_CALLED = "the tests never call the program"
 _MOST_AT_ONCE = 1024
-"""Items of an iterator that are asked for at once; the first alone, and then twice as many each time."""
+"""Most items of an iterator to request at once; the first alone, then twice as many each time."""
 
 
 class CandidateGone(Exception):
@@ -194,19 +194,17 @@ class BrokenTests(Exception):
 
 
 class Candidate:
-    """The other process: its functions by name, and how often they were called."""
+    """The other process: its functions by name, and the number of calls."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self.calls = 0
 
     def wait(self) -> None:
-        """Wait until the program is loaded. Raises what loading it raised."""
+        """Wait until the program is loaded; raises what loading it raised."""
         self._value_of(self._ask(None))
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The candidate's function `name`."""
-
         def call(*arguments: Any, **options: Any) -> Any:
             self.calls += 1
             try:
@@ -312,7 +310,7 @@ def _finish(ran: Any) -> None:
 
 
 def main() -> None:
-    """Examine the candidate and print the verdict; what the tests print, perhaps of the candidate's making, goes nowhere."""
+    """Examine the candidate and print the verdict; output of the tests, which the candidate may influence, is discarded."""
     job, output, nowhere = json.load(sys.stdin), os.dup(1), os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

@@ -1,9 +1,9 @@
-"""Dates in answers: parsed as days, months or years, and compared at the granularity of the right one.
+"""Dates in answers: parsed as days, months or years, and compared at the granularity of the accepted one.
 
-Read are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words («20 July 1999», 20-Jul-1999,
-«on Tuesday, July 20th, 1999», «1999 July 20», «July 1999», «the year 1999»), also with a time («Tue Jul 20 12:30:00 UTC 1999»), 44 BC and
-AD 1999, months and days in figures whose order leaves no doubt (07/1999, 20/07/1999). 01/02/1999 is none, for it is two dates. The whole
-text is the date. A weekday must be the day's own.
+Accepted are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words ("20 July 1999",
+20-Jul-1999, "on Tuesday, July 20th, 1999", "1999 July 20", "July 1999", "the year 1999"), also with a time ("Tue Jul 20 12:30:00 UTC
+1999"), 44 BC and AD 1999, and numeric months and days in an unambiguous order (07/1999, 20/07/1999). 01/02/1999 is ambiguous, hence no date. The
+date must be the whole text, and a weekday must match.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FORMS = [
 ]
 _BRACKETED = re.compile(r"\(([^()]*)\)|'([^']*)'")
 LONGEST = 60
-"""Characters of a date at most."""
+"""Longest date in characters."""
 
 
 class Granularity(StrEnum):
@@ -63,7 +63,7 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """A year (-44 is 44 BC), with a month and a day where they are known."""
+    """A year (-44 is 44 BC), with month and day if known."""
 
     year: int
     month: int | None = None
@@ -71,17 +71,16 @@ class Date:
 
     @property
     def granularity(self) -> Granularity:
-        """The precision to which it is known."""
         return Granularity.YEAR if self.month is None else Granularity.MONTH if self.day is None else Granularity.DAY
 
     def at(self, granularity: Granularity) -> Date | None:
-        """The date reduced to `granularity`, None where it is less precise than that."""
+        """The date reduced to `granularity`; None if it is less precise."""
         parts = (self.year, self.month, self.day)[: list(Granularity).index(granularity) + 1]
         return None if None in parts else Date(*(part for part in parts if part is not None))
 
 
 def read_date(text: str) -> Date | None:
-    """The date that all of `text` is, or None where it is none, or more than one."""
+    """The date that all of `text` is; None if it is none, or ambiguous."""
     whole = unwrapped(fold(text))
     if found := _BRACKETED.fullmatch(whole):
         whole = found[1] or found[2]
@@ -94,9 +93,9 @@ def read_date(text: str) -> Date | None:
 
 
 def same_date(prediction: str, gold: str, granularity: Granularity | None = None) -> bool:
-    """Whether both texts are the same date at `granularity`, without one at the gold's own; a less exact prediction is not.
+    """Whether both texts are the same date at `granularity`, by default the gold's; a less exact prediction never is.
 
-    Raises ValueError where `gold` is no date, or not known so exactly.
+    Raises ValueError if `gold` is no date, or less exact.
     """
     right, given = read_date(gold), read_date(prediction)
     if right is None:

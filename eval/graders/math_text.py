@@ -1,6 +1,6 @@
-"""Mathematical text: Unicode signs as LaTeX, lists and names of values, and where expressions stand in prose.
+"""Mathematical text: Unicode as LaTeX, lists and named values, and expressions in prose.
 
-`x = 5`, `f(x) = 5` and `(x, y) = (1, 2)` name their values; beside an answer without names the values alone are compared.
+`x = 5`, `f(x) = 5` and `(x, y) = (1, 2)` name their values; against an answer without names only the values are compared.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _COMPOSED = (
     (re.compile("([⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)"), r"^{\1}"),
     (re.compile("([¼-¾⅐-⅞])"), r"\\frac{\1}"),
 )
-"""Raised figures, and fractions of one sign."""
+"""Superscripts, and single-character fractions."""
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|sqrt|sin|cos|tan|log|exp)\b)[A-Za-z]{3,}")
-"""A word, beside which an «and» joins words and no values."""
+"""A word: an "and" next to it joins words rather than values."""
 _AND = r"(?:\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z]))"
 _SPACE = r"(?:\\[,;:!>]|\\q?quad(?![A-Za-z])|~|\s)"
 _LISTED = re.compile(rf"{_SPACE}*(?:{_AND}|\$\s*{_AND}\s*\$){_SPACE}*")
-"""An «and» between values, also one that a text puts between two formulas."""
+"""An "and" between values or formulas."""
 _FUNCTION = r"(ln|log|exp|(?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot)"
 _REWRITTEN = (
     (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -72,10 +72,10 @@ _REWRITTEN = (
 )
 _REPEATING = re.compile(r"(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,9})\}|([0-9]))")
 _AREA = re.compile(r"(?<=[0-9})])(?:\s|\\[ ,])+([cdk]m|mm|ft|yd|mi)\s*\^\s*\{?([23])\}?(?![\w^])")
-"""A power of a unit of two letters; math-verify would multiply the letters."""
+"""A power of a two-letter unit; math-verify would multiply the letters."""
 _REWRITTEN_SIGNS = tuple((re.compile(pattern), template) for pattern, template in _REWRITTEN)
 LONGEST_PROSE = 4_000
-"""Characters from the end of a text in which its last expression is looked for."""
+"""Characters at the end of a text that are searched for its last expression."""
 _LETTER = r"(?:[A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|ell))"
 _SYMBOL = rf"{_LETTER}(?:\s*_\s*(?:\w|\{{[^{{}}]*\}}))?(?:\s*\(\s*\w+(?:\s*,\s*\w+)*\s*\))?"
 _FIGURE = r"\|?[A-Z]{2,5}\|?|\\(?:angle|triangle)\s*[A-Z]{1,3}|\\overline\{[A-Z]+\}"
@@ -83,7 +83,7 @@ _NAME = rf"(?:{_SYMBOL}|{_FIGURE})"
 _RATIO = rf"{_NAME}(?:_\{{[^{{}}]*\}})?(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}}"
 _TUPLE = rf"(?:\\left)?\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*(?:\\right)?\)"
 NAMES = rf"(?:{_RATIO}|{_TUPLE})"
-"""What a value may be called: a variable, a function of variables, a figure, a ratio, or a tuple of them."""
+"""Names of values: a variable, a function of variables, a figure, a ratio, or a tuple of them."""
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])")
 _NAMED = re.compile(rf"\s*(?P<name>{NAMES})\s*(?:=|\\in(?![A-Za-z]))\s*(?P<value>[^=]+?)\s*")
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\(([^\n]+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -92,9 +92,9 @@ _FRACTION = re.compile(
     r"(?!\s*(?:[*+^_×·\\({}]|-\s*[0-9A-Za-z\\(]|[A-Za-z](?![A-Za-z])))"
 )
 _FACTOR = re.compile(r"(?:[0-9)}\]]|\\[A-Za-z]+|(?<![A-Za-z'])[B-HJ-Zb-z])\s*$")
-"""What makes of a fraction after it a factor, or a part of a mixed number."""
+"""Text that turns a following fraction into a factor or part of a mixed number."""
 _TOUCHED = re.compile(r"(?<=[^\W\d_\u0000-\u024f])(?=[0-9])")
-"""Where a letter of another script than the Latin stands before a figure."""
+"""A non-Latin letter directly before a digit."""
 _UNIT = re.compile(r"\s*([A-Za-z°$€£¢²³]+)(?:\s*(?:/|\bper\b)\s*[A-Za-z]+[²³]?|\^[23])?")
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¢": "cents", "°": "degrees"}
 _POWERS = {"²": "2", "³": "3"}
@@ -104,7 +104,7 @@ _HEDGED = re.compile(
     r"(?:\b(?:about|around|approximately|roughly|maybe|perhaps|possibly|either|or|to|between|and)\b|[≈~;/|+×*-])\s*$", re.IGNORECASE
 )
 _BROKEN = re.compile(r"\$\s*\n|\\[(\[]")
-"""Delimiters of LaTeX that close nowhere, or on another line."""
+"""LaTeX delimiters that never close, or close on another line."""
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|pct)\b)")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 _ROUNDED = re.compile(r"\s*(?:\\approx(?![A-Za-z])|≈)")
@@ -114,14 +114,14 @@ _NAME_OF_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The values of a text, as LaTeX, and the names that it gives them; no names where it gives values alone."""
+    """The values of a text as LaTeX, and the names it gives them, if any."""
 
     names: tuple[str, ...]
     values: str
 
 
 def as_latex(text: str) -> str:
-    """`text` with the signs of Unicode and of plain text as LaTeX, an «and» between values as a comma."""
+    """`text` with Unicode and plain-text signs as LaTeX, and "and" between values as a comma."""
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     for pattern, template in _COMPOSED:
@@ -143,7 +143,7 @@ def _repeating(decimal: re.Match[str]) -> str:
 
 
 def one_of_name(text: str) -> str:
-    """«x = 1 or x = 2» as a list, for both are solutions; `text` itself where anything else is joined."""
+    """The text "x = 1 or x = 2" as a list, because both are solutions; anything else unchanged."""
     parts = OR.split(text)
     named = [_NAMED.fullmatch(part) for part in parts]
     names = {_tight(match["name"]) for match in named if match is not None}
@@ -151,7 +151,7 @@ def one_of_name(text: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of `text` between commas and semicolons outside of all brackets."""
+    """The parts of `text` between commas and semicolons outside all brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign in "([{") - (sign in ")]}")
@@ -182,9 +182,9 @@ def read_names(text: str) -> Assigned:
 
 
 def last_in_prose(text: str) -> str | None:
-    """The last expression of a sentence, LaTeX or a number; None where it is denied, in doubt, one of a choice, or there is none.
+    """The last expression of a sentence, LaTeX or a number; None if there is none, or it is denied, in doubt, or one of a choice.
 
-    Segments of LaTeX that nothing but commas and «and» separate are one list.
+    Segments of LaTeX separated only by commas and "and" are one list.
     """
     text = _TOUCHED.sub(" ", _EMPHASIS.sub(r"\1", text[-LONGEST_PROSE:]))
     segments = list(_SEGMENT.finditer(text))
@@ -227,7 +227,7 @@ def _unit(before: str, after: str) -> str:
 
 
 def exact_part(expression: str) -> str:
-    r"""What is rounded in `x = 1/3 \approx 0.33` and `\sqrt{2} \approx 1.41`; all of the text where it is a name or a decimal."""
+    r"""The exact part of `x = 1/3 \approx 0.33` or `\sqrt{2} \approx 1.41`; the whole text if that is a name or a decimal."""
     sign = _ROUNDED.search(expression)
     if sign is None:
         return expression

@@ -1,13 +1,13 @@
-"""The process in which math-verify compares expressions: `python -m eval.graders.math_worker`, lines of JSON in, lines of JSON out.
+r"""The process in which math-verify compares expressions: `python -m eval.graders.math_worker`, lines of JSON in and out.
 
-    {"gold": "\\\\frac12", "prediction": "0.5", "seconds": 4} -> {"same": true} or {"error": "…"}
+    {"gold": "\\frac12", "prediction": "0.5", "seconds": 4} -> {"same": true} or {"error": "…"}
 
-math-verify hangs on some inputs, and its own timeouts are signals, which neither threads nor long calls into C honour. So this
-process, which reads no expression itself, keeps a child that does, and kills it at the deadline. The child is a fork of a process
-that has loaded and warmed math-verify, so that a new one costs milliseconds. It has limits on memory and processor time besides.
+math-verify hangs on some inputs, and its own timeouts are signals, which neither threads nor long C calls honour. So this process parses
+nothing itself: it keeps a child that does, and kills it at the deadline. The child is a fork of a process that has loaded and warmed up
+math-verify, so a new one costs milliseconds. It also has limits on memory and processor time.
 
 math-verify's own comparison is not symmetric, calls 9 % and 9 equal, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and
-takes (1, 2) for the set of 1 and 2. Here both directions must agree, the two must be of one kind, numbers must agree to nine digits, and
+takes (1, 2) for the set of 1 and 2. Here both directions must agree, both sides must be of one kind, numbers must agree to nine digits, and
 units must not differ.
 """
 
@@ -34,11 +34,11 @@ from eval.graders.mathematics import MOST_WAITING, read_line
 from eval.graders.numbers import same_unit
 
 MEMORY = 2 << 30
-"""Bytes of address space of the child."""
+"""Address space of the child in bytes."""
 PROCESSOR_SECONDS = 600
-"""What a child may compute in its life, should nobody be left to kill it."""
+"""Lifetime limit of a child, in case no one is left to kill it."""
 SERVED = 200
-"""Comparisons before a child is replaced, for what sympy caches is never given back."""
+"""Comparisons before a child is replaced, because sympy never frees its caches."""
 _TICK_SECONDS = 0.25
 DIGITS = 9
 """Significant digits to which a decimal must agree with an exact value."""
@@ -74,14 +74,12 @@ def main() -> None:
 
 
 class _Supervisor:
-    """Forks the child, asks it, and kills it at a deadline."""
-
     def __init__(self) -> None:
         self._child: tuple[int, BinaryIO, BinaryIO] | None = None
         self._served = 0
 
     def answer(self, line: bytes, seconds: float) -> bytes:
-        """The child's answer, or an error where it has computed for `seconds` without one."""
+        """The child's answer, or an error after `seconds` of computing."""
         if self._child is None:
             self._child, self._served = self._fork(), 0
         process, questions, answers = self._child
@@ -94,7 +92,6 @@ class _Supervisor:
         return reply or _error("the comparison ended its process" if in_time else "the comparison took too long")
 
     def end(self) -> None:
-        """Kill the child, wherever it is."""
         if self._child is not None:
             process, questions, answers = self._child
             os.kill(process, signal.SIGKILL)
@@ -152,7 +149,7 @@ def _error(reason: str) -> bytes:
 
 
 def same_expression(gold: str, prediction: str) -> bool:
-    """Whether the two are equal; False where the prediction cannot be read. Raises ValueError where the gold cannot."""
+    """Whether the two are equal; False if the prediction cannot be read. Raises ValueError if the gold cannot."""
     right, given = _read(gold), _read(prediction)
     if right is None:
         raise ValueError("the gold cannot be read as mathematics")

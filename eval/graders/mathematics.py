@@ -44,14 +44,14 @@ from eval.graders.numbers import changed, known_unit, measure, same_unit, unit_k
 from eval.graders.text import LABEL, after_label, boxes, opens_box, plain, without_wrapping
 
 LONGEST = 1_000
-"""Characters of an expression at most."""
+"""Longest expression in characters."""
 
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad(?![A-Za-z])|\\text\s*\{\s*and\s*\}|\band\b)*")
 _BOX_NAME = re.compile(rf"(?:(?<![^$,;:.&(\[\s])|(?<=\\[(\[])){NAMES}\s*=\s*$")
 _BEFORE_NAME = re.compile(r"(?:^|[$,;:.&(\[}]|(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|ln|exp|sqrt|or|not)\b)[A-Za-z]{2,})\s*$")
-"""What may stand before a name: no operator, no function and no denial."""
+"""Text that may precede a name: no operator, function or denial."""
 _WINDOW = 200
-"""Characters before a box at most in which its name is looked for."""
+"""Characters before a box that are searched for its name."""
 _BOX_PERCENT = re.compile(r"[\s$]*(?:\\?%|(?:percent|pct)\b)")
 _SHORT_LABEL = re.compile(r"\bA:")
 _SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
@@ -60,7 +60,7 @@ _HEDGE = re.compile(
     r"\b(?:not|never|neither|nor|or|maybe|either|isn't|more|less|fewer)\b|[±≈~…']|(?<=[0-9])(?:st|nd|rd|ths?)\b"
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)(?![A-Za-z])"
 )
-"""What an answer may hold only where the right one does: denials, choices, ordinals, and primes, which math-verify reads over."""
+"""What an answer may only contain if the accepted one does: denials, choices, ordinals, and primes, which math-verify ignores."""
 _PLUS_MINUS = re.compile(r"\\pm\s*[\w\\({]")
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)(?![A-Za-z])")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
@@ -83,20 +83,20 @@ _ABBREVIATED = re.compile(r"[0-9](?:[kKMB]|bn|tn)\b")
 
 
 class Extraction(StrEnum):
-    """What of a text is its answer: the final answer and nothing else, or else the last expression of its prose."""
+    """What counts as the answer: only the final answer, or else the last expression of the prose."""
 
     FINAL = "final"
     LAST = "last"
 
 
 def final_expression(text: str) -> str | None:
-    """The final answer of `text` by the rule above, or None where it has none."""
+    """The final answer of `text` by the rule above; None without one."""
     reply = without_wrapping(plain(text))
     return None if reply is None else _final(reply)
 
 
 def last_expression(text: str) -> str | None:
-    """The final answer of `text` where it is an expression, else the last expression of the sentence that it is, or of the text."""
+    """The final answer of `text` if it is an expression, else the last expression in that sentence, or in the text."""
     reply = without_wrapping(plain(text))
     if reply is None:
         return None
@@ -124,16 +124,15 @@ def _labelled(reply: str) -> str | None:
 
 
 def expression_of(text: str, extraction: Extraction) -> str | None:
-    """The answer of `text` by an extraction, or None where it has none."""
     return final_expression(text) if extraction is Extraction.FINAL else last_expression(text)
 
 
 def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.LAST) -> bool:
-    """Whether the final answers of both texts are equal, whichever is taken as the right one.
+    """Whether the final answers of both texts are equal.
 
     Raises:
-        ValueError: where `gold` has no final answer that can be read.
-        Undecided: where the comparison had to be killed.
+        ValueError: `gold` has no readable final answer.
+        Undecided: the comparison had to be killed.
     """
     right, given = expression_of(gold, extraction), expression_of(prediction, extraction)
     if right is None or normalize(right) in ("nan", "none", "null"):
@@ -145,9 +144,9 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
 
 
 def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hashable | None:
-    """What spellings of one final answer share where no algebra is needed: a value with its unit, words, or the expression without blanks.
+    """Shared by spellings of one final answer that need no algebra: a value with its unit, words, or the expression without blanks.
 
-    None where `text` has no final answer.
+    None if `text` has no final answer.
     """
     found = expression_of(text, extraction)
     if found is None:
@@ -307,12 +306,12 @@ def _balanced(text: str) -> bool:
 
 
 DEADLINE_SECONDS = 4.0
-"""What one comparison may compute."""
+"""Computing time of one comparison."""
 MOST_WAITING = 10
-"""Times as long it may take by the wall, on a machine that has much else to do."""
+"""Wall time of a comparison as a multiple of that, for a busy machine."""
 WORKERS = 2
 START_SECONDS = 120.0
-"""How long a worker may take to load math-verify on a machine that has much else to do."""
+"""Time for a worker to load math-verify on a busy machine."""
 
 
 class Undecided(ValueError):
@@ -320,8 +319,6 @@ class Undecided(ValueError):
 
 
 class _Worker:
-    """One process and the pipe to it."""
-
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -336,7 +333,7 @@ class _Worker:
         self._patience = START_SECONDS
 
     def ask(self, gold: str, prediction: str) -> bool:
-        """The worker's answer. Raises Undecided where it has none."""
+        """The worker's answer. Raises Undecided without one."""
         request = {"gold": gold, "prediction": prediction, "seconds": DEADLINE_SECONDS}
         try:
             reply = self._exchange(json.dumps(request).encode() + b"\n", self._patience + MOST_WAITING * DEADLINE_SECONDS)
@@ -349,11 +346,10 @@ class _Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again."""
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Kill it with its child, which may be at a comparison without end and holds the pipes as well."""
+        """Kill it together with its child, which may hang in a comparison and holds the pipes too."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -375,7 +371,7 @@ class _Worker:
 
 
 class _Pool:
-    """At most `WORKERS` processes; a caller waits where all are at work."""
+    """At most `WORKERS` processes; callers wait for a free one."""
 
     def __init__(self) -> None:
         self._forget()
@@ -383,7 +379,6 @@ class _Pool:
         os.register_at_fork(after_in_child=self._forget)  # two processes that read one pipe would get each other's answers
 
     def compare(self, gold: str, prediction: str) -> bool:
-        """Whether the two are equal."""
         with self._places:
             worker = self._take()
             try:
@@ -393,7 +388,6 @@ class _Pool:
                     self._idle.put(worker)
 
     def close(self) -> None:
-        """End the processes that are idle."""
         while not self._idle.empty():
             self._idle.get().end()
 
@@ -413,12 +407,12 @@ _pool = _Pool()
 
 
 def compare(gold: str, prediction: str) -> bool:
-    """Whether two expressions are equal, both ways. Raises ValueError where the gold cannot be read, Undecided where it was killed."""
+    """Whether two expressions are equal, in both directions. Raises ValueError if the gold cannot be read, Undecided if it was killed."""
     return _pool.compare(gold, prediction)
 
 
 def read_line(pipe: IO[bytes], seconds: float) -> tuple[bytes, bool]:
-    """The next line of `pipe`, empty where there is none, and False only where `seconds` ran out before a line or the pipe's end."""
+    """The next line of `pipe` (empty without one), and False only if `seconds` ran out before a line or the pipe's end."""
     end, text = time.monotonic() + seconds, b""
     while not text.endswith(b"\n"):
         ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))

@@ -24,7 +24,7 @@ from fractions import Fraction
 from eval.graders.text import plain, several_answers, spaced, unwrapped
 
 LONGEST = 1_000
-"""Digits of a number at most."""
+"""Most digits of a number."""
 
 _MARKER = re.compile(r"####|\bA:|\b(?i:answer is)\b")
 _SCALES: Mapping[str, int] = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -34,7 +34,7 @@ _GROUPED = rf"[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]{{1,3}}(?:[{_SPACES}][0
 _DIGITS = rf"(?:{_GROUPED}|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+"
 _MINUS = "-−–‐‑‒﹣－"
 _RAISED = "²³¹¼-¾⁰-₟⅐-↏①-⓿"
-"""Characters that are numbers and no digits: powers, indices, fractions."""
+"""Numeric characters that are not digits: powers, indices, fractions."""
 _NUMBER = re.compile(
     rf"""(?<![\w{_RAISED}])(?<!\d\.)                     # not the tail of a word, of another number or of a version
     (?P<sign>[{_MINUS}+]|(?i:\b(?:minus|negative)\s+))?(?:[$€£]\s?)?(?P<late_sign>[{_MINUS}]?)
@@ -53,7 +53,7 @@ _JOINED = re.compile(
     | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What makes one number of two where it is all that stands between them."""
+"""Text that makes two numbers one if nothing else is between them."""
 _MIXED = re.compile(
     rf"(?P<minus>[{_MINUS}])?(?:(?P<whole>[0-9]{{1,9}})?\s?(?P<sign>[¼-¾⅐-⅞])|(?P<of>[0-9]{{1,9}})\s(?P<above>[0-9]{{1,4}})/(?P<below>[0-9]{{1,4}}))"
     r"(?P<unit>(?:\s?[A-Za-z%°][A-Za-z %°/]*)?\.?)"
@@ -65,14 +65,14 @@ _UNIT_POWER = re.compile(r"(?<=[\s\d/])(?P<unit>[cdk]?m|ft|in|mi|yd)\^?\{?(?P<po
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a number may be from the right one: at most `absolute`, or `relative` times the right one, whichever is more."""
+    """Largest distance from the right number: `absolute`, or `relative` times the right one, whichever is more."""
 
     absolute: Fraction = Fraction(0)
     relative: Fraction = Fraction(0)
 
 
 def final_number(text: str) -> Decimal | None:
-    """The final number of `text` by the rule above, None where there is none."""
+    """The final number of `text` by the rule above; None without one."""
     text = spaced(plain(text))
     if several_answers(text):
         return None
@@ -85,7 +85,7 @@ def final_number(text: str) -> Decimal | None:
 
 
 def same_number(prediction: str, gold: str) -> bool:
-    """Whether both texts end on the same number. Raises ValueError where `gold` holds no number."""
+    """Whether both texts end with the same number. Raises ValueError if `gold` has no number."""
     right = final_number(gold)
     if right is None:
         raise ValueError("the gold holds no number")
@@ -93,7 +93,7 @@ def same_number(prediction: str, gold: str) -> bool:
 
 
 def measure(text: str) -> tuple[Fraction, str] | None:
-    """The number that all of `text` is, and its unit as written (empty where there is none); None where it is anything else."""
+    """The number that all of `text` is, and its unit as written (empty without one); None if it is anything else."""
     text = _plainly(unwrapped(spaced(plain(text))))
     if mixed := _MIXED.fullmatch(text):
         return _of_mixed(mixed)
@@ -114,7 +114,7 @@ def measure(text: str) -> tuple[Fraction, str] | None:
 def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance()) -> bool:
     """Whether `prediction` is one number, within `tolerance` of the gold's, in the gold's unit or without one.
 
-    Raises ValueError where `gold` is not one number.
+    Raises ValueError if `gold` is not one number.
     """
     right, given = measure(gold), measure(prediction)
     if right is None:
@@ -249,18 +249,18 @@ _AFTER = (
 _CHANGED_BEFORE = re.compile(rf"(?:{'|'.join(_BEFORE)}){_SIGNS}$", re.IGNORECASE)
 _CHANGED_AFTER = re.compile(rf"[)}}]*!|[*$)}}\]\"'_`]*(?:{'|'.join(_AFTER)})", re.IGNORECASE)
 WINDOW = 80
-"""Characters of the line on either side that are looked at."""
+"""Characters of the line examined on either side."""
 
 
 def changed(before: str, after: str) -> bool:
-    """Whether the texts before and after a number make it another, or no answer at all."""
+    """Whether the text before or after a number changes it: bounds, functions, denials, factors, other units of count."""
     line, rest = before.rsplit("\n", 1)[-1][-WINDOW:], after.split("\n", 1)[0][:WINDOW]
     return bool(_CHANGED_BEFORE.search(line) or _CHANGED_AFTER.match(rest))
 
 
 _OF_DATA = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera", "p": "peta"}
 _SCALED = {"W": "watt", "Hz": "hertz", "J": "joule", "N": "newton", "Pa": "pascal", "V": "volt", "eV": "electronvolt", "A": "ampere"}
-"""Units of which there are thousandths and millions, as they are written."""
+"""Units with prefixes milli and mega, in their standard spelling."""
 _SPELLINGS = {
     "%": "% percent pct",
     "$": "$ us$ usd dollar dollars buck bucks",
@@ -330,18 +330,18 @@ _DATA = re.compile(r"(?P<prefix>[kmgtp])(?P<unit>b)", re.IGNORECASE)
 
 
 def same_unit(one: str, other: str) -> bool:
-    """Whether two units, as they are written, mean the same; nothing for a number that has none."""
+    """Whether two units mean the same; an empty one is the unit of a plain number."""
     first, second = _words(one), _words(other)
     return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
 
 
 def unit_key(unit: str) -> tuple[frozenset[str], ...]:
-    """What spellings of one unit share; one that may mean two things is neither of them."""
+    """Shared by spellings of one unit; an ambiguous spelling has a key of its own."""
     return tuple(map(_meanings, _words(unit)))
 
 
 def known_unit(unit: str) -> bool:
-    """Whether every word of a unit is one that is known here."""
+    """Whether every word of a unit is known."""
     words = [word for word in _words(unit) if word not in ("/", "^2", "^3")]
     return bool(words) and all(word.lower() in _MEANINGS or _PREFIXED.fullmatch(word) or _DATA.fullmatch(word) for word in words)
 

@@ -38,7 +38,7 @@ CONFIGURES_TESTS = frozenset(
         "pytest.py",
     )
 )
-"""Files that decide how tests run, wherever they lie; a patch's version of them is not used."""
+"""Files that decide how tests run, in any folder; a patch's version of them is ignored."""
 _MAX_SNAPSHOT_BYTES = 128 * MIB
 _MAX_OUTCOME_BYTES = 16 * MIB
 _RUNNER = """
@@ -59,28 +59,27 @@ class Outcomes:
             file.write("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": self.found}))
 pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["paths"]], plugins=[Outcomes()])
 """
-"""Writes the outcomes to its channel before pytest prints what failed, which may be more than a program may print."""
+"""Writes the outcomes to its channel before pytest prints the failures, which may exceed the output limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryTask:
-    """A snapshot with a bug, and the tests that say when it is fixed; a test is named by pytest's id, `folder/file.py::name`."""
+    """A snapshot with a bug, and the tests that show when it is fixed, by pytest's ids (`folder/file.py::name`)."""
 
     files: Files
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
     test_files: Files = field(default_factory=dict)
-    """Files put in before tests are run, which a policy does not see."""
+    """Files added before tests run, hidden from the policy."""
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All tests."""
         return self.fail_to_pass + self.pass_to_pass
 
 
 @dataclass(frozen=True, slots=True)
 class RepairVerdict:
-    """Whether all tests passed, and otherwise those that did not, with the output or the reason that none ran."""
+    """Whether all tests passed; if not, those that did not, with the output or the reason that none ran."""
 
     resolved: bool
     not_passed: tuple[str, ...] = ()
@@ -89,22 +88,21 @@ class RepairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """Outcomes by test, as pytest names them, and its output."""
+    """Outcomes by pytest's test ids, and the output."""
 
     outcomes: Mapping[str, str]
     output: str
     result: SandboxResult
 
     def not_passed(self, tests: Iterable[str]) -> tuple[str, ...]:
-        """Those of `tests` that did not pass."""
         return tuple(test for test in tests if self.outcomes.get(test) != "passed")
 
 
 def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
-    """The task that a task's provenance describes: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
+    """The task in a task's provenance: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
 
     Raises:
-        RequestError: where something is missing or leads out of `root`.
+        RequestError: something is missing or leads out of `root`.
     """
     for key in ("snapshot", "fail_to_pass"):
         if key not in description:
@@ -120,10 +118,10 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:
-    """The regular files of a folder or a tar, by relative name; links and `.git` are left out.
+    """The regular files of a folder or tar, by relative name; links and `.git` are left out.
 
     Raises:
-        RequestError: where there is none, or it is too large.
+        RequestError: it is missing or too large.
     """
     if path.is_dir():
         found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
@@ -142,8 +140,8 @@ def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS
     """Run pytest over `paths` of a repository, in a sandbox.
 
     Raises:
-        RequestError: where the machine grants no sandbox, or the files do not fit into it.
-        SandboxFault: where the sandbox failed.
+        RequestError: the machine grants no sandbox, or the files do not fit into it.
+        SandboxFault: the sandbox failed.
     """
     nonce = secrets.token_hex(16)
     job = json.dumps({"paths": sorted(set(paths)), "nonce": nonce}).encode()
@@ -169,7 +167,7 @@ def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMIT
 
 
 def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, config: SandboxConfig = LIMITS) -> str | None:
-    """Why the task is not valid; None where the gold patch passes and the empty one fails as it must, in each of `runs` runs."""
+    """Why the task is not valid; None if in each of `runs` runs the gold patch passes and the empty one fails as it must."""
     if not task.fail_to_pass:
         return "no test turns from fail to pass"
     if set(task.fail_to_pass) & set(task.pass_to_pass):
@@ -245,17 +243,17 @@ Files = Mapping[str, bytes]
 
 
 class PatchError(ValueError):
-    """A diff that cannot be read, or does not apply."""
+    """A diff that cannot be read or does not apply."""
 
 
 def make_patch(before: Files, after: Files) -> str:
-    """The diff from `before` to `after`, by name; empty where they are equal. Raises PatchError for a changed file that is not UTF-8."""
+    """The diff from `before` to `after`, sorted by name; empty if equal. Raises PatchError for a changed file that is not UTF-8."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return "".join(piece for name in changed for piece in _file_diff(name, before.get(name), after.get(name)))
 
 
 def apply_patch(files: Files, patch: str) -> dict[str, bytes]:
-    """`files` after `patch`. Raises PatchError where it does not apply."""
+    """`files` after `patch`. Raises PatchError if it does not apply."""
     result = dict(files)
     for old_name, new_name, hunks in _sections(patch):
         old = _lines(result.get(old_name, b""), old_name) if old_name else []

@@ -1,7 +1,7 @@
-"""Verifiers over plain rows `{id, gold, pred, options?}`: what `flywheel verify KIND` does with a file.
+"""Verifiers over plain rows `{id, gold, pred, options?}`, as `flywheel verify KIND` runs them on a file.
 
-A row that cannot be judged gets an error and no value, and is counted *invalid*; it never stops the others and is never a
-zero. A `pred` of null is an attempt without an answer, which is a failure.
+A row that cannot be judged gets an error and no value, and counts as *invalid*; it never stops the others and is never a zero. A `pred` of
+null is an attempt without an answer, which is a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warehouse.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one row: a value in [0, 1] and what was read as the answer, or an error and no value."""
+    """The verdict on a row: a value in [0, 1] and what was read as the answer, or an error and no value."""
 
     id: Any
     value: float | None
@@ -36,20 +36,20 @@ class RowError(ValueError):
 
 
 RowVerifier = Callable[[dict[str, Any]], GradedAnswer]
-"""row -> its verdict. Raises RowError where the row cannot be judged."""
+"""row -> its verdict. Raises RowError if the row cannot be judged."""
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a table: JSON, CSV, Parquet and what else `table_rows` reads; one that is broken comes as a `RowError` with its line.
+    """The rows of a table in any format that `table_rows` reads; a broken one becomes a `RowError` with its line.
 
     Raises:
-        RequestError: at once where there is no such table.
+        RequestError: at once if there is no such table.
     """
     return (row.value if row.fault is None else RowError(f"line {row.line}: {row.fault}") for row in table_rows(path))
 
 
 def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:
-    """One judgement for each of `rows`, in their order; `RequestError` at once for an unknown kind."""
+    """One judgement per row, in order; `RequestError` at once for an unknown kind."""
     judge = ROW_VERIFIERS.get(kind) or _own(kind)
     return (_judge(judge, row) for row in rows)
 
@@ -128,4 +128,4 @@ def _prediction(pred: Any, sets: bool) -> str | list[str]:
 
 
 ROW_VERIFIERS: dict[str, RowVerifier] = {name: _by_grader(grader) for name, grader in GRADERS.items()} | {"code": _verify_code}
-"""Verifiers of rows by kind: those of answers (`eval.graders.verifiers`), and of programs (`eval.graders.code`)."""
+"""Verifiers of rows by kind: answers (`eval.graders.verifiers`) and programs (`eval.graders.code`)."""

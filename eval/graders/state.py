@@ -22,23 +22,23 @@ from eval.graders.base import graded, invalid, why_not_finished
 from warehouse.records import Score, StopReason, Task, Trajectory
 
 State = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Table → key of a record → field → value; JSON-able, and no value is null."""
+"""Table → record key → field → value; JSON-able, and no value is null."""
 Changes = Mapping[str, Any]
-"""`table/key/field` → value at the end; null where it is gone."""
+"""`table/key/field` → final value; null if the field is gone."""
 
 STATE = "state"
-"""Where a call's figures hold the changes since the trajectory began."""
+"""Key in a call's figures of the changes since the trajectory began."""
 EXTRA_WRITES = "extra_writes"
-"""Where a call's figures hold how many of them are beside the reference."""
+"""Key in a call's figures of the number of changes that the reference lacks."""
 REFERENCE = "reference"
-"""Where a task's provenance holds the changes of its reference."""
+"""Key in a task's provenance of the reference's changes."""
 _ANSWERED = ("ok", "miss")
-"""Outcomes of a call that a tool has answered. An error may be the loop's, which refuses a call before any world is asked."""
+"""Outcomes of calls that a tool answered. An error may be the loop's, which refuses a call before it reaches a world."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateVerdict:
-    """Paths of the reference's changes that were not made or have another value, and of changes that the reference lacks."""
+    """Paths of the reference's changes that are missing or have a wrong value, and of extra changes."""
 
     missing: tuple[str, ...]
     wrong: tuple[str, ...]
@@ -46,7 +46,7 @@ class StateVerdict:
 
     @property
     def reached(self) -> bool:
-        """Whether the task-relevant part of the state is as in the reference."""
+        """Whether the task-relevant part of the state matches the reference."""
         return not self.missing and not self.wrong
 
 
@@ -58,7 +58,7 @@ def changes(before: State, after: State) -> dict[str, Any]:
 
 
 def compare(reference: Changes, made: Changes) -> StateVerdict:
-    """The changes that were `made` against those of the reference."""
+    """`made` changes against those of the reference."""
     return StateVerdict(
         missing=tuple(path for path in reference if path not in made),
         wrong=tuple(path for path in reference if path in made and made[path] != reference[path]),
@@ -67,7 +67,7 @@ def compare(reference: Changes, made: Changes) -> StateVerdict:
 
 
 def recorded_changes(trajectory: Trajectory) -> Changes | None:
-    """The changes as of a trajectory's last call: empty where no call reached a world, None where they were not recorded."""
+    """The changes as of a trajectory's last call: empty if no call reached a world, None if they were not recorded."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     held = [call.figures[STATE] for call in calls if STATE in call.figures]
     if held:
@@ -77,22 +77,20 @@ def recorded_changes(trajectory: Trajectory) -> Changes | None:
 
 @dataclass(frozen=True, slots=True)
 class StateVerifier:
-    """`state`: the task-relevant part of the final state is as in the reference; `state_strict`: and nothing else was changed."""
+    """`state`: the task-relevant part of the final state matches the reference; `state_strict`: and nothing else changed."""
 
     strict: bool = False
 
     @property
     def name(self) -> str:
-        """Name of the verifier."""
         return "state_strict" if self.strict else "state"
 
     @property
     def version(self) -> str:
-        """Version of its verdicts."""
         return "3"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """1 for a state that was reached, else 0; invalid after a fault, and where task or trajectory holds no state."""
+        """1 if the state was reached, else 0; invalid after a fault, or if the task or trajectory has no state."""
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
@@ -117,9 +115,9 @@ def _flat(state: State) -> dict[str, Any]:
 
 
 ANSWERED_CALL = "ok"
-"""The outcome of a call that the environment answered."""
+"""Outcome of a call that the environment answered."""
 SUCCESS = "success"
-"""Where a task's provenance holds the return from which on it is solved."""
+"""Key in a task's provenance of the return from which it counts as solved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ class EnvironmentReward:
     version: str = "2"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The return; invalid after a fault, where the environment pays nothing, and where `success` is no number."""
+        """The return; invalid after a fault, if the environment pays nothing, or if `success` is no number."""
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         calls = [call for turn in trajectory.turns for call in turn.calls]

@@ -47,36 +47,36 @@ _FOLDED = str.maketrans({sign: spelling for spelling, signs in _SPELLINGS.items(
 _KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
 """Decompositions that would change a number."""
 _SIGNS = frozenset("ℝℕℤℚℂ…")
-"""Characters that stand for themselves in mathematics."""
+"""Characters with a meaning of their own in mathematics."""
 _INITIAL = re.compile(r"(?<![^\W\d_])([^\W\d_])\.\s+(?=[^\W\d_]\.)")
 _UNSPACED = re.compile(r"(?<!\d)(?<=[\u0590-\u1fff\u2e80-\uffdc])(?=[0-9])")
-"""Where a letter of a script that writes no space before figures, such as Chinese, Thai or Hebrew, precedes a figure."""
+"""A digit right after a letter of a script without spaces before numbers, such as Chinese, Thai or Hebrew."""
 
 
 def plain(text: str) -> str:
-    """A text with compatible letters and digits in one spelling, without format characters; applying it again changes nothing."""
+    """NFKC for letters and digits, without format characters. Idempotent."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", "".join(map(_spelt, text)))
 
 
 def fold(text: str) -> str:
-    """`plain`, with punctuation in ASCII and initials without spaces between them; folding again changes nothing."""
+    """`plain`, with ASCII punctuation and no spaces between initials. Idempotent."""
     return _INITIAL.sub(r"\1.", plain(text).translate(_FOLDED))
 
 
 def lower(text: str) -> str:
-    """A text without regard to case: Unicode's full case folding, with Turkish dotted and dotless i as i."""
+    """Unicode's full case folding, with Turkish dotted and dotless i as i."""
     return text.casefold().replace("i\u0307", "i").replace("ı", "i")
 
 
 def spaced(text: str) -> str:
-    """A text with a space before figures that follow a letter of a script that writes none there."""
+    """A text with a space before digits that follow a letter of a script without spaces."""
     return _UNSPACED.sub(" ", text)
 
 
 def unwrapped(text: str) -> str:
-    """`text` without blanks around it, and without emphasis or quotes."""
+    """`text` without surrounding blanks, emphasis or quotes."""
     found = _WRAPPED.fullmatch(text.strip())
     return next(filter(None, found.groups())).strip() if found else text.strip()
 
@@ -89,12 +89,12 @@ def _spelt(sign: str) -> str:
 
 
 LONGEST_BOX = 1_000
-"""Characters in a box at most."""
+"""Longest content of a box in characters."""
 
 _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _TAG_PLACE = re.compile(r"(?:^|\n|[.!?:。！？])\s*\Z")
-"""What an answer tag may follow, so that «London <answer>Paris</answer>» gives no answer."""
+"""What an answer tag may follow, so that "London <answer>Paris</answer>" gives no answer."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BOLD = re.compile(r"(?<![0-9A-Za-z)\]}*])\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*(?![*0-9])|(?<!\w)__(?=[^\s_])([^\n]*?[^\s_])__(?!\w)")
 _NOUN = r"(?:answers?|antwort|respuesta|réponse|risposta|resposta|ответ|答案|最终答案|答え|정답)"
@@ -102,19 +102,19 @@ LABEL = re.compile(
     rf"(?i:(?<!wrong )(?<!incorrect )(?<!false )(?<!\w)(?:the\s+|my\s+)?(?:(?:final|correct|short|exact)\s+)*{_NOUN}"
     r"(?:\s+to\s+(?:the|this|your)\s+(?:question|problem))?\s*(?:(?:\bis\b|\bare\b|为|是|は|는)\s*[:：]?|[:：=](?!=))(?:[*_]{1,3}(?=\s|$))?)|####"
 )
-"""What announces an answer: `Answer:`, `The final answer is`, and GSM8K's mark."""
+"""Announces an answer: `Answer:`, `The final answer is`, and GSM8K's mark."""
 _HEADING = re.compile(rf"(?im)^\s*#{{1,6}}\s*(?:the\s+)?(?:final\s+|short\s+)?{_NOUN}\s*$|^\s*(?:the\s+)?(?:final\s+)?{_NOUN}\s*$(?=\n)")
-"""A label that is a line of its own."""
+"""A label on a line of its own."""
 _IN_A_SENTENCE = re.compile(r"(?i)\A(?!.*\b(?:final|correct)\b).*(?:\b(?:is|are)|[是为は는])\s*\Z", re.DOTALL)
-"""A label without a colon, such as «The answer is»: a sentence, which counts in mathematics alone."""
+"""A label without a colon, such as "The answer is": a sentence, which counts only in mathematics."""
 _LEADING = re.compile(r"(?i:[\s#>*_\-–•]*(?:(?:so|thus|therefore|hence|and|finally|in\s+conclusion|in\s+short)\b[\s,:]*)*)")
-"""What may stand in a sentence before a label, so that «I doubt the answer is 5» gives none."""
+"""What may precede a label in its sentence, so that "I doubt the answer is 5" gives none."""
 _SENTENCE_END = re.compile(r"[.!?:。！？]\s+|\n")
 _HOPE = re.compile(r"\.?\s*I hope (?:it|this) (?:is correct|helps)\.?\s*$", re.IGNORECASE)
 
 
 def final_answer(reply: str) -> str | None:
-    """The answer in a reply by the rule above; None where it has none."""
+    """The answer in a reply by the rule above; None without one."""
     text = without_wrapping(reply)
     if text is None:
         return None
@@ -129,7 +129,7 @@ def final_answer(reply: str) -> str | None:
 
 
 def without_wrapping(reply: str) -> str | None:
-    """A reply without reasoning, answer tags, emphasis and a fence around it; None where nothing is left or tags contradict."""
+    """A reply without reasoning, answer tags, emphasis and a surrounding fence; None if nothing is left or tags contradict."""
     thought, text = split_reasoning(reply)
     text = without_emphasis(text)
     if several_answers(text) or len(_TAG.findall(thought)) % 2:
@@ -142,7 +142,7 @@ def without_wrapping(reply: str) -> str | None:
 
 
 def without_emphasis(text: str) -> str:
-    """A text without the marks of bold type; powers such as `2**3` stay."""
+    """A text without bold marks; powers such as `2**3` stay."""
     return _BOLD.sub(lambda found: found[1] or found[2], text)
 
 
@@ -150,7 +150,7 @@ def after_label(text: str, strict: bool = False) -> str | None:
     """What the last label announces; None without a label.
 
     Args:
-        strict: take only labels that begin a sentence, and no «The answer is» without a colon.
+        strict: only labels that begin a sentence, and no "The answer is" without a colon.
     """
     for label in reversed(list(_labels(text, strict))):
         rest = text[label.end() :]
@@ -161,7 +161,7 @@ def after_label(text: str, strict: bool = False) -> str | None:
 
 
 def several_answers(text: str) -> bool:
-    """Whether a text opens or closes more than one answer tag, or goes on in words or figures after it has closed one."""
+    """Whether a text has more than one answer tag of a kind, or letters or digits after the closing one."""
     tags = [tag[0].lower() for tag in _TAG.finditer(text)]
     end = text.lower().find("</answer>")
     goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
@@ -169,7 +169,7 @@ def several_answers(text: str) -> bool:
 
 
 def boxes(text: str) -> list[tuple[int, int]]:
-    """Start and end of what each `\\boxed` holds whose brace closes."""
+    r"""Start and end of the content of each closed `\boxed`."""
     found = []
     for start in _BOX.finditer(text):
         depth, end = 1, start.end()

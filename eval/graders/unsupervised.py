@@ -1,8 +1,8 @@
-"""Verifiers that need no accepted answer: agreement and confidence. Their scores are marked by name, and are no trajectory's outcome.
+"""Verifiers that need no accepted answer: agreement and confidence. Their names are marked, and their scores never become an outcome.
 
-Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts that gave the same answer, as the
-task's grader reads it. Its verdict is majority voting's (TTRL, arXiv 2504.16084): success for the one answer that more attempts gave than
-any other. Confidence is the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
+Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts with the same answer, as the task's
+grader reads it. Its verdict is majority voting's (TTRL, arXiv 2504.16084): success for the answer that more attempts gave than any other.
+Confidence is the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from eval.graders.choice import SHORT_ANSWERS, Verifiers
 from warehouse.records import NOT_RUN, Score, Task, Trajectory
 
 SURE = 0.5
-"""The confidence from which on the verdict is success."""
+"""Confidence from which the verdict is success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Scores each attempt by how many of its group agree with it; a group is what one policy tried on one task at one step."""
+    """Scores each attempt by the share of its group that agrees; a group is one policy's attempts at one task in one step."""
 
     name: str = f"{UNSUPERVISED}agreement"
     version: str = "4"
     verifiers: Verifiers = SHORT_ANSWERS
-    """Those that judge the tasks: answers agree that the grader among them reads as the same."""
+    """Verifiers of the tasks: answers agree if their grader reads them as the same."""
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
-        """A score for each attempt, in their order; those that ended by a fault take no part."""
+        """A score for each attempt, in order; those that ended in a fault do not vote."""
         groups: dict[Any, list[Hashable | None]] = defaultdict(list)
         for task, trajectory in attempts:
             if not why_not_finished(trajectory):
@@ -53,13 +53,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Scores an attempt by how sure the policy was of its answer action; invalid where no log-probabilities were recorded."""
+    """Scores an attempt by the policy's confidence in its answer action; invalid without recorded log-probabilities."""
 
     name: str = f"{UNSUPERVISED}confidence"
     version: str = "1"
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
-        """A score for each attempt, in their order."""
         return [self._score(trajectory) for _, trajectory in attempts]
 
     def _score(self, trajectory: Trajectory) -> Score:

@@ -1,15 +1,14 @@
-"""The rule of each kind of answer, the verifiers that apply it to trajectories, and the verifier of each task.
+"""The rule of each kind of answer, and the verifiers that apply them to trajectories.
 
-A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and gives a
-value in [0, 1] and whether it is a success. What it cannot judge it says by ValueError. The built-in ones first take the answer out of the
+A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and returns
+a value in [0, 1] and whether it is a success. It raises ValueError if it cannot judge. The built-in ones first extract the answer from the
 reply (`eval.graders.text`), and each verdict records what was read.
 
-Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
-ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
+Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory that ended in a
+fault is invalid and has no value; one without an answer is a failure with value 0.
 
-A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"verifier"` in the provenance names
-the verifier that judges it: by its answer, by the state that it left, or by what it was paid. `"options"` are those of a grader, such as a
-tolerance.
+A task with `"set": true` in its provenance asks for all of its answers; every other asks for any one. `"verifier"` names the verifier that
+judges it: by its answer, by the final state, or by the rewards paid. `"options"` are those of a grader, such as a tolerance.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Judged = tuple[float, bool]
 
 
 class GradedAnswer(NamedTuple):
-    """A value in [0, 1], whether it is a success, and what was read as the answer: None where nothing could be read."""
+    """A value in [0, 1], whether it is a success, and what was read as the answer (None if nothing)."""
 
     value: float
     success: bool
@@ -46,23 +45,23 @@ class GradedAnswer(NamedTuple):
 
 
 Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
-"""(answer, accepted answers, options) -> (value, success). An answer that comes as a list is one of several items."""
+"""(answer, accepted answers, options) -> (value, success). An answer given as a list has several items."""
 Reading = Callable[[str, Options], Hashable | None]
-"""(answer, options) -> what the rule reads in an answer, which equal answers share; None where it reads nothing."""
+"""(answer, options) -> a key that equal answers share; None if the rule reads nothing."""
 Showing = Callable[[str, Golds, Options], str | None]
-"""(answer, accepted answers, options) -> what of the answer the rule compares, as text; None where it finds nothing to compare."""
+"""(answer, accepted answers, options) -> the part of the answer that the rule compares; None if it finds none."""
 
 MOST_READ = 1_000
-"""Characters of what was read that a verdict keeps."""
+"""Characters of the read answer that a verdict keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """A rule with its name, the options that it takes, and its version, which changes whenever its verdicts could.
+    """A rule with its name, options, and a version that changes whenever its verdicts could.
 
     Attributes:
-        answer_in: takes the answer out of a reply before the rule sees it; None gives the rule the reply as it is.
-        shown: what of that answer the rule compares; None shows all of it.
+        answer_in: extracts the answer from a reply; None passes the reply on.
+        shown: the part of that answer that the rule compares; None shows all of it.
     """
 
     name: str
@@ -74,14 +73,14 @@ class Grader:
     shown: Showing | None = None
 
     def key(self, answer: str, options: Options) -> Hashable | None:
-        """What equal answers have in common: what the rule reads in them, else their text; None where there is none."""
+        """A key that equal answers share: what the rule reads in them, else their text; None if empty."""
         answer = self._answer(answer) or ""
         read = None if self.reading is None else self.reading(answer, options)
         text = answer_key(answer)
         return read if read is not None else text if text[0] else None
 
     def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> GradedAnswer:
-        """The verdict of the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
+        """The verdict of the rule. Raises ValueError for an unknown option, and if it cannot judge."""
         if unknown := sorted(set(options) - self.options):
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(self.options)) or 'none'}")
         if not isinstance(answer, str):
@@ -215,7 +214,7 @@ GRADERS: dict[str, Grader] = {
         Grader("code", "8", _code, shown=_show_program),
     )
 }
-"""Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""
+"""Every grader by name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""
 
 
 def _any(matches: Iterable[bool]) -> Judged:
@@ -250,22 +249,20 @@ def _bound(options: Options, name: str) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerifier:
-    """Judges the answer of a trajectory by the rule of a grader."""
+    """Judges the answer of a trajectory by a grader."""
 
     grader: Grader
 
     @property
     def name(self) -> str:
-        """The grader's name."""
         return self.grader.name
 
     @property
     def version(self) -> str:
-        """The grader's version."""
         return self.grader.version
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The score of the trajectory's own answer; invalid after a fault or where the task cannot be judged."""
+        """The score of the trajectory's answer; invalid after a fault or if the task cannot be judged."""
         if reason := why_not_judged(task, trajectory):
             return invalid(self, trajectory, reason)
         if trajectory.answer is None:
@@ -279,29 +276,29 @@ class AnswerVerifier:
 
 _ALL: tuple[Verifier, ...] = (*map(AnswerVerifier, GRADERS.values()), StateVerifier(), StateVerifier(strict=True), EnvironmentReward())
 VERIFIERS = {verifier.name: verifier for verifier in _ALL}
-"""Every verifier that judges a trajectory by its record alone, by name: those a task or a configuration may name."""
+"""Every verifier that needs only the trajectory's record, by name: those that a task or configuration may name."""
 
 
 def options_of(task: Task, grader: Grader) -> dict[str, Any]:
-    """The options that a task's provenance gives for a grader."""
+    """The grader's options in a task's provenance."""
     given = task.provenance.get("options")
     options = dict(given) if isinstance(given, dict) else {}
     return options | ({"set": True} if task.provenance.get("set") is True and "set" in grader.options else {})
 
 
 def asks_for_set(task: Task) -> bool:
-    """Whether a task asks for all of its answers and not for any one."""
+    """Whether a task asks for all of its answers rather than any one."""
     return task.provenance.get("set") is True
 
 
 def right_answer(task: Task) -> str:
-    """An answer that is accepted: the list of all where the task asks for a set, else the first. Raises ValueError where none is."""
+    """An accepted answer: the list of all for a set, else the first. Raises ValueError if the task accepts none."""
     if not task.answers:
         raise ValueError(f"the task {task.key} accepts no answer")
     return join_items(task.answers) if asks_for_set(task) else task.answers[0]
 
 
 def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
-    """Why the answer cannot be judged: the trajectory ended by a fault, or the task accepts nothing. None where it can be."""
+    """Why the answer cannot be judged: the trajectory ended in a fault, or the task accepts nothing. None if it can."""
     nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
     return why_not_finished(trajectory) or nothing

@@ -21,7 +21,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-"""What a sandbox has of its own, beside its users."""
+"""The sandbox's own namespaces, besides users."""
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
@@ -41,18 +41,17 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that `flags` name for new ones."""
+    """Enter new namespaces of the kinds in `flags`."""
     _check(_LIBC.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    """Mount `source` at `target`."""
     arguments = (source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), data.encode())
     _check(_LIBC.mount(*arguments), f"mount {kind or 'bind'} at {target}")
 
 
 def restrict_mount(path: str, attributes: int, recursive: bool = True) -> None:
-    """Add attributes to the mount at `path` and to those below it (mount_setattr, Linux 5.12)."""
+    """Add attributes to the mount at `path` and those below it (mount_setattr, Linux 5.12)."""
     settings = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, 0, 0), 32)
     flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, settings, ctypes.c_size_t(32))
@@ -60,17 +59,17 @@ def restrict_mount(path: str, attributes: int, recursive: bool = True) -> None:
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Make `new` the root of the mount namespace and put the former root at `old`, a folder in it."""
+    """Make `new` the root of the mount namespace and move the former root to `old`, a folder in it."""
     _check(_LIBC.syscall(_PIVOT_ROOT[os.uname().machine], new.encode(), old.encode()), "pivot_root")
 
 
 def detach(path: str) -> None:
-    """Take the mount at `path` and all below it out of sight."""
+    """Detach the mount at `path` and all below it."""
     _check(_LIBC.umount2(path.encode(), _MNT_DETACH), f"umount {path}")
 
 
 def name_machine(name: str) -> None:
-    """Give this UTS namespace a name of its own, and no domain: a new one begins with the host's."""
+    """Set this UTS namespace's host name and clear its domain: a new one inherits the host's."""
     _check(_LIBC.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
     _check(_LIBC.setdomainname(b"", ctypes.c_size_t(0)), "setdomainname")
 
@@ -81,12 +80,12 @@ def die_with_parent(signal: int) -> None:
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Say whether processes of the same user may look into this one, and whether it may write its own maps of users."""
+    """Whether processes of the same user may inspect this one, and whether it may write its own user maps."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, and the right to gain any by running a file."""
+    """Drop every capability, and the ability to gain any by running a file."""
     for capability in range(_HIGHEST_CAPABILITY + 1):
         if _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel has no capability of so high a number
@@ -95,12 +94,12 @@ def drop_capabilities() -> None:
 
 
 def gain_no_privileges() -> None:
-    """Make set-user-id bits and file capabilities without effect for this process and all that come from it."""
+    """Disable set-user-id bits and file capabilities for this process and its descendants."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def filter_calls(instructions: bytes) -> None:
-    """Put a seccomp filter, a program of BPF instructions of 8 bytes each, before every call from now on."""
+    """Install a seccomp filter, a BPF program of 8-byte instructions."""
     code = ctypes.create_string_buffer(instructions, len(instructions))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(instructions) // 8, ctypes.addressof(code)), 16)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program))
@@ -126,12 +125,12 @@ _X32_CALLS = 0x40000000
 _AF_UNIX = 1
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""By machine: the kernel's number of it (AUDIT_ARCH_*), and its column in the tables of calls."""
+"""Machine → its AUDIT_ARCH_* number, and its column in the tables of calls."""
 
 _CLONE, _CLONE3, _SOCKET, _FCNTL = (56, 220), (435, 435), (41, 198), (72, 25)
 
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
-"""What `fcntl` has of the same kind as inotify: to be told of, and to hold up, what others do with a file or a folder."""
+"""Commands of `fcntl` like inotify's: they observe or delay what others do with a file or folder."""
 
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # looking into other processes
@@ -215,7 +214,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 
 def call_filter(machine: str) -> bytes:
-    """The filter for `machine`, a key of the kernel's names for machines. Raises KeyError for one that is not known."""
+    """The filter for `machine`, by the kernel's name. Raises KeyError for an unknown one."""
     audit, column = _MACHINES[machine]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _MACHINE_OFFSET),

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 NOBODY = 65_534
-"""The user that a program is on the host where the host's user is root."""
+"""The program's user on the host if the host's user is root."""
 INSIDE = 1000
-"""Its user and group as itself sees them."""
+"""The program's user and group as it sees them."""
 CHANNEL = 3
-"""The descriptor at which the program finds its channel, where the request has one."""
+"""The descriptor of the program's channel, if the request has one."""
 HOST = "sandbox"
-"""The name of the machine as the program sees it."""
+"""The machine's name as the program sees it."""
 SIGNALS = 256
-"""Queued signals and timers of all its processes: a timer is memory of the kernel that nothing else counts."""
+"""Queued signals and timers of all its processes: timers use kernel memory that nothing else limits."""
 _ALL_USERS = ["0", "0", "4294967295"]
 _HIGH = 64
 """Descriptors from here up are the launcher's own and close when the program is executed."""
@@ -49,7 +49,7 @@ _MISSING, _REFUSED = "missing", "refused"
 
 
 def main() -> None:
-    """Serve the request on the standard input."""
+    """Serve the request on standard input."""
     request = marshal.loads(sys.stdin.buffer.read())
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
@@ -249,7 +249,7 @@ def _write(path: str, text: str) -> None:
 
 
 _TICK_SECONDS = 0.02
-"""How often memory is looked at."""
+"""Interval of memory checks."""
 _CHUNK = 65_536
 
 
@@ -265,16 +265,14 @@ class Output:
 
     @property
     def too_much(self) -> bool:
-        """Whether the program wrote more than the limit."""
         return len(self.data) > self._limit
 
     @property
     def kept(self) -> bytes:
-        """The beginning, within the limit."""
         return bytes(self.data[: self._limit])
 
     def read(self) -> bool:
-        """Read what is available, at most a chunk. Returns whether there was any."""
+        """Read at most a chunk of what is available. Returns whether there was any."""
         try:
             piece = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
@@ -287,7 +285,7 @@ class Output:
 def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str, Any], watched: bool) -> dict[str, Any]:
     """Wait for the process `program` to end, or end it at a limit. Returns the reply for the host.
 
-    `watched` says whether this process has a namespace of its own, whose memory it can count.
+    `watched`: this process has its own PID namespace, whose memory it can count.
     """
     started = time.monotonic()
     deadline = started + limits["wall_seconds"]

@@ -1,8 +1,8 @@
-"""What a program in the sandbox sees of the disk: a new root that holds the interpreter read-only and one folder to write in.
+"""The program's view of the disk: a new root with the interpreter read-only and one writable folder.
 
-Part of the launcher, which does without pathlib: its import would cost more than all of this. The root is a tmpfs that is read-only in
-the end; the space to write in is another, limited in bytes and in files, with the program's folder, /tmp and /dev/shm in it. Nothing
-of the host is there but what was named to be readable.
+Part of the launcher, so without pathlib, whose import would cost more than all of this. The root is a tmpfs that ends up read-only; the
+writable space is another, limited in bytes and files, with the program's folder, /tmp and /dev/shm in it. Nothing else of the host is there
+except what was named as readable.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 SPACE = "/space"
 HOME = f"{SPACE}/home"
-"""The program's folder: it starts there, and its files lie there."""
+"""The program's folder and working directory."""
 _DEVICES = ("null", "zero", "random", "urandom")
 _PLACES = {"tmp": "/tmp", "shm": "/dev/shm"}
-"""Folders of the space, beside the program's own, and where a program looks for them."""
+"""Folders of the space besides the program's own, and the places where they appear."""
 _OLD = "/old"
 _HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
 def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner: int | None) -> None:
-    """Change this process's root, in its own mount namespace, to one that shows the `view` and has a space to write in.
+    """Change this process's root, in its own mount namespace, to one that shows the `view` and has a writable space.
 
-    The view names the host's paths that are `readable`, folders within them that are `hidden`, and `links` by their targets. The space
-    belongs to the user and group `owner`, without one to whoever calls.
+    The view names the host's `readable` paths, `hidden` folders within them, and `links` by target. The space belongs to the user and group
+    `owner`, or to the caller if None.
     """
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
@@ -85,7 +85,7 @@ def _lay_over(folder: str, place: str, shown: Sequence[str]) -> None:
 
 
 def give(path: str, owner: int | None) -> None:
-    """Make `path` belong to the user and group `owner`, where there is one."""
+    """Make `path` belong to the user and group `owner`, if given."""
     if owner is not None:
         os.chown(path, owner, owner)
 

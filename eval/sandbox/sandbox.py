@@ -33,37 +33,37 @@ MIB = 2**20
 
 
 class SandboxConfig(Section):
-    """The isolation and the limits of a sandbox, and what of the host can be read in it."""
+    """Isolation and limits of a sandbox, and what it can read of the host."""
 
     isolation: Literal["namespaces", "none"] = "namespaces"
-    """`none` runs programs as the user's own, with no isolation and half of the limits: for programs that are trusted."""
+    """`none` runs programs as the current user, without isolation and with half of the limits: for trusted programs."""
     wall_seconds: PositiveFloat = 10.0
     cpu_seconds: PositiveInt = 10
-    """Processor time of each process."""
+    """Processor time per process."""
     memory_mib: PositiveInt = 512
-    """What all processes together may hold; each may address twice as much, and memory beyond that is refused at once."""
+    """Memory of all processes together; each may address twice as much, and allocation beyond that fails at once."""
     disk_mib: PositiveInt = 64
-    """All files together, which lie in memory; also the size of the largest."""
+    """Total size of all files, which are kept in memory; also the size of the largest."""
     max_files: PositiveInt = 4096
     processes: int = Field(default=32, ge=1)
-    """Processes and threads at once."""
+    """Concurrent processes and threads."""
     descriptors: int = Field(default=256, ge=16)
-    """Open files of each process."""
+    """Open files per process."""
     output_bytes: PositiveInt = 65_536
-    """Kept of each of standard output and standard error; a program that writes more is ended."""
+    """Limit of standard output and of standard error; a program that writes more is ended."""
     libraries: bool = True
-    """Whether the packages installed for this interpreter can be imported."""
+    """Make this interpreter's installed packages importable."""
     readable: tuple[str, ...] = ()
-    """Absolute paths of the host that can be read as well, such as /usr/bin for programs that are not Python."""
+    """Additional readable absolute paths of the host, such as /usr/bin for programs other than Python."""
 
 
 class Ending(StrEnum):
     """How a program ended."""
 
     FINISHED = "finished"
-    """By itself, with whatever status."""
+    """By itself, with any status."""
     KILLED = "killed"
-    """By a signal that was none of the sandbox's: a crash, or its own doing."""
+    """By a signal not sent by the sandbox: a crash, or its own doing."""
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     OUTPUT_LIMIT = "output_limit"
@@ -75,21 +75,21 @@ class SandboxFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run: `argv`, the first of it looked up within the sandbox, in a folder that holds `files` and nothing else."""
+    """What to run: `argv`, looked up inside the sandbox, in a folder that contains only `files`."""
 
     argv: tuple[str, ...]
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents by name; a name is relative to the program's folder and stays in it."""
+    """Contents by relative name; names cannot leave the program's folder."""
     stdin: bytes = b""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables beside the few that every program gets; nothing of the host's own."""
+    """Variables in addition to the few that every program gets; none of the host's."""
     channel: int | None = None
-    """A descriptor of the host's that the program finds as its descriptor 3, such as one end of a socket pair."""
+    """A host descriptor that becomes the program's descriptor 3, such as one end of a socket pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """The result of a program: its output up to the limit, its exit status (a signal's number, negative; None where it was cut short)."""
+    """Output up to the limit, and exit status (negative signal number; None if it was cut short)."""
 
     ending: Ending
     status: int | None
@@ -104,22 +104,20 @@ class SandboxResult:
 
     @property
     def stdout_text(self) -> str:
-        """Standard output as text."""
         return self.stdout.decode(errors="replace")
 
     @property
     def stderr_text(self) -> str:
-        """Standard error as text."""
         return self.stderr.decode(errors="replace")
 
 
 INTERPRETER = os.path.realpath(sys.executable)
-"""The Python that runs in a sandbox: this one, without its virtual environment."""
+"""The Python that runs in a sandbox: this one, outside its virtual environment."""
 _ROOT = str(Path(__file__).parents[2])
 _START = "import sys; sys.path.append(sys.argv[1]); from eval.sandbox.launch import main; main()"
 _LAUNCHER = (INTERPRETER, "-I", "-S", "-c", _START, _ROOT)
 _GRACE_SECONDS = 10.0
-"""What the launcher may take beyond the program's own time."""
+"""Time for the launcher beyond the program's own."""
 _SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
 _PROBE_PROCESSES = 4
 _PROBE = """
@@ -164,16 +162,16 @@ _SETTINGS = {
     ),
     "user/max_user_namespaces": ("0", "This kernel allows no user namespace: `sudo sysctl -w user.max_user_namespaces=15000` allows them."),
 }
-"""Settings of the kernel that refuse a sandbox: the value that does, and what to do about it."""
+"""Kernel settings that forbid sandboxes: the forbidding value, and the remedy."""
 
 
 def python_program(source: str, **fields: Any) -> Program:
-    """A program of Python source; other fields as those of `Program`."""
+    """A program of Python source; other fields as in `Program`."""
     return Program((INTERPRETER, "-c", source), **fields)
 
 
 class RunningProgram:
-    """A program in its sandbox; its reply goes to a file, so that a long one does not wait for a reader."""
+    """A program in its sandbox; its reply goes to a file, so a long one does not wait for a reader."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, reply: IO[bytes], patience: float) -> None:
         self._launcher = launcher
@@ -185,7 +183,7 @@ class RunningProgram:
         launcher.stdin = None
 
     def result(self) -> SandboxResult:
-        """Wait for the program to end and return its result; raises as `Sandbox.run`."""
+        """Wait for the program and return its result; raises as `Sandbox.run`."""
         try:
             _, err = self._launcher.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired as error:
@@ -195,7 +193,7 @@ class RunningProgram:
 
 
 class Sandbox:
-    """Runs programs within the isolation and limits of a configuration; any number of them at once."""
+    """Runs programs under a configuration's isolation and limits, any number at once."""
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
@@ -204,15 +202,15 @@ class Sandbox:
         """Run a program to its end.
 
         Raises:
-            RequestError: where the machine does not grant the isolation, or the program is not there.
-            SandboxFault: where the sandbox failed.
+            RequestError: the machine does not grant the isolation, or the program does not exist.
+            SandboxFault: the sandbox failed.
         """
         with self.start(program) as running:
             return running.result()
 
     @contextmanager
     def start(self, program: Program) -> Iterator[RunningProgram]:
-        """Start a program beside the caller; the context's end kills it if it still runs."""
+        """Start a program in the background; leaving the context kills it if it still runs."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as reply:
             request = self._request(program, folder)
             pipe = subprocess.PIPE
@@ -330,7 +328,7 @@ def _read_reply(out: bytes, err: bytes) -> SandboxResult:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Whether this machine can isolate programs, how that was found, and what to do where it cannot."""
+    """Whether this machine can isolate programs, how that was found, and the remedy if it cannot."""
 
     granted: bool
     detail: str
@@ -338,7 +336,7 @@ class Isolation:
 
 
 def isolation() -> Isolation:
-    """Run a program in the sandbox that tries to get out of it; takes a fraction of a second."""
+    """Run a program in the sandbox that tries to escape it; takes a fraction of a second."""
     config = SandboxConfig(wall_seconds=5, processes=_PROBE_PROCESSES, libraries=False)
     try:
         result = Sandbox(config).run(python_program(_PROBE))
@@ -351,7 +349,7 @@ def isolation() -> Isolation:
 
 
 def advice(settings: Path = Path("/proc/sys")) -> str:
-    """What to do where a sandbox is refused, by the kernel's `settings` that refuse one; in general words where none of them does."""
+    """The remedy for the kernel setting that forbids a sandbox; a general one if none of them does."""
     for name, (value, sentence) in _SETTINGS.items():
         with suppress(OSError):
             if os.geteuid() != 0 and (settings / name).read_text().strip() == value:
@@ -360,10 +358,10 @@ def advice(settings: Path = Path("/proc/sys")) -> str:
 
 
 def require_isolation(config: SandboxConfig, what: str) -> None:
-    """Check that this machine grants the isolation that `config` asks for, tried once in a process.
+    """Check that this machine grants the isolation of `config`; tested once per process.
 
     Raises:
-        RequestError: where it does not; `what` names who needs it.
+        RequestError: it does not; `what` names who needs it.
     """
     if config.isolation != "none" and not (found := _isolation_once()).granted:
         raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {found.advice}")

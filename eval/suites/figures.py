@@ -1,12 +1,12 @@
-"""The figures of one policy on one suite, from its judged attempts, and of two policies on the same tasks.
+"""The figures of one policy on one suite, from its judged attempts, and the comparison of two policies on the same tasks.
 
-Invalid attempts take part in no figure. Intervals hold 95 %. With one attempt a task that of a share of successes is Wilson's; with several
-it comes from a bootstrap that resamples tasks, because attempts at one task are alike. Where there is one task, or each was solved by the
-same share of its attempts, a bootstrap would claim certainty: there it is Wilson's over the tasks.
+Invalid attempts count in no figure. Intervals are 95 %. With one attempt per task, success has Wilson's interval; with several, a bootstrap
+that resamples tasks, because attempts at one task are alike. With a single task, or equal shares on all tasks, a bootstrap would claim
+certainty: then it is Wilson's over the tasks.
 
-Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by the
-sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs. Where all tasks have
-one difference, as of two policies that solved the same, it is as far as tasks reach that have another and were not met: Wilson's over none.
+Two policies are compared on the tasks on which both were judged: by McNemar's exact test if both have one attempt per task, else by the
+sign-flip test of the tasks' shares. The interval of the difference is a paired bootstrap over tasks. If all tasks have the same difference,
+as for two policies that solved the same, it reaches as far as unseen tasks with another difference might: Wilson's for none of n.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from eval.statistics import (
 )
 
 LARGEST_INVALID_SHARE = 0.02
-"""A suite of which more is invalid has no result: what was not judged may differ from what was."""
+"""A suite with a larger invalid share has no result: unjudged attempts may differ from judged ones."""
 
 LEVEL = 0.05
-"""A difference is called real where the paired test gives less: so large a one would rarely be seen by chance."""
+"""Significance level of the paired test."""
 HEADLINES = re.compile(r"success|(pass@|pass\^|majority@)([1-9][0-9]{0,3})")
-"""The names of figures that a suite may have as its headline."""
+"""Names of figures that can be a suite's headline."""
 
 Axis = Literal["hops", "turns", "horizon"]
 AXES: tuple[Axis, ...] = ("hops", "turns", "horizon")
@@ -50,8 +50,8 @@ K = TypeVar("K", bound=Hashable)
 class Trial:
     """One attempt at a task.
 
-    `success` is None where it is invalid. `answer` is what equal answers have in common, None where none was given. Tokens are those of
-    the prompt, of the actions and of the observations; `seconds` is None where nobody measured it.
+    `success` is None if it is invalid. `answer` is a key that equal answers share, None without an answer. Tokens are those of the prompt,
+    the actions and the observations; `seconds` is None if not measured.
     """
 
     task: str
@@ -70,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of `tasks` tasks with `samples` attempts each: how many attempts are judged, invalid and missing."""
+    """Counts of judged and invalid attempts, of `samples` each at `tasks` tasks."""
 
     tasks: int
     samples: int
@@ -79,17 +79,15 @@ class Coverage:
 
     @property
     def wanted(self) -> int:
-        """Attempts that the suite asks for."""
         return self.tasks * self.samples
 
     @property
     def missing(self) -> int:
-        """Attempts that were not made."""
         return self.wanted - self.judged - self.invalid
 
     @property
     def objection(self) -> str | None:
-        """Why the figures may not be quoted; None where they may."""
+        """Why the figures may not be quoted; None if they may."""
         if not self.wanted:
             return "the suite has no task"
         if self.missing:
@@ -101,7 +99,6 @@ class Coverage:
 
 
 def coverage(trials: Sequence[Trial], tasks: int, samples: int) -> Coverage:
-    """How many of the attempts that `tasks` tasks with `samples` each ask for are judged, invalid and missing."""
     invalid = sum(trial.success is None for trial in trials)
     return Coverage(tasks, samples, len(trials) - invalid, invalid)
 
@@ -112,7 +109,7 @@ def judged(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, list[Trial]]:
-    """The trials by `key`, in the order of its values' first appearance."""
+    """The trials by `key`, in order of first appearance."""
     groups: dict[K, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(key(trial), []).append(trial)
@@ -121,7 +118,7 @@ def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, li
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its interval, over so many tasks; `estimate` is None where no task, or too few of them, have enough judged attempts."""
+    """A figure with its interval; `estimate` is None if no task, or too few of them, have enough judged attempts."""
 
     name: str
     tasks: int
@@ -130,7 +127,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What attempts cost on average; `seconds` over those that were measured, None where none was."""
+    """Mean cost of the attempts; `seconds` over those that were measured, None without any."""
 
     attempts: int
     turns: float
@@ -145,7 +142,7 @@ _COUNTED = ("turns", "calls", "prompt_tokens", "action_tokens", "observation_tok
 
 
 def success(trials: Sequence[Trial], name: str = "success") -> Figure:
-    """The share of successes among judged attempts: average@k where each task has k."""
+    """The share of successes among judged attempts: average@k if each task has k."""
     tasks = list(grouped(judged(trials), lambda trial: trial.task).values())
     if not tasks:
         return Figure(name, 0, None)
@@ -158,7 +155,7 @@ def success(trials: Sequence[Trial], name: str = "success") -> Figure:
 def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
     """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts; majority takes the first k.
 
-    No estimate where more than `LARGEST_INVALID_SHARE` of the tasks have fewer: those that were not judged may be the hard ones.
+    No estimate if more than `LARGEST_INVALID_SHARE` of the tasks have fewer: unjudged ones may be the hard ones.
     """
     tasks = [task for task in grouped(judged(trials), lambda trial: trial.task).values() if len(task) >= k]
     tried = len({trial.task for trial in trials})
@@ -167,7 +164,7 @@ def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
 
 
 def headline(trials: Sequence[Trial], name: str) -> Figure:
-    """The figure called `name`. Raises ValueError where there is no such figure."""
+    """The figure called `name`. Raises ValueError if there is no such figure."""
     found = HEADLINES.fullmatch(name)
     if found is None:
         raise ValueError(f"there is no figure {name!r}; name success, pass@K, pass^K or majority@K")
@@ -175,10 +172,7 @@ def headline(trials: Sequence[Trial], name: str) -> Figure:
 
 
 def ladder(trials: Sequence[Trial], samples: int) -> list[Figure]:
-    """average@samples and, where there are several, pass@k, pass^k and majority@k for k of 1, 2, 4, … and `samples`.
-
-    Those of one attempt are all the same.
-    """
+    """average@samples and, for several samples, pass@k, pass^k and majority@k for k of 1, 2, 4, … and `samples`."""
     if samples == 1:
         return [success(trials, "average@1")]
     steps = sorted({*(2**power for power in range(samples.bit_length()) if 2**power <= samples), samples})
@@ -186,13 +180,13 @@ def ladder(trials: Sequence[Trial], samples: int) -> list[Figure]:
 
 
 def by(trials: Sequence[Trial], axis: Axis) -> dict[int, Figure]:
-    """Success by hops of the task, by turns taken or by the horizon in force."""
+    """Success by hops of the task, turns taken, or horizon in force."""
     groups = grouped(judged(trials), lambda trial: cast(int, getattr(trial, axis)))
     return {value: success(groups[value], f"{axis} {value}") for value in sorted(groups)}
 
 
 def cost(trials: Sequence[Trial]) -> Cost | None:
-    """What the attempts cost on average, invalid ones included; None without any."""
+    """Mean cost of the attempts, including invalid ones; None without any."""
     if not trials:
         return None
     timed = [trial.seconds for trial in trials if trial.seconds is not None]
@@ -244,14 +238,13 @@ class Comparison:
 
     @property
     def statement(self) -> str:
-        """The comparison in a sentence."""
         by = f"{100 * self.difference.value:+.1f} points ({100 * self.difference.low:+.1f} to {100 * self.difference.high:+.1f})"
         verdict = "the difference is real" if self.real else "no difference is shown"
         return f"{verdict}: {by} on {self.tasks} tasks, {self.test.name}, p = {self.test.p_value:.2g}"
 
 
 def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | None:
-    """`after` against `before`; None where no task was judged on both sides."""
+    """`after` against `before`; None if no task was judged on both sides."""
     left, right = (grouped(judged(trials), lambda trial: trial.task) for trials in (before, after))
     both = sorted(left.keys() & right.keys())
     if not both:

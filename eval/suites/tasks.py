@@ -1,7 +1,7 @@
 """The tasks of an evaluation suite: under the suite's name, with its verifier, and marked as for evaluation only.
 
-A task in a suite has a key of its own, so that the same question may stand in several suites and in training too; where it came from is
-kept, for that is what contamination is looked for by.
+A task in a suite has its own key, so the same question may be in several suites and in training too; its origin is kept, because
+contamination is checked by it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from warehouse.records import Task
 
 SUITE = "suite"
-"""Where a task's provenance names the suite that it was entered into. What bears it is evaluated on and never trained on."""
+"""Key in a task's provenance of the suite it belongs to. Such a task is evaluated on and never trained on."""
 ORIGIN = "origin"
-"""Where the key stands that the task had before."""
+"""Key in a task's provenance of its key before it entered the suite."""
 
 
 def enter_suite(
     task: Task, suite: str, environment: str | None = None, verifier: str | None = None, rollout: dict[str, Any] | None = None
 ) -> Task:
-    """The task as `suite` holds it; without an environment or a verifier, its own."""
+    """The task as a member of `suite`; environment and verifier are its own unless given."""
     marks: dict[str, Any] = {SUITE: suite, ORIGIN: task.key}
     marks |= {"verifier": verifier} if verifier else {}
     marks |= {"rollout": rollout} if rollout else {}
@@ -34,11 +34,11 @@ def enter_suite(
 
 
 def suite_of(task: Task) -> str | None:
-    """The suite that a task was entered into; None for one that was not."""
+    """The suite of a task; None if it is in none."""
     named = task.provenance.get(SUITE)
     return named if isinstance(named, str) else None
 
 
 def origin_of(task: Task) -> str:
-    """The key that a task had before it was entered into a suite."""
+    """The key that a task had before it entered a suite."""
     return str(task.provenance.get(ORIGIN, task.key))

@@ -28,13 +28,13 @@ from eval.suites.figures import Figure
 from warehouse.records import Task
 
 _ALIKE = str.maketrans("aeopcxyAEOPCX0123456789", "аеорсхуАЕОРСХ٠١٢٣٤٥٦٧٨٩")
-"""Cyrillic letters that look like those of ASCII, and digits of another script."""
+"""Cyrillic look-alikes of ASCII letters, and digits of another script."""
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A row to prove: its id, accepted answers and options of the grader; question and reference solution where they are known."""
+    """A row to validate: id, accepted answers and grader options; question and reference solution if known."""
 
     id: str
     golds: Golds
@@ -45,14 +45,14 @@ class Subject:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one sort of answer: tried, and misjudged, with the first few of these."""
+    """Counts of one kind of answer: tried, and misjudged, with the first few examples."""
 
     tried: int = 0
     mistaken: int = 0
     examples: list[str] = field(default_factory=list)
 
     def note(self, mistaken: bool, what: str) -> None:
-        """Count one answer; `what` describes it."""
+        """Count one answer, described by `what`."""
         self.tried += 1
         self.mistaken += mistaken
         if mistaken and len(self.examples) < _EXAMPLES:
@@ -61,7 +61,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Counts of right answers, of each sort of wrong ones, and of rows that cannot be judged."""
+    """Counts of right answers, of each kind of wrong ones, and of rows that cannot be judged."""
 
     gold: Tally
     negatives: dict[str, Tally]
@@ -98,9 +98,9 @@ def _validate_one(grader: Grader, subject: Subject, other: Subject, found: Valid
 
 
 def why_not_proven(grader: Grader, subject: Subject, other: Subject) -> str | None:
-    """Why a task is not to be admitted: a right answer fails, or an empty one or every wrong one passes. None where it is proven.
+    """Why a task is not admitted: a right answer fails, or an empty one or every wrong one passes. None if it is proven.
 
-    Code without a reference solution has no right answer to try, and its tests have to refuse a wrong program.
+    Code without a reference solution has no right answer to try, and its tests must reject a wrong program.
 
     Raises:
         ValueError: the verifier cannot judge it.
@@ -123,7 +123,7 @@ def why_not_proven(grader: Grader, subject: Subject, other: Subject) -> str | No
 
 
 def right_answers(grader: Grader, subject: Subject) -> list[str]:
-    """What has to pass: each accepted answer; all of a set together, in either order; of code the reference solution.
+    """Answers that must pass: each accepted one; all of a set together, in either order; for code the reference solution.
 
     Raises ValueError for code without one.
     """
@@ -138,7 +138,7 @@ def right_answers(grader: Grader, subject: Subject) -> list[str]:
 
 
 def wrong_answers(grader: Grader, subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
-    """Answers that are wrong for `subject`, each with its sort; `other` is another row, whose answer is one of them."""
+    """Wrong answers for `subject`, each with its kind; `other` is another row, whose answer is one of them."""
     if grader.name == "code":
         yield from _wrong_programs(subject, other)
         return
@@ -169,7 +169,7 @@ def _wrong_programs(subject: Subject, other: Subject) -> Iterator[tuple[str, str
 
 
 def near_miss(text: str) -> str:
-    """The text with its last digit moved on by one or, where it has none, its last letter."""
+    """The text with its last digit, or without digits its last letter, changed."""
     places = [place for place, sign in enumerate(text) if sign in "0123456789"] or [p for p, sign in enumerate(text) if sign.isalpha()]
     if not places:
         return f"{text}x"
@@ -217,20 +217,18 @@ def _is_set(grader: Grader, subject: Subject) -> bool:
 
 
 def subject_of(task: Task, grader: Grader) -> Subject:
-    """The row of a task."""
+    """A task as a row to validate."""
     return Subject(task.key, task.answers, options_of(task, grader), task.question, str(task.proofs.get("solution", "")))
 
 
 ENOUGH = 1_000
-"""Tasks from which on a suite is large."""
+"""Number of tasks of a large suite."""
 MARGIN = 0.01
-"""A suite is saturated where the best policy's interval comes so near to 0 or to 1."""
+"""A suite is saturated if the best policy's interval comes this close to 0 or 1."""
 _SENTENCE = re.compile(r"[A-Z][^.!?]{20,}\.")
 
 
 class TraitState(StrEnum):
-    """Whether a suite has a trait."""
-
     KEPT = "kept"
     NOT_KEPT = "not kept"
     NOT_KNOWN = "not known"
@@ -246,7 +244,7 @@ class Trait:
 
 
 def size(tasks: int) -> Trait:
-    """At least a thousand tasks; else what so few can show."""
+    """At least a thousand tasks; else the difference that so few can detect."""
     found = detectable_difference(tasks) if tasks else None
     shown = "no difference at all" if found is None else f"a difference of {100 * found:.1f} points"
     reason = f"{tasks} tasks find {shown} between two policies in 80 % of cases, where half of them are solved by one alone"
@@ -265,7 +263,7 @@ def label_quality(found: Validation | None) -> Trait:
 
 
 def one_headline(name: str, figure: Figure | None, objection: str | None) -> Trait:
-    """One figure to quote, which the stored attempts give."""
+    """One figure to quote, available from the stored attempts."""
     if figure is None:
         return _trait("one headline figure", None, f"{name}; no policy has been evaluated on it here")
     if objection is not None or figure.estimate is None:
@@ -276,7 +274,7 @@ def one_headline(name: str, figure: Figure | None, objection: str | None) -> Tra
 
 
 def one_command(command: str, drawn: str, stored: str | None) -> Trait:
-    """One command gives the same tasks again: their digest is that of the last run."""
+    """One command reproduces the tasks: their digest is that of the last run."""
     if stored is None:
         return _trait("one command", None, f"{command}; it has not been run here")
     same = drawn == stored
@@ -290,7 +288,7 @@ def meaning(text: str) -> Trait:
 
 
 def grading(found: Validation | None) -> Trait:
-    """No answer that is known to be wrong passes."""
+    """No answer known to be wrong passes."""
     if found is None:
         return _trait("grading checked", None, "the tasks were not validated")
     tried = sum(tally.tried for tally in found.negatives.values())
