@@ -2,8 +2,8 @@
 
 Accepted are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words ("20 July 1999",
 20-Jul-1999, "on Tuesday, July 20th, 1999", "1999 July 20", "July 1999", "the year 1999"), also with a time ("Tue Jul 20 12:30:00 UTC
-1999"), 44 BC and AD 1999, and numeric months and days in an unambiguous order (07/1999, 20/07/1999). 01/02/1999 is ambiguous, hence no date. The
-date must be the whole text, and a weekday must match.
+1999"), 44 BC and AD 1999, and numeric months and days in an unambiguous order (07/1999, 20/07/1999). 01/02/1999 is ambiguous, hence no
+date. The date must be the whole text, and a weekday must match.
 """
 
 from __future__ import annotations

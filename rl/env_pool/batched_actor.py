@@ -1,8 +1,8 @@
-"""Calls to a Ray actor, many in one message.
+"""Batched calls to a Ray actor.
 
-A call to a Ray actor takes each side most of a millisecond, however little it asks. Rollouts make thousands of small calls, and those of
-a hundred trajectories come close together: the client collects them for a moment and sends them as one batch, and fetches the results in
-the same way. Each call still succeeds, fails and is cancelled by itself; none waits for another's result.
+A call to a Ray actor costs each side most of a millisecond. Rollouts make thousands of small calls, and those of a hundred trajectories
+come close together: the client collects them for a moment and sends them as one batch, and fetches the results likewise. Each call still
+succeeds, fails and is cancelled on its own, and carries what its deadline leaves; none waits for another's result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ray.exceptions import RayError
 from rl.tools.deadline import deadline, remaining
 
 PAUSE_SECONDS = 0.002
-"""How long the first of several calls, or results, waits for others."""
+"""Time that the first of several calls, or results, waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorCall:
-    """A call, its arguments pickled; without a method it cancels the call of that number. `seconds` is what its deadline leaves."""
+    """A call with pickled arguments and the seconds that its deadline leaves; without a method, it cancels the call of that number."""
 
     number: int
     method: str | None
@@ -37,7 +37,7 @@ class ActorCall:
 
 @dataclass(frozen=True, slots=True)
 class ActorResult:
-    """The outcome of a call: `content` is its pickled result, or the pickled exception where it `failed`."""
+    """The pickled result of a call, or the pickled exception if it `failed`."""
 
     number: int
     failed: bool
@@ -45,7 +45,7 @@ class ActorResult:
 
 
 class CallFailed(Exception):
-    """The method that was called raised `cause`; the actor is well."""
+    """The called method raised `cause`; the actor is fine."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -53,7 +53,7 @@ class CallFailed(Exception):
 
 
 class NotPicklable(Exception):
-    """What a call returned or raised cannot be pickled, and so not be sent to another process."""
+    """The result or exception of a call cannot be pickled."""
 
 
 class BatchedActorClient:
@@ -69,7 +69,7 @@ class BatchedActorClient:
         self._received = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method of the actor; cancelling the wait cancels it there.
+        """The result of a method of the actor; cancelling the wait cancels the call.
 
         Raises:
             CallFailed: the method raised.
@@ -125,7 +125,7 @@ class BatchedActorClient:
 
 
 class BatchedActor:
-    """The actor's side: the base class of actors that a `BatchedActorClient` calls."""
+    """The actor's side: base class of actors called by a `BatchedActorClient`."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -134,7 +134,7 @@ class BatchedActor:
         self._new_result = asyncio.Event()
 
     async def run_calls(self, calls: Sequence[ActorCall]) -> None:
-        """Begin the calls, and cancel those that were given up."""
+        """Start calls, and cancel abandoned ones."""
         for call in calls:
             if call.method is None:
                 task = self._tasks.get(call.number)
@@ -146,7 +146,7 @@ class BatchedActor:
                 task.add_done_callback(partial(self._forget, call.number))  # also one that was cancelled before it began
 
     async def results(self, received: int) -> list[ActorResult]:
-        """The results after the first `received` ones, as soon as there is one: the same again until the caller says it has them."""
+        """The results after the first `received` ones, once there are any; repeated until the caller acknowledges them."""
         del self._results[: received - self._acknowledged]
         self._acknowledged = received
         if not self._results:

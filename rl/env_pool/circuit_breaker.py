@@ -1,8 +1,7 @@
-"""The circuit breaker: stops rollouts whose environment or tool is dead, instead of letting a policy train on its silence.
+"""The circuit breaker: stops rollouts whose environment or tool is down, so that no policy trains on what is left.
 
-A fault makes one trajectory invalid, and a few of them cost nothing but time. Where most of the last ones failed, something is down:
-what is left of the run would be trained on whichever tasks do not need it. So a sliding window of outcomes is kept for each
-environment (by trajectory) and each tool (by call), and is judged once it is full. Its counts are part of the pool's figures.
+A fault makes one trajectory invalid, and a few cost only time. If most recent ones failed, something is down. A sliding window of outcomes
+is kept for each environment (by trajectory) and each tool (by call), and is judged once it is full.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from warehouse.errors import WorkFailed
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFigures:
-    """One kind of environment: its workers, the trajectories on them, and how many workers were replaced so far."""
+    """One kind of environment: its workers, their current trajectories, and the number of replaced workers."""
 
     name: str
     workers: int
@@ -25,7 +24,7 @@ class EnvironmentFigures:
 
 @dataclass(frozen=True, slots=True)
 class FaultFigures:
-    """How many of the last outcomes of an environment (`unit` trajectories) or a tool (`unit` calls) were faults."""
+    """Faults among the last outcomes of an environment (`unit` trajectories) or a tool (`unit` calls)."""
 
     kind: str
     name: str
@@ -36,7 +35,7 @@ class FaultFigures:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPoolFigures:
-    """All environments, and the windows of the circuit breaker; `waiting` counts trajectories that were asked for and have not ended."""
+    """All environments, and the circuit breaker's windows; `waiting` counts requested trajectories that have not ended."""
 
     waiting: int
     environments: tuple[EnvironmentFigures, ...]
@@ -44,12 +43,12 @@ class EnvironmentPoolFigures:
 
 
 class CircuitOpen(WorkFailed):
-    """Too many of the last trajectories or calls were faults; the text names whose."""
+    """Too many recent trajectories or calls were faults; the text names whose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is watched: the environment or the tool of that name; `unit` is what is counted."""
+    """The environment or tool of that name; `unit` is what is counted."""
 
     kind: str
     name: str
@@ -67,10 +66,10 @@ def tool(name: str) -> Subject:
 
 
 class CircuitBreaker:
-    """Windows of outcomes; `check` raises where the share of faults in one is too high."""
+    """Windows of outcomes; `check` raises if the share of faults in one is too high."""
 
     def __init__(self, window: int, max_share: float) -> None:
-        """Judge the last `window` outcomes of each subject; a share above `max_share`, in [0, 1], is too high. At 1 nothing is."""
+        """Judge the last `window` outcomes of each subject; a share of faults above `max_share`, in [0, 1], is too high."""
         self._window = window
         self._max_share = max_share
         self._outcomes: dict[Subject, deque[bool]] = {}
@@ -83,19 +82,14 @@ class CircuitBreaker:
             self._last_faults[subject] = fault
 
     def faults(self, subject: Subject) -> int:
-        """How many of the outcomes in the window are faults."""
+        """Number of faults in the window."""
         return sum(self._outcomes.get(subject, ()))
 
     def figures(self) -> tuple[FaultFigures, ...]:
-        """Outcomes and faults in each window."""
         return tuple(FaultFigures(s.kind, s.name, s.unit, len(window), sum(window)) for s, window in list(self._outcomes.items()))
 
     def check(self) -> None:
-        """Raise where too many of the outcomes in a full window are faults.
-
-        Raises:
-            CircuitOpen: naming every environment and tool of which that is so.
-        """
+        """Raise CircuitOpen, naming every environment and tool with too many faults in a full window."""
         failing = [subject for subject in self._outcomes if self._is_failing(subject)]
         if failing:
             raise CircuitOpen("rollouts are stopped: " + "; ".join(self._describe(subject) for subject in failing) + ".")

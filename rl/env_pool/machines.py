@@ -1,4 +1,4 @@
-"""The machines that Ray has, or would have: this one as Ray itself would see it, or those of a cluster."""
+"""The machines that Ray has, or would have: this one as Ray would see it, or those of a cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from warehouse.errors import RequestError
 
 
 def machines(config: RayConfig) -> list[Machine]:
-    """Those that actors may be placed on; a cluster is asked, and left as it was.
+    """Machines that actors may be placed on; a cluster is only queried.
 
     Raises:
-        RequestError: no cluster answers at the address, or more GPUs are promised than this process may see.
+        RequestError: no cluster answers at the address, or more GPUs are declared than this process may see.
     """
     return [_this_machine(config.gpus)] if config.address is None else _cluster(config)
 
@@ -32,7 +32,7 @@ def _this_machine(declared: int | None) -> Machine:
 
 
 def own_gpus() -> int:
-    """The GPUs that Ray would find when it starts here, `CUDA_VISIBLE_DEVICES` heeded."""
+    """The GPUs that Ray would find when it starts here, respecting `CUDA_VISIBLE_DEVICES`."""
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
@@ -40,7 +40,7 @@ def own_gpus() -> int:
 
 
 def visible_gpus() -> int | None:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` names; None where it is not set."""
+    """The number of GPUs in `CUDA_VISIBLE_DEVICES`; None if it is not set."""
     from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
     named = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()

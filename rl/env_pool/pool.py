@@ -1,7 +1,7 @@
-"""Environments on Ray: worker actors of each kind, and the trajectories on each.
+"""Environments on Ray: worker actors of each kind, and their trajectories.
 
-The indexes of the corpus lie once in the object store and are shared by all workers. An exception in an environment, a step that takes
-too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
+The corpus's indexes are stored once in Ray's object store and shared by all workers. An exception in an environment, an overlong step, a
+worker that dies or uses too much memory are faults with a kind: the trajectory becomes invalid, and the worker is replaced.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from warehouse.records import Task
 T = TypeVar("T")
 PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 START_SECONDS = 180.0
-"""How long the workers of a kind may take to start and to check that their environment can be made."""
+"""Time for the workers of a kind to start and check that their environment can be made."""
 HUNG_SECONDS = 30.0
 """Grace period after the deadline of a call before its worker counts as stuck, and is replaced."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker actor; `checked` is answered once it is up and an environment could be made in it, and None where none could."""
+    """A worker actor; `checked` resolves once it is up and could make an environment, and is None after a failed check."""
 
     actor: Any
     client: BatchedActorClient
     checked: Any
     up: bool = False
     ended: FaultKind | None = None
-    """Why it had to go, where it was replaced."""
+    """Why it was replaced, if it was."""
     death_counted: bool = False
-    """Whether the circuit breaker has counted its death: that is one fault, however many trajectories it took along."""
+    """Whether the circuit breaker has counted its death: one fault, however many trajectories it took along."""
 
 
 @dataclass(slots=True)
@@ -59,18 +59,18 @@ class Kind:
     config: EnvironmentKindConfig
     workers: list[Worker] = field(default_factory=list)
     latest: int = 0
-    """Position of the worker that got the latest trajectory."""
+    """Index of the worker of the latest trajectory."""
     trajectories: int = 0
     replaced: int = 0
 
     def next(self) -> Worker:
-        """The next worker, in a round robin."""
+        """The next worker, round robin."""
         self.latest = (self.latest + 1) % len(self.workers)
         return self.workers[self.latest]
 
 
 class PooledEnvironment:
-    """The environment of one trajectory, as the agent loop sees it: raises `EnvironmentFault` and nothing else."""
+    """The environment of one trajectory, as the agent loop sees it: raises only `EnvironmentFault`."""
 
     def __init__(self, pool: EnvironmentPool, kind: Kind, trajectory_id: str) -> None:
         self._pool = pool
@@ -99,7 +99,6 @@ class PooledEnvironment:
             raise
 
     async def step(self, action: Action) -> Step:
-        """Answer one action."""
         tool = circuit_breaker.tool(action.tool)
         try:
             step: Step = await self._call("step", action)
@@ -116,7 +115,7 @@ class PooledEnvironment:
         return step
 
     async def close(self) -> None:
-        """Close the environment in its worker, without waiting; the circuit breaker counts the trajectory's outcome."""
+        """Close the environment in its worker, without waiting, and record the trajectory's outcome."""
         self._kind.trajectories -= 1
         if self._open:
             self._worker.client.send("close", self._trajectory_id)
@@ -169,21 +168,21 @@ class PooledEnvironment:
 
 
 class EnvironmentPool:
-    """The workers of all kinds that were opened, and the circuit breaker that watches them."""
+    """The workers of all opened kinds, and their circuit breaker."""
 
     def __init__(self, config: EnvironmentPoolConfig, indexes: Indexes) -> None:
-        """A pool on the Ray that is running; workers start when their kind is opened."""
+        """A pool on the running Ray; workers start when their kind is opened."""
         self.breaker = circuit_breaker.CircuitBreaker(config.fault_window, config.max_fault_share)
         self._config = config
         self._indexes = ray.put(indexes)
         self._kinds: dict[str, Kind] = {}
 
     async def open(self, name: str) -> None:
-        """Start the workers of the environment called `name` and see in each that it can be made. Once is enough.
+        """Start the workers of the environment `name` and check in each that it can be made. Idempotent.
 
         Raises:
-            RequestError: where it cannot.
-            WorkerDied: where one of them died.
+            RequestError: it cannot be made.
+            WorkerDied: a worker died.
         """
         if name in self._kinds:
             return
@@ -202,7 +201,7 @@ class EnvironmentPool:
         self._kinds[name] = kind
 
     def client(self, name: str, trajectory_id: str) -> PooledEnvironment:
-        """The environment of a trajectory, on the next worker in turn of a kind that was opened."""
+        """The environment of a trajectory, on the next worker of an opened kind."""
         return PooledEnvironment(self, self._kinds[name], trajectory_id)
 
     def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
@@ -214,7 +213,7 @@ class EnvironmentPool:
             kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def figures(self) -> tuple[EnvironmentFigures, ...]:
-        """Workers and trajectories of the kinds that were opened."""
+        """Workers and trajectories of the opened kinds."""
         kinds = list(self._kinds.values())
         return tuple(EnvironmentFigures(kind.name, len(kind.workers), kind.trajectories, kind.replaced) for kind in kinds)
 
@@ -231,7 +230,7 @@ class EnvironmentPool:
 
 
 def worker_options(config: EnvironmentKindConfig) -> dict[str, Any]:
-    """What one worker of a kind reserves, and what it runs in."""
+    """Ray options of one worker of a kind: resources and runtime environment."""
     runtime: dict[str, Any] = {"env_vars": PROCESS_ENVIRONMENT}
     return {
         "num_cpus": config.cpus,

@@ -1,8 +1,8 @@
-"""A process that environments of one kind run in, side by side; a Ray actor in use.
+"""A process that runs many environments of one kind concurrently; used as a Ray actor.
 
-Its memory is limited by the kernel (`RLIMIT_DATA`: private writable memory, so neither the shared object store nor code counts, as
-both would for `RLIMIT_AS`). An allocation beyond it raises `MemoryError` where it was asked for, which becomes a fault; the pool then
-replaces the worker, because nothing says whose memory it was that filled it.
+The kernel limits its memory by `RLIMIT_DATA`, which counts private writable memory, but neither the shared object store nor code, as
+`RLIMIT_AS` would. An allocation beyond it raises `MemoryError`, which becomes a fault; the pool then replaces the worker, because nothing
+tells whose memory filled it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class EnvironmentWorker(BatchedActor):
-    """Runs environments of one kind, each under the id of its trajectory."""
+    """Runs environments of one kind, each under its trajectory's id."""
 
     def __init__(self, factory: str, config: EnvironmentKindConfig, indexes: Indexes) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class EnvironmentWorker(BatchedActor):
             limit_memory(int(config.memory_gib * GIB))
 
     async def check(self) -> None:
-        """Make an environment, probe it, and close it; raises what a trajectory would fail with."""
+        """Make, probe and close an environment; raises what a trajectory would fail with."""
         environment = self._create("", self._indexes.any)
         if isinstance(environment, Probed):
             await self._guarded(environment.probe(), "probe")
@@ -73,9 +73,10 @@ class EnvironmentWorker(BatchedActor):
         return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
-        """Answer an action; the environment is closed where that ends the trajectory.
+        """Answer an action; the environment is closed if that ends the trajectory.
 
-        An action beside that one fails, and is answered after it: else it would be a fault of a trajectory that nobody knows is over.
+        A concurrent action fails, but only after the ending one is answered: otherwise the agent loop, not knowing that the trajectory is
+        over, would count a fault.
         """
         try:
             step = await self._step(trajectory_id, action)
@@ -132,7 +133,7 @@ class EnvironmentWorker(BatchedActor):
 
 
 def limit_memory(size: int) -> None:
-    """Let this process allocate `size` bytes more than it has, and no more."""
+    """Allow this process to allocate `size` more bytes than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     wanted = pages * resource.getpagesize() + size

@@ -1,1 +1,1 @@
-"""Environments: their protocol, and those that come with the house."""
+"""Environments: their protocol, and the built-in ones."""

@@ -1,9 +1,8 @@
-"""Environments that an AgentGym server hosts, over its HTTP interface.
+"""Environments of an AgentGym server, over its HTTP interface.
 
-Each of AgentGym's servers has `POST /create`, `POST /reset`, `POST /step`, `GET /observation` and mostly `POST /close`, and each names
-the fields its own way: `SERVICES` has those of the services whose code was read. `/create` answers the id of an instance, bare or in an
-object; an object with `error`, which some answer with status 200, is a fault. A task's provenance says which of the service's items it
-is: `{"item": 17}`.
+AgentGym's servers have `POST /create`, `POST /reset`, `POST /step`, `GET /observation` and mostly `POST /close`, but name the fields
+differently: `SERVICES` covers the services whose code was read. `/create` returns the id of an instance, bare or in an object; an object
+with `error`, which some return with status 200, is a fault. A task's provenance names its item: `{"item": 17}`.
 
 Reference: github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/*.py` for the clients and `agentenv-*/*/server.py` for the servers.
 """
@@ -53,11 +52,11 @@ class AgentGymOptions(ServiceOptions):
     """Options of the environment `agentgym`; `url` is the server of one service."""
 
     service: str
-    """Which service it is, for the names of its fields."""
+    """The service, which determines the names of its fields."""
 
 
 class AgentGymEnvironment(StatefulEnvironment):
-    """One instance on a server; a policy acts by one tool, `act`, with the service's own text of an action."""
+    """One instance on a server; a policy acts by one tool, `act`, with the service's own action text."""
 
     def __init__(self, service: Service, fields: ServiceFields) -> None:
         super().__init__({"act": tool(self.act)})
@@ -94,7 +93,7 @@ class AgentGymEnvironment(StatefulEnvironment):
         return replace(await super().reset(task, seed), text=await self._first_observation(begun))
 
     async def close(self) -> None:
-        """Let the server forget the instance, where it can; not all have `/close`."""
+        """Close the instance on servers that support it."""
         if self._instance is not None:
             try:
                 await self._post("/close")
@@ -123,7 +122,6 @@ def _without_error(answer: Any) -> Any:
 
 
 def create(resources: Resources) -> AgentGymEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(AgentGymOptions)
     if options.service not in SERVICES:
         raise RequestError(f"the service {options.service!r} of AgentGym is not known; known are {', '.join(SERVICES)}.")

@@ -1,8 +1,8 @@
 """The protocol of environments: everything outside the policy that answers its actions.
 
-An environment serves one trajectory at a time. A task names it: by one of the names below, an entry point of the group
-`agent_flywheel.environments`, or a kind of the configuration, which may be any `module:attribute` or `file.py:attribute`. The attribute is
-a factory that takes `Resources`.
+An environment serves one trajectory at a time. A task names it: by a built-in name, an entry point of the group
+`agent_flywheel.environments`, or a configured kind, which may be any `module:attribute` or `file.py:attribute`. The attribute is a factory
+that takes `Resources`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", 
 
 
 class FaultKind(StrEnum):
-    """The kind of an environment's failure. `ERROR` is any exception that it raised; `DIED` is the end of the process that it ran in."""
+    """The kind of an environment's failure. `ERROR` is any exception it raised; `DIED` is the end of its process."""
 
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -46,16 +46,15 @@ class FaultKind(StrEnum):
     MEMORY = "memory"
     UNREACHABLE = "unreachable"
     IMAGE = "image"
-    """It brought an image that cannot be decoded, or one of too many pixels."""
+    """It returned an image that cannot be decoded or has too many pixels."""
     USER = "user"
-    """The simulated user fell out of its part."""
+    """The simulated user broke its role."""
 
 
 class EnvironmentFault(Exception):
     """The environment failed or took too long; the action says nothing about the policy.
 
-    Its text begins with its kind and a colon, and so does the `error` of the trajectory: SQL counts them by
-    `split_part(error, ':', 1)`.
+    The text begins with the kind and a colon, like the trajectory's `error`: SQL counts faults by `split_part(error, ':', 1)`.
     """
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
@@ -68,7 +67,7 @@ class EnvironmentFault(Exception):
 
 
 def fault_kind(error: BaseException) -> FaultKind:
-    """The kind of fault that an error is, by itself or by one of its causes."""
+    """The kind of fault of an error, by itself or by its chain of causes."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, EnvironmentFault):
@@ -92,9 +91,9 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy sees before its first action, beside the question; often nothing.
+    """What the policy sees before its first action, in addition to the question; often nothing.
 
-    `tools` are the schemas of the tools that it may call, for dialects that tell it of them.
+    `tools` are the schemas of its tools, for dialects that show them.
     """
 
     text: str = ""
@@ -103,11 +102,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The answer to an action. `reward` is the environment's own for this turn; None where it gives none.
+    """The answer to an action. `reward` is the environment's own for this turn; None if it gives none.
 
-    `parts` is set where the observation holds more than text; `observation` is then their text, for dialects that take no images.
-    `retries` counts the calls of a tool that failed before one went through, `latency_seconds` is the time of all of them, and
-    None where no tool ran. `info` is JSON-able; a tool puts `arguments` there as it read them, and `figures` where it has any.
+    `parts` is set if the observation holds more than text; `observation` is then their text, for dialects without images. `retries` counts
+    failed calls of a tool before success, and `latency_seconds` the time of all of them (None without a tool). `info` is JSON-able; a tool
+    puts its parsed `arguments` there, and any `figures`.
     """
 
     observation: str = ""
@@ -122,9 +121,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What environments of one worker share: the corpus's index, the options of this kind, and the objects made by `once`.
+    """Shared by the environments of one worker: the corpus's index, this kind's options, and objects made by `once`.
 
-    `trajectory_id` is not shared: it names the trajectory that the environment is made for, and is empty where it is made for none.
+    `trajectory_id` is not shared: it names the environment's trajectory, empty without one.
     """
 
     index: Index | None = None
@@ -133,22 +132,18 @@ class Resources:
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def read(self, model: type[Read]) -> Read:
-        """The options, checked.
-
-        Raises:
-            RequestError: where one is unknown or does not fit, naming it.
-        """
+        """The validated options. Raises RequestError naming one that is unknown or does not fit."""
         return read_options(model, self.options)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """The result of `make`, which is called once per `name` and worker: a client, a model, anything costly."""
+        """The result of `make`, called once per `name` and worker: a client, a model, anything costly."""
         if name not in self._kept:
             self._kept[name] = make()
         return cast(T, self._kept[name])
 
 
 class Environment(Protocol):
-    """Answers the actions of one trajectory. Whatever it raises makes the trajectory invalid."""
+    """Answers the actions of one trajectory. Any exception makes the trajectory invalid."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin a trajectory."""
@@ -159,16 +154,16 @@ class Environment(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the resources of the trajectory."""
+        """Release the trajectory's resources."""
         ...
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """An environment that can check what it depends on: called in each worker before the first trajectory."""
+    """An environment that checks its dependencies: called in each worker before the first trajectory."""
 
     async def probe(self) -> None:
-        """Raise where something is missing; the text is shown."""
+        """Raise if something is missing; the text is shown."""
         ...
 
 
@@ -176,20 +171,12 @@ EnvironmentFactory = Callable[[Resources], Environment]
 
 
 def find_environment(name: str) -> EnvironmentFactory:
-    """The factory of the environment that the configuration calls `name`.
-
-    Raises:
-        RequestError: where there is none.
-    """
+    """The factory of the environment `name`. Raises RequestError if there is none."""
     return cast(EnvironmentFactory, ENVIRONMENTS.load(name))
 
 
 def offered_tools(name: str, pool: EnvironmentPoolConfig, index: Index | None) -> tuple[Schema, ...]:
-    """The tools that the environment which the configuration calls `name` offers at the beginning of a trajectory.
-
-    Raises:
-        RequestError: where there is no such environment.
-    """
+    """The tools that the environment `name` offers at the beginning of a trajectory. Raises RequestError if there is none."""
     kind = pool.kind(name)
     environment = find_environment(kind.factory or name)(Resources(index, kind.options))
 

@@ -1,7 +1,7 @@
-"""Code as actions, in `<code>`: an arithmetic expression (`calculator`), or a Python program (`python`) in ReTool's way (arXiv 2504.11536).
+"""Code as actions, in `<code>`: an arithmetic expression (`calculator`), or a Python program (`python`) as in ReTool (arXiv 2504.11536).
 
-Every Python program is a fresh process in the sandbox of `eval.sandbox`: nothing is left of an earlier one, neither names nor files. Its
-errors, its limits among them, are observations. A fault of the sandbox itself makes the trajectory invalid.
+Every Python program runs in a new process in the sandbox of `eval.sandbox`; neither names nor files persist. Its errors, including exceeded
+limits, are observations. A fault of the sandbox itself makes the trajectory invalid.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ async def calculate(expression: str) -> str:
 
 
 def create_calculator(resources: Resources) -> ToolEnvironment:
-    """The environment of one trajectory."""
     return ToolEnvironment({"code": calculate})
 
 
@@ -97,7 +96,7 @@ except Exception as error:
     sys.stderr.write("".join(frames.format()))
     sys.exit(1)
 """
-"""Runs the program, prints the value of its last line where that is an expression, and shows errors without its own frames."""
+"""Runs the program, prints the value of a last line that is an expression, and hides its own frames from tracebacks."""
 
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 
@@ -106,9 +105,9 @@ class PythonOptions(Section):
     """Options of the environment `python`."""
 
     concurrency: PositiveInt = 8
-    """Programs that run at once in one worker process, whatever the number of its trajectories."""
+    """Concurrent programs per worker process, across all its trajectories."""
     max_error_lines: PositiveInt = 6
-    """Lines of a traceback that are shown, from its end."""
+    """Lines shown of the end of a traceback."""
     sandbox: SandboxConfig = SandboxConfig(wall_seconds=10, memory_mib=1024)
 
 
@@ -156,13 +155,12 @@ class PythonEnvironment(ToolEnvironment):
 
 
 def create_interpreter(resources: Resources) -> PythonEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(PythonOptions)
     require_isolation(options.sandbox, "the environment 'python'")
     return PythonEnvironment(options)
 
 
 def program_slot(concurrency: int) -> asyncio.Semaphore:
-    """The semaphore of this event loop's programs, of whichever trajectory."""
+    """The semaphore for all programs of this event loop."""
     by_size = _slots.setdefault(asyncio.get_running_loop(), {})
     return by_size.setdefault(concurrency, asyncio.Semaphore(concurrency))

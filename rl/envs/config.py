@@ -21,7 +21,7 @@ class EnvironmentLimits(Section):
     memory_gib: PositiveFloat | None = None
     """Memory limit per worker, enforced by the kernel."""
     step_timeout_seconds: PositiveFloat = 60.0
-    """Timeout of a reset or step, after which it is a fault."""
+    """Deadline of a reset or step with everything below it, after which it is a fault."""
     image: str | None = None
     """Container image of the workers, with the same Python, Ray and package; needs podman."""
 
@@ -46,18 +46,18 @@ class EnvironmentPoolConfig(EnvironmentLimits):
     """Share of faults above which rollouts stop; 1 disables the circuit breaker."""
 
     def kind(self, name: str) -> EnvironmentKindConfig:
-        """The settings of the environment called `name`."""
+        """The settings of the environment `name`."""
         own = self.kinds.get(name, EnvironmentKindConfig())
         common = {field: getattr(self, field) for field in EnvironmentLimits.model_fields if field not in own.model_fields_set}
         return own.model_copy(update=common)
 
     @property
     def listed(self) -> dict[str, str]:
-        """The names that tasks may call environments by beside those that are registered, each with its code."""
+        """Configured names for tasks, in addition to registered ones, each with its code."""
         return {name: own.factory or name for name, own in self.kinds.items()}
 
     @property
     def reserved_cpus(self) -> float:
-        """Room in Ray's CPUs for all kinds with settings of their own, and for four without."""
+        """Ray CPUs for all configured kinds, and for four others."""
         kinds = [self.kind(name) for name in self.kinds]
         return sum(kind.workers * kind.cpus for kind in kinds) + 4 * self.workers * self.cpus

@@ -1,11 +1,11 @@
 """Games of gymnasium as environments: observations are text, and a policy plays by one tool, `act`.
 
-An observation that is text is shown as it is; any other game must be able to draw itself as text (`render_mode="ansi"`, as gymnasium's
-toy games do). A discrete action goes by its name, a text action as it is written. A task may add arguments of the game in its
-provenance, `{"game": {"desc": ["SF", "FG"]}}`, as far as the option `task_arguments` lists them: what is the same for all trajectories
-of the task belongs there, for the seed of `reset` differs between them.
+Text observations are shown as they are; any other game must render itself as text (`render_mode="ansi"`, as gymnasium's toy games do).
+Discrete actions go by name, text actions as written. A task may add game arguments in its provenance, `{"game": {"desc": ["SF", "FG"]}}`,
+if the option `task_arguments` lists them: what all trajectories of a task share belongs there, because the seed of `reset` differs between
+them.
 
-`flywheel/House-v0` is a text game of ours: find the key, open the chest, take the coin out.
+`flywheel/House-v0` is our own text game: find the key, open the chest, take the coin out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "CliffWalking": ("up", "right", "down", "left"),
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
 }
-"""What the actions of gymnasium's games are called, by the game without its version; others go by their numbers."""
+"""Names of the actions of gymnasium's games, by game without version; others go by number."""
 
 HOUSE = "flywheel/House-v0"
 ROOMS = ("hall", "kitchen", "cellar", "attic", "study", "pantry", "library", "workshop", "garden", "stable", "parlour", "gallery")
@@ -46,15 +46,14 @@ class GameOptions(Section):
     """Options of the environment `game`."""
 
     game: str = "FrozenLake-v1"
-    """The game's id in gymnasium, `module:id` for one that a module registers; `flywheel/House-v0` is a text game of ours."""
+    """The game's id in gymnasium, or `module:id` for one that a module registers."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the game, such as `{is_slippery = false}`."""
     task_arguments: tuple[str, ...] = ("desc", "is_slippery", "map_name", "house", "rooms", "max_moves")
-    """Arguments of the game that a task may give; FrozenLake's and House's unless others are named.
-
-    A task is data, and a game may do anything by an argument."""
+    """Game arguments that a task may set, by default FrozenLake's and House's. A task is data, and an argument may make a game do anything.
+    """
     actions: tuple[str, ...] = ()
-    """Names of its discrete actions in their order, where the game's own are not known."""
+    """Names of its discrete actions in order, if they are not known."""
 
 
 class GameEnvironment(StatefulEnvironment):
@@ -81,7 +80,6 @@ class GameEnvironment(StatefulEnvironment):
         return self._as_text(observation)
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Set up the game."""
         await self.close()
         self._game = make_game(self._options, _arguments_of(task, self._options))
         self._names = action_names(self._game, self._options)
@@ -91,7 +89,6 @@ class GameEnvironment(StatefulEnvironment):
         return replace(await super().reset(task, seed), text=self._as_text(observation) + moves)
 
     async def close(self) -> None:
-        """Close the game."""
         if self._game is not None:
             self._game.close()
             self._game = None
@@ -131,11 +128,7 @@ def _arguments_of(task: Task, options: GameOptions) -> dict[str, Any]:
 
 
 def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """The game that options and a task ask for.
-
-    Raises:
-        RequestError: where there is none, or it cannot be shown or played in text.
-    """
+    """The game of the options and a task. Raises RequestError if it does not exist, or cannot be shown or played in text."""
     drawn = {} if options.game == HOUSE else {"render_mode": "ansi"}
     try:
         game = gymnasium.make(options.game, **{**drawn, **options.arguments, **arguments})
@@ -151,7 +144,7 @@ def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.E
 
 
 def action_names(game: gymnasium.Env[Any, Any], options: GameOptions) -> tuple[str, ...]:
-    """The names of a game's discrete actions, in their order; none for actions that are text."""
+    """The names of a game's discrete actions, in order; empty for text actions."""
     space = game.action_space
     if not isinstance(space, Discrete):
         return ()
@@ -162,15 +155,14 @@ def action_names(game: gymnasium.Env[Any, Any], options: GameOptions) -> tuple[s
 
 
 def create(resources: Resources) -> GameEnvironment:
-    """The environment of one trajectory."""
     return GameEnvironment(resources.read(GameOptions))
 
 
 class House(gymnasium.Env[str, str]):
-    """Rooms in a tree that lead to each other by the four winds, a key in one and a locked chest in another; the seed `house` makes them.
+    """A tree of rooms with a key in one and a locked chest in another; the seed `house` generates them.
 
-    An observation describes the room; an action is a sentence: `go north`, `take key`, `open chest`, `look`, `inventory`. Taking the
-    coin ends the game with a reward of 1; after `max_moves` it ends with 0.
+    An observation describes the room; an action is a sentence: `go north`, `take key`, `open chest`, `look`, `inventory`. Taking the coin
+    ends the game with a reward of 1; after `max_moves` it ends with 0.
     """
 
     def __init__(self, house: int = 0, rooms: int = 6, max_moves: int = 40, render_mode: str | None = None) -> None:
@@ -195,7 +187,7 @@ class House(gymnasium.Env[str, str]):
         return self._look(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Carry out one action, as a sentence."""
+        """Carry out one action, given as a sentence."""
         self._moves += 1
         verb, _, noun = " ".join(action.lower().split()).partition(" ")
         observation = self._act(verb, noun)

@@ -1,7 +1,7 @@
-"""A service that an environment rests on, over HTTP: JSON in, JSON out, with a bounded number of tries.
+"""An HTTP service that an environment depends on: JSON in, JSON out, with a bounded number of tries.
 
-A service that cannot be reached, says that it is overloaded (502, 503, 504) or answers no JSON is a fault of the environment. A call
-that may have been carried out already is tried again only where that does no harm.
+An unreachable or overloaded (502, 503, 504) server, or a response that is not JSON, is a fault of the environment. A call that may already
+have been carried out is only retried if that does no harm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ServiceOptions(Section):
 
 
 class Service:
-    """A client of one server; environments of a worker share it, and so its connections."""
+    """A client of one server, shared by the environments of a worker, with its connections."""
 
     def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None, try_seconds: float = TRY_SECONDS) -> None:
         self._url = options.url.rstrip("/")
@@ -40,14 +40,13 @@ class Service:
         self._client = httpx.AsyncClient(timeout=try_seconds, limits=limits, headers=headers, trust_env=False)
 
     async def get(self, path: str, **query: Any) -> Any:
-        """What the server answers to a GET."""
         return await self._ask("GET", path, repeatable=True, params=query)
 
     async def post(self, path: str, body: Any = None, repeatable: bool = False) -> Any:
-        """What the server answers to a POST of `body`; `repeatable` where asking twice is the same as asking once.
+        """The response to a POST of `body`; `repeatable` if asking twice is the same as asking once.
 
         Raises:
-            EnvironmentFault: where there is no answer, or one that refuses.
+            EnvironmentFault: there is no response, or it is an error.
         """
         return await self._ask("POST", path, repeatable, json=body)
 

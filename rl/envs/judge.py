@@ -1,9 +1,8 @@
-"""A reward model or a judge as an environment: what the policy hands in is scored, and that is its reward.
+"""A reward model or judge as an environment: it scores what the policy submits, and the score is the reward.
 
-A scorer is anything with `score(task, text) -> Judgement`: a reward model, a model behind a server, a function of one's own. A judge
-that fails, or says what cannot be read, is a fault: the trajectory is invalid, never a zero. By `drafts` a policy may hand in drafts
-first and be told the scorer's comment, though not the value; only the answer is paid for. Two scorers come with it: `RewardModel` and
-`ServerScorer`.
+A scorer is anything with `score(task, text) -> Judgement`: a reward model, a model behind a server, or a function. A judge that fails or
+replies unreadably is a fault: the trajectory is invalid, never a zero. With `drafts` a policy may submit drafts first and see the scorer's
+comment, but not the value; only the answer is paid. Built-in scorers: `RewardModel` and `ServerScorer`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ SCORERS = Registry(
     arguments=("options",),
 )
 DEFAULT_DATE = date(2024, 7, 26)
-"""The date that chat templates are given: Llama's own, where nobody says one. A score does not depend on the day."""
+"""The date given to chat templates, Llama's own default: a score must not depend on the day."""
 _GRADE = re.compile(r"^[ \t*#]*Grade:[ \t*]*(\d+)[ \t*.]*$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A scorer's judgement of a text: a value, and a comment that the policy may be shown."""
+    """A scorer's value of a text, and a comment that the policy may see."""
 
     value: float
     comment: str = ""
@@ -53,15 +52,14 @@ class Judgement:
 
 
 class Scorer(Protocol):
-    """Scores what a policy handed in; one for all trajectories of a worker."""
+    """Scores what a policy submits; one for all trajectories of a worker."""
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The judgement of `text` as an attempt at `task`. Whatever it raises is a fault."""
+        """The judgement of `text` as an attempt at `task`. Any exception is a fault."""
         ...
 
 
 ScorerFactory = Callable[[Mapping[str, Any]], Scorer]
-"""Options → scorer."""
 
 
 class JudgeOptions(Section):
@@ -71,11 +69,11 @@ class JudgeOptions(Section):
     """`reward_model`, `server`, `module:factory` or `file.py:factory`; the factory takes the options below."""
     options: dict[str, Any] = Field(default_factory=dict)
     drafts: NonNegativeInt = 0
-    """How many drafts a policy may hand in before its answer, by the tool `draft`."""
+    """Number of drafts that a policy may submit before its answer, by the tool `draft`."""
 
 
 class JudgeEnvironment(StatefulEnvironment):
-    """One text of one trajectory, and what it is worth."""
+    """One text of one trajectory, and its score."""
 
     def __init__(self, scorer: Scorer, drafts: int) -> None:
         super().__init__({"draft": tool(self.draft)} if drafts else {})
@@ -95,7 +93,6 @@ class JudgeEnvironment(StatefulEnvironment):
         return (await self._score(text)).comment or "There is no comment."
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Take the task."""
         self._task = task
         return await super().reset(task, seed)
 
@@ -114,7 +111,6 @@ class JudgeEnvironment(StatefulEnvironment):
 
 
 def create(resources: Resources) -> JudgeEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(JudgeOptions)
     factory = cast(ScorerFactory, SCORERS.load(options.scorer))
     return JudgeEnvironment(resources.once("scorer", lambda: factory(options.options)), options.drafts)
@@ -127,17 +123,16 @@ class RewardModelOptions(Section):
     """Folder of the model with its tokenizer."""
     sigmoid: bool = True
     max_tokens: PositiveInt = 1024
-    """Longer inputs are cut off at the right."""
+    """Longer inputs are truncated on the right."""
     device: str = Field(default="cpu", pattern=DEVICE_NAME)
-    """Where it computes: `cuda` is the GPU that the environment's workers have reserved (`gpus`)."""
+    """Device of the model: `cuda` is the GPU that the environment's workers reserve (`gpus`)."""
 
 
 class RewardModel:
-    """A sequence classifier with one output, over the question and what was handed in; scores run one at a time in a thread.
+    """A sequence classifier with one output, over the question and the submitted text; scores run one at a time in a thread.
 
-    The two are given to the tokenizer as a pair, or, where its model has a chat template, as a question and an answer in it: reward models
-    are trained on one or the other. In neither can a text spell a control token, such as those that end an answer. The value is the raw
-    output; `sigmoid` brings it into [0, 1].
+    The two are encoded as a pair or, if the tokenizer has a chat template, as its question and answer: reward models are trained on one or
+    the other. Neither text can spell a control token. The value is the raw output; `sigmoid` maps it into [0, 1].
     """
 
     def __init__(self, options: RewardModelOptions) -> None:
@@ -170,7 +165,7 @@ class RewardModel:
             return float(self._model(**inputs).logits[0, 0])
 
     def inputs(self, question: str, text: str) -> Mapping[str, Any]:
-        """The tensors that the model is given."""
+        """The model's input tensors."""
         import torch
 
         if self._exchange is None:
@@ -195,17 +190,12 @@ class _Exchange:
             raise RequestError(f"the chat template of the reward model {path} cannot be used: {error}.") from error
 
     def ids(self, question: str, text: str) -> tuple[int, ...]:
-        """The ids of the exchange."""
         of_question, of_answer = self._filters
         return self._template.encode(self._pieces, {0: of_question(question), 1: of_answer(text)})
 
 
 def create_reward_model(options: Mapping[str, Any]) -> RewardModel:
-    """The scorer of one worker.
-
-    Raises:
-        RequestError: where the folder holds no reward model.
-    """
+    """The scorer of one worker. Raises RequestError if the folder holds no reward model."""
     read = read_options(RewardModelOptions, options)
     if not (read.path / "config.json").is_file():
         raise RequestError(f"{read.path} holds no reward model: there is no config.json in it.")
@@ -213,23 +203,23 @@ def create_reward_model(options: Mapping[str, Any]) -> RewardModel:
 
 
 class ServerOptions(ServiceOptions):
-    """Options of the scorer `server`; `url` holds the version, as in `http://127.0.0.1:8000/v1`."""
+    """Options of the scorer `server`; `url` includes the version, as in `http://127.0.0.1:8000/v1`."""
 
     model: str
     rubric: str = "The answer is correct, complete and to the point."
-    """The description of a text with the highest grade."""
+    """Description of a text with the highest grade."""
     highest: PositiveInt = 10
     """The highest grade; values are grades divided by it."""
     key_variable: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key, where the server wants one."""
+    """Environment variable that holds the server's API key, if it needs one."""
     max_tokens: PositiveInt = 512
 
 
 class ServerScorer:
-    """A judge behind an OpenAI-compatible server: it reads question, accepted answers and what was handed in, and gives a grade.
+    """A judge behind an OpenAI-compatible server: it reads question, accepted answers and the submitted text, and gives a grade.
 
-    It is asked at temperature 0 to end on a line `Grade: n`; the last such line counts, and an answer without one is a fault, for silence
-    of a judge is no verdict. What was handed in stands between marks that it cannot spell, so that it cannot write its own grade.
+    It is asked at temperature 0 to end with a line `Grade: n`; the last such line counts, and a reply without one is a fault. The submitted
+    text is put between marks that it cannot spell, so it cannot write its own grade.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -239,7 +229,7 @@ class ServerScorer:
         self._service = Service(options, headers)
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The grade of `text`, in [0, 1], with what the judge wrote before it as the comment."""
+        """The grade of `text`, in [0, 1], with the judge's preceding text as the comment."""
         options = self._options
         body = {
             "model": options.model,
@@ -256,7 +246,6 @@ class ServerScorer:
 
 
 def prompt(options: ServerOptions, task: Task, text: str) -> str:
-    """The prompt of the judge."""
     mark = f"<<{digest([task.key, text])}>>"
     accepted = f"Accepted answers: {'; '.join(task.answers)}\n" if task.answers else ""
     return (
@@ -268,11 +257,7 @@ def prompt(options: ServerOptions, task: Task, text: str) -> str:
 
 
 def read_grade(text: str, highest: int) -> Judgement:
-    """The judgement in a judge's answer.
-
-    Raises:
-        EnvironmentFault: where there is no grade in it, or one that is too high.
-    """
+    """The judgement in a judge's reply. Raises EnvironmentFault if there is no grade in it, or one that is too high."""
     grades = list(_GRADE.finditer(text))
     if not grades or int(grades[-1][1]) > highest:
         raise EnvironmentFault(f"the judge gave no grade from 0 to {highest}: {text[-200:]!r}")
@@ -280,9 +265,4 @@ def read_grade(text: str, highest: int) -> Judgement:
 
 
 def create_server(options: Mapping[str, Any]) -> ServerScorer:
-    """The scorer of one worker.
-
-    Raises:
-        RequestError: where an option does not fit.
-    """
     return ServerScorer(read_options(ServerOptions, options))

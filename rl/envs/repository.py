@@ -1,8 +1,8 @@
-"""Repair of a repository: an issue, a snapshot of files, tools to look and to edit, tests that run in the sandbox.
+"""Repair of a repository: an issue, a snapshot of files, tools to read and edit them, and tests that run in the sandbox.
 
-The files live in this process as a mapping and nowhere on the disk: a name can lead nowhere else. Nothing but tests runs code, and they do
-in a sandbox. The answer ends the trajectory: what was changed is taken as a diff, and the turn's reward is whether that diff, applied to
-the snapshot afresh, makes all tests of the task pass. Those tests are not shown before.
+The files exist only as a mapping in this process, never on disk, so no name can lead elsewhere. Only tests run code, in a sandbox. The
+answer ends the trajectory: the changes become a diff, and the turn's reward is whether that diff, applied to a fresh snapshot, makes all
+hidden tests of the task pass.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from warehouse.records import ANSWER, Task
 from warehouse.settings import Section
 
 MAX_NAME_BYTES = 255
-"""What a folder of Linux takes as a name."""
+"""Linux's limit of a file name."""
 MAX_PATH_BYTES = 2048
-"""Half of what Linux takes as a path: the sandbox's own folder stands before it."""
+"""Half of Linux's limit of a path: the sandbox prepends its own folder."""
 
 
 class RepositoryOptions(Section):
     """Options of the environment `repository`."""
 
     folder: Path
-    """Where the snapshots lie that tasks name."""
+    """Folder of the snapshots that tasks name."""
     max_lines: PositiveInt = 200
-    """Lines that a tool shows at most."""
+    """Most lines that a tool shows."""
     sandbox: SandboxConfig = LIMITS
 
 
@@ -50,7 +50,7 @@ class RepositoryEnvironment(ToolEnvironment):
         self._files: dict[str, bytes] = {}
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Read the snapshot; the first thing to see is the names of its files."""
+        """Read the snapshot; the first observation lists its files."""
         first = await super().reset(task, seed)
         self._task = await asyncio.to_thread(read_task, self._options.folder, task.provenance)
         self._files = dict(self._task.files)
@@ -175,7 +175,6 @@ class RepositoryEnvironment(ToolEnvironment):
 
 
 def create(resources: Resources) -> RepositoryEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(RepositoryOptions)
     require_isolation(options.sandbox, "the environment 'repository'")
     return RepositoryEnvironment(options)

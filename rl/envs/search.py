@@ -1,10 +1,10 @@
-"""Search: the question must be answered from the documents that searches bring, of the corpus (`search`) or of a server (`retrieve`).
+r"""Search environments: the question must be answered from documents found in the corpus (`search`) or on a server (`retrieve`).
 
-A server is one of Search-R1's form: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}` answers a list for each query,
-of `{"document": {"contents": "\"Title\"\ntext"}, "score": s}`; without scores of the documents themselves. Search-R1's own servers, and
-`rl/retrieval/server.py`, speak it. Its documents are shown as Search-R1 shows them: `Doc 1(Title: ...) text`.
+A server follows Search-R1: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}` returns a list per query of
+`{"document": {"contents": "\"Title\"\ntext"}, "score": s}`, or without scores of the documents themselves. Search-R1's own servers and
+`rl/retrieval/server.py` do. Its documents are shown as in Search-R1: `Doc 1(Title: ...) text`.
 
-The search over the corpus is as imperfect as its index is (`rollout.search.imperfect`).
+The search over the corpus is as imperfect as its index (`rollout.search.imperfect`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from warehouse.settings import Section
 RETRIEVE_SECONDS = 10.0
 """Time for one try of a search on a server."""
 PROBED = 20
-"""Documents that a search is tried with before the first trajectory."""
+"""Number of documents that the probe searches for."""
 
 
 class SearchOptions(Section):
     """Options of the environment `search`."""
 
     documents: PositiveInt = 1
-    """How many documents a search brings, or a page of it."""
+    """Number of documents per search, or per page of it."""
 
 
 class SearchEnvironment(ToolEnvironment):
@@ -67,11 +67,7 @@ class SearchEnvironment(ToolEnvironment):
 
 
 def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
-    """The best `count` documents for a query.
-
-    Raises:
-        ToolMiss: there is none; it says why.
-    """
+    """The best `count` documents for a query. Raises ToolMiss with the reason if there is none."""
     hits = index.find(query, count)
     if hits.miss is not None:
         raise ToolMiss(shown(hits))
@@ -79,17 +75,16 @@ def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
 
 
 def create(resources: Resources) -> SearchEnvironment:
-    """The environment of one trajectory."""
     if resources.index is None:
         raise RequestError("the environment 'search' needs documents, and there are none.")
     return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)
 
 
 class RetrieveOptions(ServiceOptions):
-    """Options of the environment `retrieve`; `/retrieve` is added to `url`."""
+    """Options of the environment `retrieve`; `/retrieve` is appended to `url`."""
 
     documents: PositiveInt = 3
-    """How many documents a search brings."""
+    """Number of documents per search."""
 
 
 class RetrieveEnvironment(ToolEnvironment):
@@ -114,7 +109,6 @@ class RetrieveEnvironment(ToolEnvironment):
         return "\n".join(_shown(number, document) for number, document in enumerate(found, 1))
 
     async def probe(self) -> None:
-        """Ask the server for something."""
         await self._found("probe")
 
     async def _found(self, query: str) -> list[str]:
@@ -139,7 +133,6 @@ def _shown(number: int, contents: str) -> str:
 
 
 def create_retrieve(resources: Resources) -> RetrieveEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(RetrieveOptions)
     service = resources.once("service", lambda: Service(options, try_seconds=RETRIEVE_SECONDS))
     return RetrieveEnvironment(service, options.documents)

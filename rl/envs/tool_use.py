@@ -1,8 +1,7 @@
 """An environment made of tools: an action calls one of them, an answer ends the trajectory.
 
-It never says whether an answer is right: within a trajectory there is no feedback from the truth. Under the name `tools` its
-tools are those that a file names, so that an environment of one's own needs no code beside them. Tools over a state of the
-trajectory's own are a `StatefulEnvironment`.
+It never says whether an answer is right: a trajectory gets no feedback from the truth. Under the name `tools` its tools are those that a
+file names, so users need no environment code. `StatefulEnvironment` is for tools over a state of the trajectory's own.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class ToolsOptions(Section):
     file: Path
     """The TOML file that names the tools."""
     search: bool = False
-    """Offer the search over the home's documents as well, under the name `search`."""
+    """Also offer the search over the home's documents, as `search`."""
 
 
 class ToolEnvironment:
-    """Tools by the names that actions call them by, for the trajectory called `trajectory_id`."""
+    """Tools by the names that actions use, for the trajectory `trajectory_id`."""
 
     def __init__(self, tools: Mapping[str, Tool], trajectory_id: str = "") -> None:
         self.tools = tools
@@ -44,19 +43,16 @@ class ToolEnvironment:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as chat templates and OpenAI-compatible servers want them, under the names that actions call them by."""
+        """The tools in the format of chat templates and OpenAI-compatible servers, under the names that actions use."""
         return [{"type": "function", "function": tool.schema["function"] | {"name": name}} for name, tool in self.tools.items()]
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Returns the schemas of the tools, for policies whose dialect shows them, and no text.
-
-        A tool is opened when it is first called: many trajectories never call it.
-        """
+        """Returns the schemas of the tools and no text. Tools are opened on first use, because many trajectories never call them."""
         self._seed = seed
         return Observation(tools=tuple(self.schemas))
 
     async def step(self, action: Action) -> Step:
-        """Call the tool; the observation is what it returns, or why it could not be called."""
+        """Call the tool; the observation is its result, or why it could not be called."""
         if action.tool == ANSWER:
             return Step(done=True)
         tool = self.tools.get(action.tool)
@@ -68,17 +64,13 @@ class ToolEnvironment:
             raise EnvironmentFault(str(fault), fault_kind(fault)) from fault
 
     async def probe(self) -> None:
-        """Check that every tool is alive.
-
-        Raises:
-            EnvironmentFault: where one is not; the sentence names it.
-        """
+        """Check that every tool is alive. Raises EnvironmentFault naming those that are not."""
         dead = await dead_tools(self.tools)
         if dead:
             raise EnvironmentFault("; ".join(dead))
 
     async def close(self) -> None:
-        """Release the tools that were opened, each of them even where another fails to."""
+        """Release every opened tool, even if another fails to."""
         opened, self._opened = self._opened, {}
         released = await asyncio.gather(*map(_release, opened.values()), return_exceptions=True)
         for name, error in zip(opened, released, strict=True):
@@ -98,7 +90,7 @@ class ToolEnvironment:
 
 
 def create(resources: Resources) -> ToolEnvironment:
-    """The environment of one trajectory, with the tools of the file that the options name."""
+    """The environment of one trajectory, with the tools of the file in the options."""
     options = resources.read(ToolsOptions)
     tools = resources.once(f"tools of {options.file}", partial(load_tools, options.file)).tools
     if not options.search:
@@ -140,9 +132,9 @@ def _step(call: CallOutcome) -> Step:
 
 
 class StatefulEnvironment(ToolEnvironment):
-    """Tools over a state of this trajectory's own: calls are answered one after the other, also where a turn holds several.
+    """Tools over a state of this trajectory's own: calls are answered one after another, even within one turn.
 
-    What stands in a turn behind the call that ended the trajectory is not made: it would be paid once more.
+    Calls after the one that ended the trajectory are refused: they would be paid again.
     """
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
@@ -151,16 +143,11 @@ class StatefulEnvironment(ToolEnvironment):
         self._over = False
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """As `ToolEnvironment` does."""
         self._over = False
         return await super().reset(task, seed)
 
     async def step(self, action: Action) -> Step:
-        """Call the tool, and complete its step.
-
-        Raises:
-            EnvironmentFault: an earlier step ended the trajectory.
-        """
+        """Call the tool, and complete its step. Raises EnvironmentFault if an earlier step ended the trajectory."""
         async with self._lock:
             if self._over:
                 raise EnvironmentFault("the trajectory is over")

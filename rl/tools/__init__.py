@@ -1,7 +1,7 @@
-"""Tools: what a policy may call. A typed function under `tool`, a class with state per trajectory, a tool of an MCP server.
+"""Tools: what a policy may call. A typed function under `tool`, a class with state per trajectory, or a tool of an MCP server.
 
-A tool that is called wrongly raises `ToolError`, one that has nothing to give `ToolMiss`: the policy is shown why, and may try again.
-Anything else that a tool raises is a fault of the tool, and makes the trajectory invalid.
+A tool that is called wrongly raises `ToolError`, one that finds nothing `ToolMiss`: the policy sees the reason and may try again. Any other
+exception is a fault of the tool, and makes the trajectory invalid.
 """
 
 from rl.tools.python_tools import FunctionTool, tool

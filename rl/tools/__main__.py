@@ -1,7 +1,7 @@
-"""Look at the tools of a file before anything trains with them: `python -P -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
+"""Try out the tools of a file before training with them: `python -P -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
 
-With the file alone it lists the tools, probes them, and exits with 1 where one is dead. With a tool and its arguments it calls that tool
-once, as a trajectory would, and prints what the policy would see. A request that cannot be met is one sentence and exit status 2.
+With only the file it lists and probes the tools, and exits with 1 if one is dead. With a tool and its arguments it calls that tool once, as
+a trajectory would, and prints what the policy would see. A bad request is one sentence and exit status 2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from warehouse.errors import RequestError
 
 
 def main() -> int:
-    """The exit status."""
     parser = argparse.ArgumentParser(prog="python -P -m rl.tools", description="Probe the tools of a file, or call one of them.")
     parser.add_argument("file", type=Path, help="the TOML file that names the tools")
     parser.add_argument("tool", nargs="?", help="a tool to call")

@@ -1,7 +1,7 @@
-"""The arguments of a tool: a JSON schema from a function's annotations and its Google docstring, and checks of calls by a schema.
+"""The arguments of a tool: a JSON schema from a function's annotations and Google docstring, and validation of calls.
 
-A function that cannot be called by names and JSON is refused when it is made a tool, not when a policy first calls it. Schemas that
-somebody else wrote, those of an MCP server's tools, are checked by `jsonschema`.
+A function that cannot be called with named JSON arguments is refused when it becomes a tool, not when a policy first calls it. Schemas from
+elsewhere, such as those of MCP tools, are validated with `jsonschema`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _UNNAMED = {
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """The signature of a function as the tool called `name`; of a method, without `self`. Cached: each trajectory may make its own tools.
+    """The cached signature of a function as the tool `name`; of a method, without `self`.
 
     Raises:
-        RequestError: where a policy could not call it.
+        RequestError: a policy could not call it.
     """
     plain = getattr(function, "__func__", function)
     return _read(plain, name, int(plain is not function))
@@ -47,10 +47,10 @@ def _read(function: Callable[..., Any], name: str, skip: int) -> Signature:
 
 
 class Signature:
-    """The arguments of a tool called `name`: `parameters` is their JSON schema, `description` the docstring up to its first section."""
+    """The arguments of the tool `name`: `parameters` is their JSON schema, `description` the docstring up to its first section."""
 
     def __init__(self, function: Callable[..., Any], name: str, skip: int = 0) -> None:
-        """Read a function; the first `skip` of its parameters are not the tool's, such as `self`."""
+        """Read a function, ignoring the first `skip` parameters, such as `self`."""
         self._name = name
         hints = _hints(function, name)
         self.description, described = _read_docstring(function)
@@ -62,11 +62,7 @@ class Signature:
             self.parameters = self._arguments.model_json_schema()
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them.
-
-        Raises:
-            ToolError: where they do not fit.
-        """
+        """The arguments as the function takes them. Raises ToolError if they do not fit."""
         try:
             checked = self._arguments.model_validate(dict(values))
         except ValidationError as error:
@@ -74,11 +70,7 @@ class Signature:
         return {str(one.alias): getattr(checked, field) for field, one in type(checked).model_fields.items()}
 
     def check_result(self, value: Any) -> Any:
-        """A result, where it is of the type that the function says it returns.
-
-        Raises:
-            TypeError: where it is not.
-        """
+        """The result itself. Raises TypeError if it does not have the annotated type."""
         try:
             self._returns.validate_python(value)
         except ValidationError as error:
@@ -139,10 +131,10 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 class ArgumentsSchema:
-    """A JSON schema for the arguments of the tool called `name`."""
+    """A JSON schema for the arguments of the tool `name`."""
 
     def __init__(self, schema: Mapping[str, Any], name: str) -> None:
-        """Raises `RequestError` where the schema is invalid. A reference out of it is not followed: it could lead anywhere."""
+        """Raises RequestError for an invalid schema. External references are not followed."""
         from jsonschema import Draft202012Validator, SchemaError
         from referencing import Registry
 
@@ -156,7 +148,7 @@ class ArgumentsSchema:
         self._validator = Draft202012Validator(dict(schema), registry=Registry())
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Raise `ToolError` where the arguments do not fit."""
+        """Raise ToolError if the arguments do not fit."""
         from jsonschema.exceptions import best_match
 
         error = best_match(self._validator.iter_errors(dict(values)))

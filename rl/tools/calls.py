@@ -1,7 +1,7 @@
-"""One call of a tool, from its arguments to its result: in a thread or in the event loop, within its time limit, with retries of faults.
+"""One call of a tool, from its arguments to its result: in a thread or the event loop, within its deadline, with retries of faults.
 
-A thread of its own for each call, and not one of a pool: a pool of hung threads would hold up the calls of every trajectory. The probe
-that shows whether a tool is alive is a call too.
+Each call gets its own thread rather than one of a pool: a pool of hung threads would block the calls of every trajectory. The probe that
+shows whether a tool is alive is a call too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from warehouse.errors import RequestError, with_type
 T = TypeVar("T")
 S = TypeVar("S")
 PROBE = "probe"
-"""The id of the trajectory that a tool is probed for."""
+"""Trajectory id of probes."""
 MAX_BACKOFF_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What came of a call: the `response`, or the `refusal` that the policy is shown.
+    """The `response` of a call, or the `refusal` that the policy is shown.
 
-    `arguments` are None where they could not be read. `retries` counts the faults before it went through; `latency_seconds` is the time
-    of all attempts and of the pauses between them.
+    `arguments` is None if they could not be read. `retries` counts the faults before success; `latency_seconds` covers all attempts and
+    pauses.
     """
 
     response: ToolResponse | None
@@ -49,8 +49,6 @@ class CallOutcome:
 
 @dataclass(slots=True)
 class _CallInProgress:
-    """What is known of a call while it is under way."""
-
     arguments: Mapping[str, Any] | None = None
     attempts: int = 0
     started: float = field(default_factory=time.perf_counter)
@@ -63,8 +61,8 @@ async def call_tool(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, 
     """Call a tool that was opened for a trajectory.
 
     Raises:
-        ToolFault: where it failed, as often as its rules let it be tried. It names the tool.
-        RequestError: where the tool asks for something to be mended.
+        ToolFault: all attempts failed; it names the tool.
+        RequestError: the user must fix something.
     """
     call = _CallInProgress()
     try:
@@ -80,13 +78,13 @@ async def call_tool(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, 
 
 
 def bounded_refusal(refusal: ToolError | ToolMiss, rules: CallRules) -> ToolError | ToolMiss:
-    """The same refusal in no more characters than a result may have."""
+    """The same refusal, no longer than a result may be."""
     text, _ = cut_off(str(refusal), rules.max_characters)
     return ToolError(text) if isinstance(refusal, ToolError) else ToolMiss(text)
 
 
 async def dead_tools(tools: Mapping[str, Tool]) -> tuple[str, ...]:
-    """A sentence for each tool that is dead, which names it; all are asked at once."""
+    """A sentence for each dead tool; all are probed at once."""
     answers = await asyncio.gather(*map(check_health, tools.values()), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, ToolFault):
@@ -95,10 +93,10 @@ async def dead_tools(tools: Mapping[str, Tool]) -> tuple[str, ...]:
 
 
 async def check_health(tool: Tool) -> None:
-    """See whether a tool is alive: by what it says of itself, and by its probe where it has one.
+    """Check that a tool is alive: by its own health check, and by its probe if it has one.
 
     Raises:
-        ToolFault: where it is dead; the sentence names it.
+        ToolFault: it is dead; the sentence names it.
     """
     try:
         await tool.examine()
@@ -111,11 +109,11 @@ async def check_health(tool: Tool) -> None:
 
 
 async def run(function: Callable[..., Any], values: dict[str, Any], finish: Callable[[Any], T], seconds: float) -> T:
-    """`finish(function(**values))`: both in a thread where the function is a plain one, else both in this loop.
+    """`finish(function(**values))`: in a thread for a plain function, else in this loop.
 
     Raises:
-        ToolTimeout: where it takes longer than `seconds`.
-        ToolFault: where it wants to end the process.
+        ToolTimeout: it takes longer than `seconds`, or than its deadline allows.
+        ToolFault: it tries to end the process.
     """
     if inspect.iscoroutinefunction(function):
         return await within(_then(function(**values), finish), seconds)
@@ -138,7 +136,7 @@ async def within(work: Awaitable[T], seconds: float) -> T:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """The result of a function that runs in a thread, in the context of the caller."""
+    """The result of a function that runs in a new thread, in the caller's context."""
     future: Future[T] = Future()
     work = partial(contextvars.copy_context().run, function)
     threading.Thread(target=_settle, args=(future, work), daemon=True, name="tool").start()

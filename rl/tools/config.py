@@ -1,4 +1,4 @@
-"""The configuration of tools: how they are called, and what a file that names them may say."""
+"""The configuration of tools: how they are called, and the format of a file that names them."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ class CallLimits(Section):
     """How a tool is called, and how much of its result is shown."""
 
     timeout_seconds: PositiveFloat = 30.0
-    """A call that takes longer is a fault. Waiting for a place in a tool's worker does not count."""
+    """A call that takes longer is a fault. Waiting for a slot in a tool's worker does not count."""
     retries: NonNegativeInt = 0
-    """How often a call that was a fault is tried again; a wrong call never is. Only for tools that may run twice."""
+    """Number of retries after a fault; a wrong call is never retried. Only for tools that may run twice."""
     backoff_seconds: NonNegativeFloat = 0.5
-    """The pause before the first retry; each further one is twice as long."""
+    """Pause before the first retry; it doubles with each."""
     max_characters: PositiveInt = 65_536
-    """Longer results are cut off at the right, before they leave the process that the tool runs in."""
+    """Longer results are truncated on the right, in the tool's own process."""
     max_image_bytes: PositiveInt = 4_194_304
     """Larger images are a fault."""
 
 
 class CallRules(CallLimits):
-    """The limits of one tool, and how it is seen to be alive."""
+    """The limits of one tool, and its probe."""
 
     probe: dict[str, Any] | None = None
-    """Arguments that are known to be good. They are called before the first step: a tool that refuses them is dead."""
+    """Known good arguments. They are called before the first step: a tool that refuses them is dead."""
 
 
 class WorkerConfig(Section):
-    """A process of its own for a tool that is heavy or needs a device: a Ray actor that all trajectories share."""
+    """A separate process for a tool that is heavy or needs a device: a Ray actor shared by all trajectories."""
 
     cpus: NonNegativeFloat = 0.5
-    """What it reserves of Ray's CPUs."""
+    """Ray CPUs reserved."""
     gpus: NonNegativeFloat = 0
-    """What it reserves of Ray's GPUs."""
+    """Ray GPUs reserved."""
     concurrency: PositiveInt = 1
-    """Calls that run in it side by side; others wait for a place."""
+    """Concurrent calls; others wait for a slot."""
     start_timeout_seconds: PositiveFloat = 120.0
-    """How long it may take to start and to load what it needs."""
+    """Time to start and load what it needs."""
 
 
 class ToolConfig(CallRules):
     """One tool of a file: a function, or a class."""
 
     function: str | None = None
-    """`module:attribute`, or `file.py:attribute` with a path beside the file that names it."""
+    """`module:attribute`, or `file.py:attribute` relative to the file that names it."""
     kind: str | None = Field(default=None, alias="class")
     """A class, named likewise."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """What the class is made with."""
+    """Constructor arguments of the class."""
     worker: WorkerConfig | None = None
     """Run it in a Ray worker of its own."""
 
@@ -66,25 +66,26 @@ class ToolConfig(CallRules):
 
 
 class ServerConfig(CallLimits):
-    """An MCP server, by the command that starts it or by its address. `${NAME}` stands for a variable of the environment."""
+    """An MCP server, by the command that starts it or by its address. `${NAME}` stands for an environment variable."""
 
     command: list[str] | None = Field(default=None, min_length=1)
-    """Program and arguments; it speaks over its standard input and output, and runs in the folder of the file that names it. The program
-    `python` is the interpreter that runs this package, whatever PATH says; a path names another."""
+    """Program and arguments; it speaks over standard input and output, and runs in the folder of the file that names it. The program
+    `python` is this package's interpreter, whatever PATH says; a path names another.
+    """
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables for the command, beside the few (PATH, HOME, USER, ...) that it inherits."""
+    """Variables for the command, in addition to the few (PATH, HOME, USER, ...) that it inherits."""
     url: str | None = None
-    """Address of a server that speaks streamable HTTP."""
+    """Address of a streamable HTTP server."""
     headers: dict[str, str] = Field(default_factory=dict)
     """Headers of each request to `url`."""
     only: list[str] | None = None
-    """The tools that are taken, by the server's names; None takes all."""
+    """Tools to take, by the server's names; None takes all."""
     prefix: str = ""
-    """Put before the server's names."""
+    """Prefix of the server's names."""
     probes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Arguments that are known to be good, by the server's names of tools."""
+    """Known good arguments, by the server's tool names."""
     errors_are_faults: bool = False
-    """The protocol does not tell a wrong call from a broken tool. By default the policy is shown both; this makes both a fault."""
+    """The protocol does not distinguish a wrong call from a broken tool. By default the policy is shown both; this makes both a fault."""
 
     @model_validator(mode="after")
     def _check_address(self) -> ServerConfig:
@@ -101,6 +102,6 @@ class ToolsFile(Section):
     """A file that names tools."""
 
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
-    """Tools, by the names that the policy calls them by."""
+    """Tools, by the names that the policy calls."""
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
-    """MCP servers, by names for messages."""
+    """MCP servers, by names used in messages."""

@@ -45,22 +45,22 @@ from warehouse.settings import Section, fault_of, read_toml
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a file by name, and the servers that some of them are on."""
+    """The tools of a file by name, and the servers behind some of them."""
 
     tools: dict[str, Tool]
     servers: tuple[McpServer, ...] = ()
 
     def close(self) -> None:
-        """End the sessions with the servers."""
+        """Close the sessions with the servers."""
         for server in self.servers:
             server.close()
 
 
 def read_tools_file(path: Path) -> ToolsFile:
-    """The checked configuration in a file.
+    """The validated configuration in a file.
 
     Raises:
-        RequestError: where there is none, it names no tool, or something in it is unknown or wrong.
+        RequestError: it is missing or invalid, or names no tool.
     """
     try:
         file = ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
@@ -72,8 +72,7 @@ def read_tools_file(path: Path) -> ToolsFile:
 
 
 def check_tools_file(path: Path) -> None:
-    """Check all of a file of tools that can be checked before anything starts: tools without a worker are imported and their signatures
-    read, the programs of servers are looked for.
+    """Check what can be checked before anything starts: import tools without a worker, and look for the programs of servers.
 
     Raises:
         RequestError: as `load_tools`.
@@ -103,10 +102,10 @@ def _fault(error: ValidationError) -> str:
 
 
 def load_tools(path: Path) -> Toolbox:
-    """The tools that a file names, with their servers and workers up. Blocks until they are.
+    """The tools that a file names, once their servers and workers are up.
 
     Raises:
-        RequestError: where the file, a tool, a server or a worker is not as it must be.
+        RequestError: the file, a tool, a server or a worker is unusable.
     """
     file, folder = read_tools_file(path), path.absolute().parent
     tools = [_make(ToolSource(name, config, folder)) for name, config in file.tools.items()]
@@ -128,11 +127,7 @@ def _make(source: ToolSource) -> Tool:
 
 
 def by_name(tools: Iterable[Tool], where: str = "") -> dict[str, Tool]:
-    """Tools by their names.
-
-    Raises:
-        RequestError: where two have the same.
-    """
+    """Tools by name. Raises RequestError if two have the same."""
     named: dict[str, Tool] = {}
     for tool in tools:
         if tool.name in named:

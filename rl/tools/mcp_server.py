@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INVALID_PARAMS = -32602
-"""JSON-RPC's code of a wrong call."""
+"""JSON-RPC's code for invalid parameters."""
 _UNANSWERED = frozenset({-32000, -32001, -32600, -32601, -32700})
-"""Codes that the library gives a closed connection, a call that ran out of time, and what HTTP brought in the place of an answer."""
+"""Codes that the library uses for a closed connection, a timeout, or an HTTP response that is no answer."""
 _HTTP_FAULT = "Server returned an error response"
-"""What the library says of an HTTP status of 500 and above, with a code that servers give their own errors too."""
+"""The library's message for an HTTP status of 500 and above; its code is one that servers use too."""
 
 
 class Session:
-    """A client that one task holds open, as the library demands, until it is retired and nobody uses it."""
+    """A client that one task holds open, as the library demands, until it is retired and unused."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -56,7 +56,7 @@ class Session:
 
     @classmethod
     async def open(cls, client: Client) -> Session:
-        """A session whose handshake is done."""
+        """A session after its handshake."""
         session = cls(client)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         session._holder = asyncio.create_task(session._hold(ready))
@@ -68,17 +68,17 @@ class Session:
         return session
 
     async def end(self) -> None:
-        """Close it, whoever uses it."""
+        """Close it, even if it is in use."""
         self._over.set()
         if self._holder is not None:
             await asyncio.wait({self._holder})
 
     @asynccontextmanager
     async def use(self, seconds: float) -> AsyncIterator[Client]:
-        """The client for one call of so many seconds at most.
+        """The client for one call of at most `seconds`.
 
-        Any error but one that the server answered retires the session, which closes when nobody uses it any more; a call that its caller
-        cancels says nothing of the server.
+        Any error except the server's own answer retires the session, which closes once it is unused; a cancelled call says nothing about
+        the server.
         """
         self._users += 1
         try:
@@ -104,14 +104,14 @@ class Session:
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether an error is what the server answered, and no fault of the way to it."""
+    """Whether an error is the server's answer rather than a fault on the way to it."""
     from mcp import MCPError
 
     return isinstance(error, MCPError) and error.code not in _UNANSWERED and error.message != _HTTP_FAULT
 
 
 def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:
-    """What makes a client that is not open yet; the library is loaded here, where a server is named."""
+    """A factory of clients that are not open yet."""
     env, headers = _filled(name, config.env), _filled(name, config.headers)
     command = None if config.command is None else [_filled(name, {"": part})[""] for part in config.command]
 
@@ -146,7 +146,7 @@ def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 MAX_PAGES = 100
-"""Pages of a list of tools that are read: a server may have no last one."""
+"""Most pages of a list of tools: a server might never stop."""
 START_SECONDS = 60.0
 """Time for a server to start, or to list its tools."""
 END_SECONDS = 10.0
@@ -166,10 +166,10 @@ class McpServer:
         self._opening = asyncio.Lock()
 
     def start(self) -> list[Tool]:
-        """Open the session and make the tools that the configuration takes. Blocks.
+        """Open the session and make the configured tools. Blocks.
 
         Raises:
-            RequestError: where the server does not come up, or has not what the configuration names.
+            RequestError: the server does not come up, or lacks a configured tool.
         """
         self._thread.start()
         try:
@@ -186,12 +186,12 @@ class McpServer:
             raise RequestError(f"the MCP server {self.name!r} cannot be started: {with_type(error)}.") from error
 
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool by the server's name for it; starting the server again is not part of the tool's own time."""
+        """Call a tool by the server's name for it; restarting the server does not count against the tool's own time."""
         most = START_SECONDS + self.config.timeout_seconds + END_SECONDS
         return await within(asyncio.wrap_future(self._run(self._call(name, values))), most)
 
     async def check_alive(self) -> None:
-        """Ask for the list of tools, which every server has; raises if it does not come."""
+        """List the tools, which every server can; raises if that fails."""
         await within(asyncio.wrap_future(self._run(self._list())), START_SECONDS + self.config.timeout_seconds)
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class McpTool(StatelessTool):
     """A tool of an MCP server."""
 
     def __init__(self, server: McpServer, listed: ServerTool) -> None:
-        """Raises `RequestError` where its name or its schema is not allowed."""
+        """Raises RequestError if its name or schema is not allowed."""
         name = check_name(f"{server.config.prefix}{listed.name}", f" of the MCP server {server.name!r}")
         self._server, self._name = server, listed.name
         self._arguments = ArgumentsSchema(listed.input_schema, name)
@@ -259,7 +259,6 @@ class McpTool(StatelessTool):
         super().__init__(name, listed.description or "", listed.input_schema, rules)
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call it over the session."""
         from mcp import MCPError
         from mcp_types import REQUEST_TIMEOUT
 
@@ -283,12 +282,11 @@ class McpTool(StatelessTool):
         return ToolFault(text) if self._server.config.errors_are_faults else ToolError(text)
 
     async def examine(self) -> None:
-        """See that the server answers."""
         await self._server.check_alive()
 
 
 def read_result(result: CallToolResult) -> ToolResult:
-    """The result of a server's tool, as parts where there is more than text in it."""
+    """The result of a server's tool, as parts if it holds more than text."""
     parts = [_part(block) for block in result.content]
     if not parts:
         return ToolResult(json=result.structured_content)

@@ -1,6 +1,6 @@
-"""Typed functions and classes as tools, and where a file of tools says that they are.
+"""Typed functions and classes as tools, and the tools that a file names.
 
-A class has an instance for each trajectory, with the state that its calls leave behind:
+A class has an instance per trajectory, which keeps state between calls:
 
     class Notebook:
         def __init__(self, pages: int = 10) -> None: ...                      # options, from the file that names the tool
@@ -8,8 +8,8 @@ A class has an instance for each trajectory, with the state that its calls leave
         def execute(self, note: str) -> str: ...                              # one call; its signature is the tool's
         def release(self) -> None: ...                                        # the trajectory is over, however it ended
 
-Each method may be plain (it runs in a thread) or a coroutine function. The calls of one trajectory run one after another, in the order
-in which they were made; those of different trajectories side by side. A method `health`, where there is one, is called by the gate.
+Each method may be plain (it runs in a thread) or a coroutine function. The calls of one trajectory run one after another, in order; those
+of different trajectories run concurrently. An optional method `health` is called before the first trajectory.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ METHODS = ("create", "execute", "release")
 class FunctionTool(StatelessTool):
     """A function that a policy may call.
 
-    Coroutine functions run in the worker's event loop and must not block it; plain functions run in a thread, where they hold up
-    nobody else.
+    Coroutine functions run in the worker's event loop and must not block it; plain functions run in a thread.
     """
 
     def __init__(self, function: Callable[..., Any], name: str | None = None, rules: CallRules | None = None) -> None:
-        """Raises `RequestError` where a policy could not call it."""
+        """Raises RequestError if a policy could not call it."""
         name = check_name(name or _name(function))
         self.function = function
         self._signature = read_signature(function, name)
         super().__init__(name, self._signature.description, self._signature.parameters, rules or CallRules())
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call the function."""
         return await run(self.function, self._signature.check(values), self._finish, self.rules.timeout_seconds)
 
     def _finish(self, value: Any) -> ToolResponse:
@@ -74,10 +72,10 @@ def tool(
 
 
 class ClassTool(Tool):
-    """A class whose instances serve a trajectory each."""
+    """A class with an instance per trajectory."""
 
     def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
-        """Raises `RequestError` where the class lacks a method, does not take the options, or could not be called by a policy."""
+        """Raises RequestError if the class lacks a method, rejects the options, or could not be called by a policy."""
         check_name(name)
         missing = [method for method in METHODS if not callable(getattr(kind, method, None))]
         if missing:
@@ -94,7 +92,7 @@ class ClassTool(Tool):
         return OpenInstance(instance, self.signature, self.rules)
 
     async def examine(self) -> None:
-        """Call the method `health` of a new instance, where there is one."""
+        """Call the method `health` of a new instance, if there is one."""
         await _check_instance(await within(in_thread(self._make), self.rules.timeout_seconds), self.rules)
 
 
@@ -106,13 +104,12 @@ class OpenInstance:
         self._lock = asyncio.Lock()
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call `execute`, after the calls that came before."""
+        """Call `execute`, after earlier calls."""
         checked = self._signature.check(values)
         async with self._lock:
             return await run(self._instance.execute, checked, self._finish, self._rules.timeout_seconds)
 
     async def release(self) -> None:
-        """Call `release`."""
         await run(self._instance.release, {}, _unchanged, self._rules.timeout_seconds)
 
     def _finish(self, value: Any) -> ToolResponse:
@@ -120,10 +117,10 @@ class OpenInstance:
 
 
 class SharedTool(FunctionTool):
-    """One instance of a class for all trajectories: what a worker holds. It needs `execute` alone, and may have no state of theirs."""
+    """One instance of a class for all trajectories, in a worker. It needs only `execute`, and may keep no state per trajectory."""
 
     def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
-        """Make the instance, however long that takes. Raises `RequestError` where the class is not fit to be shared."""
+        """Make the instance, however long that takes. Raises RequestError if the class cannot be shared."""
         if not callable(getattr(kind, "execute", None)):
             raise RequestError(f"the class of the tool {name!r} has no method 'execute'.")
         of_one = [method for method in ("create", "release") if hasattr(kind, method)]
@@ -136,7 +133,6 @@ class SharedTool(FunctionTool):
         super().__init__(self._instance.execute, name, rules)
 
     async def examine(self) -> None:
-        """Call the method `health`, where there is one."""
         await _check_instance(self._instance, self.rules)
 
 
@@ -165,7 +161,7 @@ def _unchanged(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolSource:
-    """The tool called `name` as a file in `folder` names it."""
+    """The tool `name` of a file in `folder`."""
 
     name: str
     config: ToolConfig
@@ -177,15 +173,11 @@ class ToolSource:
         return [self.name, str(self.folder), self.config.model_dump(mode="json")]
 
     def make(self) -> Tool:
-        """The tool, in this process.
-
-        Raises:
-            RequestError: where there is nothing of that name, or it is no tool.
-        """
+        """The tool, in this process. Raises RequestError if it does not exist or is no tool."""
         return self._make(ClassTool)
 
     def make_shared(self) -> FunctionTool:
-        """The tool that a worker holds for all trajectories. Raises as `make` does."""
+        """The tool that a worker holds for all trajectories. Raises as `make`."""
         return self._make(SharedTool)
 
     def _make(self, tool_of_class: Callable[..., T]) -> T | FunctionTool:

@@ -31,33 +31,32 @@ CUT_MARK = " ..."
 
 
 class ToolError(Exception):
-    """The call was wrong; the text says how, to the policy."""
+    """The call was wrong; the policy sees the text."""
 
 
 class ToolMiss(Exception):
-    """The call was right and there is nothing to give; the text says so, to the policy."""
+    """The call was right but there is nothing to return; the policy sees the text."""
 
 
 class ToolFault(Exception):
-    """The tool failed, took too long or broke its word; the text names it. It says nothing about the policy."""
+    """The tool failed, took too long or broke its contract; says nothing about the policy."""
 
 
-class ToolTimeout(ToolFault, TimeoutError):
-    """The tool took too long."""
+class ToolTimeout(ToolFault, TimeoutError): ...
 
 
 class ToolImageFault(ToolFault, ImageFault):
-    """The tool gave an image that cannot be decoded, or one of too many pixels."""
+    """The tool returned an image that cannot be decoded or has too many pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A result with more to say than its content: give at most one of `text`, `json` and `parts`.
+    """A result with more than its content: give at most one of `text`, `json` and `parts`.
 
-    `reward` is the tool's own for this turn. `figures` are numbers that are recorded with the call and that the policy never sees.
+    `reward` is the tool's own for this turn. `figures` are numbers recorded with the call that the policy never sees.
 
     Raises:
-        ValueError: where it holds several contents, or a reward or figure that is no finite number.
+        ValueError: it holds several contents, or a reward or figure is not a finite number.
     """
 
     text: str | None = None
@@ -76,9 +75,9 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """A result as the policy will see it: bounded, and of plain types that another process can take. `cut` counts the characters left out.
+    """A result as the policy will see it: bounded, and of plain types.
 
-    `cut` is a lower bound for JSON, which is encoded no further than it is shown.
+    `cut` counts the characters left out; for JSON, which is encoded no further than shown, it is a lower bound.
     """
 
     text: str
@@ -92,8 +91,8 @@ def to_response(value: Any, limits: CallLimits) -> ToolResponse:
     """The bounded form of what a tool returned.
 
     Raises:
-        TypeError, ValueError: where it is nothing that can be shown.
-        ToolImageFault: where an image in it cannot be decoded, or is too large.
+        TypeError, ValueError: it cannot be shown.
+        ToolImageFault: an image cannot be decoded or is too large.
     """
     result = value if isinstance(value, ToolResult) else _as_result(value)
     if result.parts:
@@ -181,14 +180,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class OpenTool(Protocol):
-    """A tool as one trajectory has it."""
+    """A tool opened for one trajectory."""
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call it once. Raises `ToolError`, `ToolMiss`, or anything else for a fault."""
+        """Call it once. Raises ToolError, ToolMiss, or anything else for a fault."""
         ...
 
     async def release(self) -> None:
-        """Give back what the trajectory held."""
+        """Release what the trajectory held."""
         ...
 
 
@@ -206,20 +205,20 @@ class Tool(ABC):
         """The tool for one trajectory."""
 
     async def examine(self) -> None:
-        """Raises an error where the tool is dead; its probe is a check of its own."""
+        """Raises an error if the tool is dead; its probe is checked separately."""
         return
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool as chat templates and OpenAI-compatible servers want it."""
+        """The tool in the format of chat templates and OpenAI-compatible servers."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     def read(self, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-        """The object that arguments stand for: itself, its JSON, or the plain text of the only argument that must be given.
+        """Arguments as an object: the object itself, its JSON, or the plain text of the only required argument.
 
         Raises:
-            ToolError: where there is none, or where it holds what JSON or Unicode do not have.
+            ToolError: they are none of these, or contain what JSON or Unicode cannot represent.
         """
         try:
             values = as_object(arguments, self.parameters) if isinstance(arguments, str) else dict(arguments)
@@ -230,10 +229,9 @@ class Tool(ABC):
 
 
 class StatelessTool(Tool):
-    """A tool that keeps nothing for a trajectory, or shares what it keeps: `open` gives the tool itself."""
+    """A tool without state per trajectory: `open` returns the tool itself."""
 
     async def open(self, trajectory_id: str, seed: int) -> OpenTool:
-        """Itself."""
         return self
 
     @abstractmethod
@@ -241,15 +239,11 @@ class StatelessTool(Tool):
         """See `OpenTool.call`."""
 
     async def release(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def check_name(name: str, where: str = "") -> str:
-    """`name`, where models and servers allow it for a tool.
-
-    Raises:
-        RequestError: where they do not.
-    """
+    """`name`, if models and servers allow it for a tool. Raises RequestError if not."""
     if name == ANSWER:
         raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: call it something else.")
     if not _NAME.fullmatch(name):

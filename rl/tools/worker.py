@@ -1,8 +1,8 @@
-"""Heavy tools: each in a Ray actor of its own, registered by name, that the trajectories of all environment workers share.
+"""Heavy tools: each in a named Ray actor of its own, shared by the trajectories of all environment workers.
 
-The actor alone imports the tool's module, so that torch and the device stay there. The first environment worker that asks for it owns it.
-Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault. Where it ends
-itself, because a thread in it hangs, calls that wait for a place are made again in the next.
+Only the actor imports the tool's module, so torch and the device stay there. The first environment worker that asks for it owns it. Ray
+restarts it if it dies, and it is recreated if its owner died too; a call in progress is a fault. When it ends itself because its threads
+hang, waiting calls are sent to its successor.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError, with_type
 
 MAX_WAITING = 10_000
-"""Calls that may wait in a worker for a place."""
+"""Calls that may wait in a worker for a slot."""
 EXIT_SECONDS = 0.2
-"""How long a worker that ends itself leaves for its last answers to get out."""
+"""Time for the last answers of a worker that ends itself."""
 HUNG_SECONDS = 5.0
-"""How long behind its time a call may go on in its thread, and keep its place, before it hangs."""
+"""Grace period after the timeout before a thread counts as hung and loses its slot."""
 PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDescription:
-    """The description, the schema of the arguments and the rules of a tool."""
+    """The description, argument schema and rules of a tool."""
 
     description: str
     parameters: dict[str, Any]
@@ -42,11 +42,11 @@ class ToolDescription:
 
 
 class NotBegun(ToolFault):
-    """The worker ends itself, and has not begun the call."""
+    """The worker is ending itself, and has not begun the call."""
 
 
 class ThreadedCall:
-    """A plain function, called once in a thread, and whether the thread is in it."""
+    """A plain function, called once in a thread; knows whether the thread is inside it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -57,11 +57,10 @@ class ThreadedCall:
 
     @property
     def inside(self) -> bool:
-        """Whether the thread has come to the function and not left it."""
+        """Whether the thread has entered the function and not left it."""
         return self._inside and not self.left.is_set()
 
     def __call__(self, **values: Any) -> Any:
-        """Call the function."""
         self._inside = True
         try:
             return self._function(**values)
@@ -70,7 +69,7 @@ class ThreadedCall:
 
 
 class ToolHost:
-    """The process that a heavy tool runs in; a Ray actor in use."""
+    """The process of a heavy tool; used as a Ray actor."""
 
     def __init__(self, source: ToolSource, concurrency: int) -> None:
         self._source = source
@@ -83,12 +82,12 @@ class ToolHost:
         self._ending = False
 
     async def describe(self) -> ToolDescription:
-        """The tool's description; the first to ask waits until the tool is made."""
+        """The tool's description; the first caller waits until the tool is made."""
         tool = await self._ready()
         return ToolDescription(tool.description, dict(tool.parameters), tool.rules)
 
     async def call(self, values: dict[str, Any]) -> ToolResponse:
-        """Call the tool when there is a place. Its errors leave as text: their classes may be importable here alone."""
+        """Call the tool once a slot is free. Errors leave as text: their classes may only be importable here."""
         tool = await self._ready()
         await self._places.acquire()
         threaded: ThreadedCall | None = None
@@ -113,12 +112,11 @@ class ToolHost:
                 self._places.release()
 
     async def check(self) -> None:
-        """Raises `NotBegun` where the worker is about to end itself."""
+        """Raises `NotBegun` if the worker is about to end itself."""
         if self._ending:
             raise NotBegun("its worker ended before the call began")
 
     async def examine(self) -> None:
-        """See whether the tool is alive."""
         try:
             await (await self._ready()).examine()
         except Exception as error:
@@ -150,11 +148,11 @@ class WorkerTool(StatelessTool):
     """A tool that runs in a `ToolHost`."""
 
     def __init__(self, source: ToolSource, config: WorkerConfig) -> None:
-        """Find the worker, or start it. Blocks until the tool is made.
+        """Find or start the worker, and wait until the tool is made.
 
         Raises:
-            RequestError: where Ray is not running, has not what the worker needs, or the tool cannot be made.
-            WorkerDied: where its process died.
+            RequestError: Ray is not running or lacks resources, or the tool cannot be made.
+            WorkerDied: its process died.
         """
         self._source, self._config = source, config
         self._worker: Any = None
@@ -162,11 +160,9 @@ class WorkerTool(StatelessTool):
         super().__init__(source.name, described.description, described.parameters, described.rules)
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call it in its worker."""
         return await self._ask("call", dict(values))
 
     async def examine(self) -> None:
-        """Ask its worker."""
         await self._ask("examine")
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
