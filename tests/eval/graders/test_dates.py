@@ -56,8 +56,3 @@ def test_the_gold_says_how_exactly() -> None:
         same_date("20 July 1969", "1969", Granularity.DAY)
     with pytest.raises(ValueError, match="no date"):
         same_date("1969", "the sixties")
-
-
-@given(st.text(max_size=80))
-def test_no_text_breaks_it(text: str) -> None:
-    read_date(text)

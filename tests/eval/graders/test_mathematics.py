@@ -181,9 +181,3 @@ def test_a_comparison_that_is_interrupted_leaves_no_answer_to_the_next() -> None
     signal.signal(signal.SIGUSR1, earlier)
     assert [pool.compare("x+1", other) for other in ("1+x", "x+2", "1+x")] == [True, False, True]
     pool.close()
-
-
-@pytest.mark.slow
-def test_a_gold_that_cannot_be_read_is_told() -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
-        same_mathematics("5", "\\frac{}{}+")

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from eval.graders.code import program_of
 from eval.graders.rows import verify_rows
 from eval.graders.text import final_answer, fold, lower
 from eval.graders.verifiers import GRADERS
@@ -266,11 +265,6 @@ def test_completions_count_by_body_and_by_definition(pred: str) -> None:
 async def test_the_environment_runs_the_same_program(form: str) -> None:
     environment = PythonEnvironment(PythonOptions())
     assert await environment.code(form.format("def add(a, b):\n    return a + b\nprint(add(20, 22))")) in ("42", "42\n3")
-
-
-def test_reading_a_program_never_breaks() -> None:
-    hostile = ["-" * 100_000 + "1", "1+" * 60_000 + "1", "[" * 5_000, "```python\n" * 3_000, "x=" * 50_000 + "1", "\x00", "<think>" * 9_000]
-    assert all(program_of(text) is None or isinstance(program_of(text), str) for text in hostile)
 
 
 SAME = [

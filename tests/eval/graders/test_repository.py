@@ -10,7 +10,7 @@ import pytest
 
 from eval.graders.repository import make_patch, read_snapshot, read_task, verify_patch, why_not_admitted
 from eval.sandbox.sandbox import isolation
-from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, MENDED, TASK
+from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, TASK
 from warehouse.errors import RequestError
 
 pytestmark = [pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")]
@@ -93,13 +93,6 @@ def test_neither_many_tests_nor_loud_ones_hide_that_a_right_patch_resolves() -> 
     assert verify_patch(replace(TASK, fail_to_pass=tuple(names), test_files={"tests/test_many.py": MANY}), GOLD).resolved
 
 
-@pytest.mark.slow
-def test_what_loud_tests_print_is_kept_up_to_the_limit() -> None:
-    verdict = verify_patch(replace(TASK, test_files={"tests/test_totals.py": LOUD}), "")
-    assert verdict.not_passed == TASK.fail_to_pass
-    assert "xxx" in verdict.detail
-
-
 def test_a_patch_that_does_not_apply_does_not_resolve() -> None:
     verdict = verify_patch(TASK, GOLD.replace("prices[1:]", "prices[7:]"))
     assert not verdict.resolved
@@ -128,7 +121,3 @@ def test_snapshots_stay_in_their_folder(tmp_path: Path) -> None:
         read_task(tmp_path, {"snapshot": "x"})
     with pytest.raises(RequestError, match="no snapshot"):
         read_task(tmp_path, {"snapshot": "absent", "fail_to_pass": []})
-
-
-def test_the_mended_files_differ_from_the_snapshot() -> None:
-    assert MENDED != FILES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +124,6 @@ def test_no_row_is_fatal(kind: str, rows: list[Any]) -> None:
     assert all((judgement.value is None) == (judgement.error is not None) for judgement in judgements)
 
 
-def test_gold_without_a_number_is_an_error() -> None:
-    (judgement,) = verify_rows("gsm8k", [{"id": "x", "gold": "eighteen", "pred": "18"}])
-    assert judgement.error == "the gold holds no number"
-
-
 def test_unknown_kind_is_refused_at_once() -> None:
     with pytest.raises(RequestError, match="qa_em"):
         verify_rows("qa", [])
@@ -143,15 +137,6 @@ def test_lines_that_are_no_json_name_their_line(tmp_path: Path) -> None:
     assert [(other.error or "").split(": ")[0] for other in others] == ["line 3", "line 4", "line 5", "line 6"]
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("listed", [True, False])
-def test_rows_may_stand_in_a_list_or_over_many_lines(tmp_path: Path, indent: int | None, listed: bool) -> None:
-    rows = [{"id": number, "gold": "a1", "pred": f"a{number}"} for number in (1, 2)]
-    text = json.dumps(rows, indent=indent) if listed else "\n".join(json.dumps(row, indent=indent) for row in rows)
-    (tmp_path / "rows.json").write_text(text)
-    assert [judgement.value for judgement in verify_rows("qa_em", read_rows(tmp_path / "rows.json"))] == [1.0, 0.0]
-
-
 def test_rows_may_stand_in_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,gold,pred\n1,a1,a1\n2,a1\n3,a1,a3\n")
     judgements = list(verify_rows("qa_em", read_rows(tmp_path / "rows.csv")))
@@ -160,8 +145,3 @@ def test_rows_may_stand_in_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "rows.toml").write_text("")
     with pytest.raises(RequestError, match="is of no format that is known"):
         read_rows(tmp_path / "rows.toml")
-
-
-def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no file"):
-        list(read_rows(tmp_path / "absent.jsonl"))

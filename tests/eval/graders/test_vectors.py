@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.graders.answers import exact_match, f1, join_items, normalize, read_set, set_scores, squad_match
-from eval.graders.dates import Date, Granularity, read_date, same_date
-from eval.graders.mathematics import Extraction, final_expression, last_expression, same_mathematics
-from eval.graders.numbers import close_number, final_number, measure, same_number
+from eval.graders.answers import join_items, read_set
+from eval.graders.mathematics import final_expression, last_expression
+from eval.graders.numbers import close_number, final_number, measure
 from eval.graders.rows import ROW_VERIFIERS, verify_rows
-from eval.graders.text import fold
 from eval.sandbox.sandbox import isolation
 from warehouse.records import Outcome
 
@@ -113,34 +110,6 @@ def test_right_and_given_may_change_places(kind: str) -> None:
     assert sum(judged is not Outcome.INVALID for _, judged in swapped) >= 60
 
 
-@given(st.text())
-def test_folding_and_normalising_again_change_nothing(text: str) -> None:
-    assert fold(fold(text)) == fold(text)
-    assert normalize(normalize(text)) == normalize(text)
-
-
-@given(st.text(max_size=12), st.text(max_size=12))
-def test_short_answers_match_both_ways(one: str, other: str) -> None:
-    assert exact_match(one, [other]) == exact_match(other, [one])
-
-
-@given(st.text("abc1 -", max_size=12), st.text("abc1 -", max_size=12))
-def test_words_and_squads_answers_match_both_ways(one: str, other: str) -> None:
-    assert squad_match(one, [other]) == squad_match(other, [one])
-    assert squad_match(one, [one]) == bool(normalize(one))
-    assert f1(one, [other]) == f1(other, [one])
-
-
-ITEMS = st.lists(st.text("ab1-% é", min_size=1).filter(lambda item: bool(normalize(item))), min_size=1, max_size=4)
-
-
-@given(ITEMS, ITEMS)
-def test_sets_are_the_same_both_ways(some: list[str], others: list[str]) -> None:
-    one, other = set_scores(some, others), set_scores(others, some)
-    assert (one.exact, one.f1) == (other.exact, other.f1)
-    assert set_scores(some[::-1] + some, some).exact
-
-
 @given(st.lists(st.text("ab;|, [\n", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=4))
 def test_a_joined_list_is_read_back_where_no_item_holds_what_separates(items: list[str]) -> None:
     plain = [item.translate(str.maketrans(";|[\n", "cdef")) for item in items]
@@ -158,35 +127,7 @@ def test_a_number_is_itself_in_every_notation(number: Decimal) -> None:
     assert measure(str(measured[0])) == measured
 
 
-@given(st.integers(-10_000, 10_000), st.integers(-10_000, 10_000))
-def test_numbers_are_the_same_both_ways(one: int, other: int) -> None:
-    assert same_number(f"#### {one:,}", f"{other}") == same_number(f"{other}", f"#### {one:,}") == (one == other)
-    assert close_number(f"{one} km", f"{other} kilometres") == close_number(f"{other} kilometres", f"{one} km") == (one == other)
-
-
-@given(st.dates(min_value=date(1000, 1, 1)), st.dates(min_value=date(1000, 1, 1)))
-def test_days_are_the_same_both_ways_and_read_back(one: date, other: date) -> None:
-    for form in ("on %d %B %Y", "%d-%b-%Y", "%Y-%m-%dT00:00:00", "%a %b %d %Y", "%Y %B %d", "%Y%m%d"):
-        assert read_date(one.strftime(form)) == Date(one.year, one.month, one.day)
-        assert same_date(one.strftime(form), other.isoformat()) == same_date(other.isoformat(), one.strftime(form)) == (one == other)
-
-
-def test_a_date_written_in_figures_is_the_same() -> None:
-    read = {read_date(text) for row in VECTORS["date"] for text in (row["gold"], row["pred"]) if isinstance(text, str)} - {None}
-    modern = [found for found in read if found is not None and found.year >= 1000]
-    assert {found.granularity for found in modern} == set(Granularity)
-    for found in modern:
-        assert read_date("-".join(f"{part:02}" for part in (found.year, found.month, found.day) if part is not None)) == found
-
-
 @pytest.mark.parametrize("extract", [final_expression, last_expression])
 def test_an_expression_is_its_own(extract: Callable[[str], str | None]) -> None:
     found = {extract(text) for row in VECTORS["math"] for text in (row["gold"], row["pred"])} - {None}
     assert {expression for expression in found if extract(str(expression)) != expression} == set()
-
-
-@given(*[st.integers(1, 30)] * 4, st.sampled_from(Extraction))
-def test_fractions_are_the_same_both_ways(above: int, below: int, over: int, under: int, extraction: Extraction) -> None:
-    one, other = f"{above}/{below}", f"The answer is {over}/{under}."
-    same = above * under == over * below
-    assert same_mathematics(one, other, extraction) == same_mathematics(other, one, extraction) == same

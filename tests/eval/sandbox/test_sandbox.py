@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from eval.sandbox import sandbox
 from eval.sandbox.kernel import REFUSED, call_filter
@@ -330,12 +329,6 @@ def test_a_launcher_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sandbox, "_LAUNCHER", (sys.executable, "-c", "raise OSError('no more')"))
     with pytest.raises(SandboxFault, match="no more"):
         run("pass")
-
-
-@pytest.mark.parametrize("wrong", [{"isolation": "some"}, {"wall_seconds": 0}, {"memory": 1}, {"processes": 0}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        SandboxConfig.model_validate(wrong)
 
 
 def test_the_filter_is_a_program_that_the_kernel_can_take() -> None:

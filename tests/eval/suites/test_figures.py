@@ -75,13 +75,6 @@ def test_tasks_that_were_all_solved_by_one_share_of_their_attempts_are_not_certa
         assert figure.estimate.low <= figure.estimate.value <= figure.estimate.high
 
 
-def test_no_success_at_all_is_not_certainty() -> None:
-    figure = success([trial for number in range(20) for trial in tried(str(number), False, False)])
-    assert figure.estimate is not None
-    assert (figure.estimate.value, figure.estimate.low, figure.estimate.high) == pytest.approx((0.0, *wilson(0, 20)))
-    assert success([Trial("a", None)]).estimate is None
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=6), min_size=1, max_size=4), st.integers(1, 4))
 def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None:
@@ -109,12 +102,6 @@ def test_too_many_tasks_with_too_few_judged_attempts_are_no_result(hard: int, is
         figure = at_k(trials, kind, 8)
         assert (figure.tasks, figure.estimate is not None) == (100 - hard, is_result)
         assert at_k(trials, kind, 7).estimate is not None
-
-
-def test_majority_counts_equal_answers() -> None:
-    trials = [*tried("a", True, False, False, answers="xyy"), *tried("b", True, True, False, answers="xxz")]
-    figure = at_k(trials, "majority@", 3)
-    assert figure.estimate is not None and figure.estimate.value == 0.5
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from eval.suites.validation import (
     Validation,
     grading,
     label_quality,
-    meaning,
     not_saturated,
     one_command,
     one_headline,
@@ -56,11 +55,6 @@ def test_the_command_must_draw_the_tasks_that_were_evaluated() -> None:
     assert one_command("flywheel eval", "d1", None).state is TraitState.NOT_KNOWN
     assert one_command("flywheel eval", "d1", "d1").state is TraitState.KEPT
     assert one_command("flywheel eval", "d1", "d2").state is TraitState.NOT_KEPT
-
-
-@pytest.mark.parametrize(("text", "kept"), [("Share of problems that one attempt solves.", True), ("accuracy", False), ("", False)])
-def test_the_meaning_is_a_sentence(text: str, kept: bool) -> None:
-    assert (meaning(text).state is TraitState.KEPT) is kept
 
 
 @pytest.mark.parametrize(

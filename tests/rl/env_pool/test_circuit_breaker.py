@@ -27,12 +27,6 @@ def test_too_many_faults_stop_it_by_name(outcomes: str) -> None:
         breaker_after(outcomes).check()
 
 
-def test_the_share_is_configured() -> None:
-    breaker_after("xxxx", share=1.0).check()
-    with pytest.raises(CircuitOpen, match="failed in 1 of its last 4"):
-        breaker_after("...x", share=0.0).check()
-
-
 def test_everything_unwell_is_named_and_nothing_else() -> None:
     breaker = breaker_after("xxxx")
     for _ in range(4):

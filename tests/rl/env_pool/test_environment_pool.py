@@ -150,15 +150,6 @@ async def test_a_worker_cannot_allocate_more_than_its_limit_and_is_replaced(pool
     assert (await after.step(Action("allocate", "0.05"))).observation == "Nothing happens."
 
 
-@pytest.mark.long
-async def test_a_worker_without_a_limit_may_allocate_as_much(pool: EnvironmentPool) -> None:
-    """What the limit is measured against: the same allocation goes through without it."""
-    await pool.open("roomy")
-    client = pool.client("roomy", "t")
-    await client.reset(task("none", "roomy"), 0)
-    assert (await client.step(Action("allocate", "0.5"))).observation == "Nothing happens."
-
-
 async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, reason in (
         ("dead", "'dead' cannot be made: error: the world is not there"),

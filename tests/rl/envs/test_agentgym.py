@@ -110,15 +110,6 @@ async def test_an_error_that_comes_with_status_200_is_a_fault() -> None:
             await playing.step(Action("act", "crash"))
 
 
-async def test_a_server_without_close_is_left_as_it_is() -> None:
-    counting = Counting(SERVICES["sqlgym"], False)
-    counting.application.router.routes[:] = [route for route in counting.application.routes if getattr(route, "path", "") != "/close"]
-    with served(counting.application) as url:
-        playing = environment(url, "sqlgym")
-        await playing.reset(TASK, 0)
-        await playing.close()
-
-
 async def test_a_step_that_may_have_been_taken_is_not_repeated() -> None:
     application, asked = FastAPI(), []
 
@@ -143,13 +134,3 @@ async def test_what_is_missing_is_told() -> None:
     assert error.value.kind is FaultKind.UNREACHABLE
     with pytest.raises(EnvironmentFault, match="does not say which item"):
         await environment("http://127.0.0.1:9", "babyai").reset(Task("t", "agentgym", "?", ()), 0)
-
-
-async def test_an_answer_ends_it_without_a_reward() -> None:
-    with served(Counting(SERVICES["textcraft"], True).application) as url:
-        playing = environment(url, "textcraft")
-        await playing.reset(TASK, 0)
-        step = await playing.step(Action("answer", "five"))
-        assert (step.done, step.reward) == (True, None)
-        with pytest.raises(EnvironmentFault, match="the trajectory is over"):
-            await playing.step(Action("look", ""))

@@ -66,11 +66,6 @@ def install(folder: Path, name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_every_built_in_environment_can_be_imported(name: str) -> None:
-    assert callable(find_environment(name))
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
 async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_beginning(
     name: str, beginnings: dict[str, tuple[dict[str, Any], dict[str, Any]]]
 ) -> None:
@@ -111,12 +106,6 @@ def test_a_file_is_found_and_run_once(tmp_path: Path) -> None:
     factory = find_environment(f"{file}:create")
     assert factory(Resources(options={"a": 1})).options == {"a": 1}  # type: ignore[attr-defined]
     assert find_environment(f"{file}:create") is factory
-
-
-def test_a_file_beside_the_caller_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_env.py").write_text(FACTORY)
-    monkeypatch.chdir(tmp_path)
-    assert ENVIRONMENTS.resolve("my_env.py:create") == f"{tmp_path / 'my_env.py'}:create"
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,6 @@ def test_the_calculator_refuses(expression: str) -> None:
     assert answer_of(make("calculator"), "code", expression).tool_outcome is ToolOutcome.ERROR
 
 
-@pytest.mark.parametrize("name", ["chess", "no.such.module:create", "rl.retrieval.search:nothing", ":create", ""])
-def test_an_unknown_environment_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match="environment"):
-        find_environment(name)
-
-
 async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
     worker = EnvironmentWorker("search", EnvironmentKindConfig(), Indexes(INDEX))
     for name in ("a", "b"):
@@ -146,8 +140,3 @@ def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:
     assert fault_kind(caused_by(TimeoutError())) is FaultKind.TIMEOUT
     assert fault_kind(caused_by(EnvironmentFault("gone", FaultKind.UNREACHABLE))) is FaultKind.UNREACHABLE
     assert fault_kind(caused_by(ValueError())) is FaultKind.ERROR
-
-
-def test_what_environments_of_a_worker_share_is_made_once() -> None:
-    resources = Resources()
-    assert resources.once("client", list) is resources.once("client", list)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, cast
 
-import gymnasium
 import pytest
 
 from rl.envs.base import Resources, ToolOutcome
@@ -57,13 +56,6 @@ async def test_a_move_that_there_is_not_is_told_and_costs_nothing() -> None:
     step = await environment.step(Action("act", "fly"))
     assert (step.tool_outcome, step.reward, step.done) == (ToolOutcome.ERROR, 0.0, False)
     assert "left, down, right, up" in step.observation
-
-
-async def test_giving_up_ends_it_with_nothing() -> None:
-    environment = game()
-    await environment.reset(task(**LAKE), 0)
-    step = await environment.step(Action("answer", "I give up"))
-    assert (step.reward, step.done) == (0.0, True)
 
 
 async def test_calls_behind_the_one_that_won_are_not_made_and_not_paid() -> None:
@@ -139,14 +131,6 @@ async def test_every_house_can_be_won() -> None:
         assert steps[-1][2] and not any(done for _, _, done in steps[:-1])
 
 
-async def test_a_house_is_the_same_whatever_the_seed_of_the_trajectory() -> None:
-    seen = set()
-    for seed in (1, 2):
-        environment = game(game=HOUSE)
-        seen.add((await environment.reset(task(house=7), seed)).text)
-    assert len(seen) == 1
-
-
 async def test_the_chest_stays_locked_without_the_key_and_moves_run_out() -> None:
     house = House(house=1)
     environment = game(game=HOUSE)
@@ -156,11 +140,3 @@ async def test_the_chest_stays_locked_without_the_key_and_moves_run_out() -> Non
     assert steps[-1][:2] == ("That cannot be done here.", 0.0)
     steps += await play(environment, *["look"] * (12 - len(steps)))
     assert steps[-1][1:] == (0.0, True)
-
-
-def test_what_a_policy_may_write_breaks_nothing() -> None:
-    environment = gymnasium.make(HOUSE, house=2, max_moves=100)
-    environment.reset(seed=0)
-    for text in ("", " ", "go", "go \x00", "take \U0001f511", "open " * 1000, "GO NORTH"):
-        seen, reward, *_ = environment.step(text)
-        assert isinstance(seen, str) and reward == 0.0

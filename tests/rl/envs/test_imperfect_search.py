@@ -11,9 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from rl.env_pool.worker import EnvironmentWorker
-from rl.envs.base import Resources, ToolOutcome
 from rl.envs.config import EnvironmentKindConfig
-from rl.envs.search import SearchEnvironment, create
+from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
 from rl.retrieval.imperfect import ImperfectIndex, split_page, stub_of
@@ -130,13 +129,6 @@ def test_on_text_that_all_speaks_of_the_same_things_nobody_has_a_namesake() -> N
     )
 
 
-def test_a_text_that_is_nothing_but_its_title_makes_no_endless_namesake() -> None:
-    target, donor = Document("t", "Amber " * 100, "It is a mill.", "s"), Document("d", "q", "q" * 50_000, "s")
-    index = ImperfectIndex(SearchIndex([target, donor]), ImperfectSearchConfig(namesakes=1.0, displaced=1.0))
-    (namesake,) = index.find(target.title).documents
-    assert namesake.id == "t#namesake" and len(namesake.text) < 50_000 + 100 * len(target.title)
-
-
 # Nothing is at random
 
 
@@ -151,12 +143,6 @@ def test_the_same_query_has_the_same_answer_and_other_words_have_another() -> No
             reworded = (f"{title} {word}" for word in ("employer", "mayor", "maker", "star", "seat"))
             hit["other words" if any(document in index.find(query).documents for query in reworded) else "never"] += 1
     assert hit["other words"] > 180 and hit["never"] < 0.1 * hit["other words"]
-
-
-def test_another_seed_is_another_search() -> None:
-    assert [each.title for each in WORLD.documents if imperfect(displaced=0.5, seed=1).find(each.title).documents == (each,)] != [
-        each.title for each in WORLD.documents if imperfect(displaced=0.5, seed=2).find(each.title).documents == (each,)
-    ]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -185,33 +171,7 @@ def test_the_page_stands_behind_the_query(query: str, asked: tuple[str, int] | N
     imperfect(displaced=0.5).find(query)
 
 
-def test_a_page_beyond_the_last_finds_nothing_more() -> None:
-    hits = imperfect().find(f"{WORLD.documents[0].title} page 99", 20)
-    assert hits.miss is Miss.NO_FURTHER and shown(hits) == "Nothing was found: no further hit."
-    assert imperfect().find("!? page 2").miss is Miss.EMPTY_QUERY
-
-
 # The environment
-
-
-def played(environment: SearchEnvironment, *queries: str) -> list[tuple[str, ToolOutcome | None]]:
-    async def play() -> list[tuple[str, ToolOutcome | None]]:
-        await environment.reset(TASK, seed=0)
-        steps = [await environment.step(Action("search", query)) for query in queries]
-        return [(step.observation, step.tool_outcome) for step in steps]
-
-    return asyncio.run(play())
-
-
-def test_the_environment_shows_what_the_index_finds_page_by_page() -> None:
-    index = imperfect(displaced=0.5, namesakes=0.5, empty=0.2)
-    for document in WORLD.documents[:40]:
-        queries = (document.title, f"{document.title} page 2", document.title)
-        seen = played(SearchEnvironment(index), *queries)
-        assert [text for text, _ in seen] == [shown(index.find(query)) for query in queries]
-        assert [outcome for _, outcome in seen] == [ToolOutcome.OK if index.find(q).documents else ToolOutcome.MISS for q in queries]
-    (text, _), *_ = played(create(Resources(index, {"documents": 2})), WORLD.documents[0].title)
-    assert text.count("\n") == 1
 
 
 async def test_a_worker_shows_training_and_suites_the_imperfect_search_of_their_own() -> None:

@@ -16,7 +16,6 @@ from rl.envs.judge import JudgeEnvironment, Judgement, create, create_reward_mod
 from rl.renderers.base import Action
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse.errors import RequestError
 from warehouse.records import Task
 
 TASK = Task("t", "judge", "Name a colour.", ("red", "blue"))
@@ -108,19 +107,6 @@ def test_an_answer_spells_no_control_token_to_a_reward_model(reward_model: Path,
     given = model.inputs("Name a colour.", hostile)["input_ids"][0].tolist()
     assert sum(token in control for token in given) == sum(token in control for token in usual["input_ids"])
     assert hostile in tokenizer.decode(given)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_reward_model_on_a_device_that_is_not_there_is_refused(reward_model: Path) -> None:
-    for device, reason in (("cuda", "= cuda names no device that this process sees"), ("gpu", "'device' does not fit")):
-        with pytest.raises(RequestError, match=reason):
-            judge("reward_model", path=str(reward_model), device=device)
-
-
-def test_what_is_no_reward_model_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
-    for options, reason in (({"path": str(tmp_path)}, "holds no reward model"), ({}, "'path' does not fit")):
-        with pytest.raises(RequestError, match=reason):
-            judge("reward_model", **options)
 
 
 @pytest.mark.slow

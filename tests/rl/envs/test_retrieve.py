@@ -69,13 +69,6 @@ async def test_nothing_found_is_a_miss(url: str) -> None:
         assert (await environment(url).step(Action("search", query))).tool_outcome is ToolOutcome.MISS
 
 
-async def test_the_probe_asks_the_server(url: str) -> None:
-    await environment(url).probe()
-    with pytest.raises(EnvironmentFault) as error:
-        await environment("http://127.0.0.1:9", tries=1).probe()
-    assert error.value.kind is FaultKind.UNREACHABLE
-
-
 async def test_an_overloaded_server_is_asked_again() -> None:
     application, statuses = FastAPI(), [503, 502, 200]
 
@@ -110,11 +103,6 @@ async def test_a_server_that_does_not_answer_is_a_fault(status: int, text: str, 
     with served(application) as address, pytest.raises(EnvironmentFault) as error:
         await environment(address, tries=2).step(Action("search", "a"))
     assert (error.value.kind, len(asked)) == (kind, tries)
-
-
-async def test_environments_of_a_worker_share_their_connections(url: str) -> None:
-    resources = Resources(options={"url": url})
-    assert create_retrieve(resources)._service is create_retrieve(resources)._service
 
 
 def test_documents_are_read_in_both_forms(tmp_path: Path) -> None:

@@ -52,14 +52,6 @@ def look_up(key: str) -> str:
     return "value"
 
 
-def die_once(marker: str) -> str:
-    """End the process, but for the second time."""
-    if not Path(marker).exists():
-        Path(marker).touch()
-        os._exit(1)
-    return "alive"
-
-
 def lie(how: str) -> str:
     """Do what no tool should."""
     return LIES[how]()  # type: ignore[no-any-return]

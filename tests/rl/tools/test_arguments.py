@@ -103,8 +103,3 @@ def test_a_signature_that_a_policy_could_not_call_is_refused(function: Any, reas
 def test_a_name_that_no_model_could_call_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match="is called"):
         tool(name=name or " ")(repeat.function)
-
-
-def test_an_unknown_rule_is_refused_at_the_decorator() -> None:
-    with pytest.raises(RequestError, match="the tool 'repeat': the option 'retry' does not fit"):
-        tool(retry=3)(repeat.function)

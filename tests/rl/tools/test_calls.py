@@ -48,15 +48,6 @@ async def test_wrong_arguments_are_the_callers_error(arguments: str) -> None:
     assert str(refusal).startswith("wrong arguments for repeat: ")
 
 
-@pytest.mark.parametrize("arguments", ["no json", "[1]", "[" * 100_000, "1" * 10_000, ""])
-async def test_no_object_is_the_callers_error_where_plain_text_is_not_enough(arguments: str) -> None:
-    @tool
-    def add(first: int, second: int) -> int:
-        return first + second
-
-    assert isinstance((await call(add, arguments)).refusal, ToolError)
-
-
 @pytest.mark.parametrize("function", [lie, lie_slowly])
 @pytest.mark.parametrize(
     ("how", "reason"),
@@ -208,8 +199,3 @@ async def test_the_gate_names_the_tools_that_are_dead() -> None:
         'the tool \'strict\' is dead: it refused its probe {"text": 5, "more": 1}: '
         "wrong arguments for strict: text: Input should be a valid string",
     )
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(RequestError, match="two tools are called 'repeat'"):
-        by_name([repeat, FunctionTool(shout.function, "repeat")])

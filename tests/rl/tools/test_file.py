@@ -83,11 +83,6 @@ def test_what_is_wrong_with_a_file_is_told_in_one_sentence(tmp_path: Path, text:
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=f"the file of tools {tmp_path}/no.toml cannot be read .No such file"):
-        load_tools(tmp_path / "no.toml")
-
-
 @pytest.mark.slow
 def test_tools_of_one_name_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
     server = f'[servers.tests]\ncommand = ["{sys.executable}", "{Path(__file__).with_name("mcp_server.py")}"]\n'
@@ -121,8 +116,3 @@ async def test_a_dead_tool_is_named_before_the_first_step(tmp_path: Path) -> Non
     dead = environment(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"\nprobe = { key = "unknown" }')
     with pytest.raises(EnvironmentFault, match="the tool 'find' is dead: it refused its probe"):
         await dead.probe()  # type: ignore[attr-defined]
-
-
-def test_the_file_must_be_named() -> None:
-    with pytest.raises(RequestError, match="ToolsOptions: the option 'file' does not fit: Field required"):
-        find_environment("tools")(Resources())

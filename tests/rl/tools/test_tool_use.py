@@ -58,10 +58,6 @@ async def test_every_lie_ends_in_an_observation_or_in_a_fault_that_names_the_too
     step.observation.encode()
 
 
-async def test_how_much_was_cut_is_recorded() -> None:
-    assert (await answer_of(lie, "100 MB")).info["cut_characters"] == 10**8 - 1000
-
-
 async def test_what_a_tool_returns_never_becomes_a_control_token(tiny_policy: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     dialect = TagDialect(tokenizer)

@@ -13,7 +13,7 @@ import ray
 
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
-from rl.tools.calls import CallOutcome, call_tool, check_health
+from rl.tools.calls import CallOutcome, call_tool
 from rl.tools.config import ToolConfig
 from rl.tools.file import load_tools
 from rl.tools.python_tools import ToolSource
@@ -133,27 +133,12 @@ async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that
     assert len(set(map(str, waiting))) == 1 and before not in waiting and not isinstance(waiting[0], BaseException)
 
 
-@pytest.mark.long
-async def test_retries_reach_the_worker_that_was_started_again(tmp_path: Path) -> None:
-    tool = worker_tool("patient", {"function": "examples.py:die_once", "retries": 5, "backoff_seconds": 1})
-    done = await call(tool, str(tmp_path / "died"))
-    assert done.response is not None
-    assert done.response.text == "alive"
-    assert done.retries > 0
-
-
 async def test_a_large_result_is_cut_in_the_worker() -> None:
     tool = worker_tool("liar", {"function": "examples.py:lie", "max_characters": 1000})
     done = await call(tool, "100 MB")
     assert done.response is not None
     assert (len(done.response.text), done.response.cut) == (1000, 10**8 - 1000)
     assert len(str((await call(tool, "refuse at length")).refusal)) == 1000
-
-
-async def test_the_gate_asks_the_worker() -> None:
-    await check_health(model("healthy"))
-    with pytest.raises(ToolFault, match=r"the tool 'ill' is dead: its health\(\) is False"):
-        await check_health(model("ill", {"healthy": False}))
 
 
 def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
