@@ -94,7 +94,7 @@ class OwnVerifier:
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         try:
             score = self.verifier.verify(task, trajectory)
-        except Exception as error:  # somebody's code: whatever it is, nothing is known of the answer
+        except Exception as error:  # the user's code
             return invalid(self, trajectory, f"{type(error).__name__}: {error}")
         whole = isinstance(score, Score) and (score.trajectory_id, score.verifier, score.version) == (
             trajectory.id,
@@ -168,7 +168,7 @@ def _guarded_reading(reading: Reading) -> Reading:
         try:
             read = reading(answer, options)
             hash(read)
-        except Exception:  # somebody's code: the answer's words stand for it
+        except Exception:  # the user's code: fall back to the answer's text
             return None
         return read
 
@@ -183,7 +183,7 @@ def _guarded(rule: Rule) -> Rule:
             value, success = rule(answer, golds, options)
         except ValueError:
             raise
-        except Exception as error:  # somebody's code
+        except Exception as error:  # the user's code
             raise ValueError(f"{type(error).__name__}: {error}") from error
         return float(value), bool(success)
 
@@ -195,7 +195,7 @@ def _made(loaded: Any, name: str) -> Any:
         return loaded
     try:
         return loaded()
-    except Exception as error:  # somebody's code
+    except Exception as error:  # the user's code
         raise RequestError(f"the verifier {name!r} cannot be made: {type(error).__name__}: {error}.") from error
 
 

@@ -54,7 +54,7 @@ def decode(data: Any) -> Any:
     if data is None or isinstance(data, bool):
         return data
     if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in _READERS):
-        raise BadFrame("data that nobody encoded")
+        raise BadFrame("data that was not encoded here")
     try:
         return _READERS[data[0]](data[1])
     except (TypeError, ValueError, ArithmeticError) as error:  # Decimal's and Fraction's errors are of arithmetic, and so is OverflowError
@@ -69,7 +69,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
     try:
         channel.sendall(len(body).to_bytes(4, "big") + body)
     except OSError as error:
-        raise BadFrame("nobody listens") from error
+        raise BadFrame("no one is listening") from error
 
 
 def receive(channel: socket.socket) -> dict[str, Any]:

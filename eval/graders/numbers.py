@@ -215,7 +215,7 @@ _BEFORE = (
     r"\b(?:reciprocal|inverse|opposite|negation|negative|multiples?|factors?|divisors?|digits?)\s+of\s+|\bout\s+of\s+",
     rf"\b(?:{_COUNTS})\s+(?:in|of)\s+",
     r"\b(?:hundred|thousand|million|billion)\s+(?:and\s+)?",
-    # in Chinese, where a figure stands beside them without a blank
+    # Chinese, without a blank before the number
     r"(?:[不非没沒無无未否约約近超或至]|[大小多少高低][于於])[^\W0-9A-Za-z_]{0,8}\s*",
     # names of places in a text
     r"\b(?:step|question|problem|page|option|example|equation|exercise|lesson|chapter|section|appendix|no\.|fig(?:ure|\.))\s+|(?<!#)#",
@@ -228,7 +228,7 @@ _AFTER = (
     r"\s?-?(?:ish|fold)\b",
     # functions and other units of count
     r"\s*\b(?:squared|cubed|factorial|doubled|halved|tripled|quadrupled|negated|reversed|rounded)\b",
-    # multiples, ranges and denials in Chinese; before a unit 千 and 百 are parts of its name
+    # multiples, ranges and denials in Chinese; before a unit 千 and 百 belong to its name
     r"\s*[十百千万萬亿億兆半到至或](?![克米升瓦卡赫帕伏焦])|\s*[，,]?[^\W0-9A-Za-z_]{0,6}[不错錯非]",
     r"\s*\b(?:dozens?|scores?|gross|grand|lakhs?|crores?|tens|hundreds|thousands|halves|thirds|fifths|sixths|tenths|hundredths|thousandths|basis\s+points?|per\s+mille)\b",
     r"\s+(?:twice|thrice)\s*[.!]*\s*$",

@@ -178,7 +178,7 @@ class RunningProgram:
         self._reply = reply
         self._patience = patience
         assert launcher.stdin is not None
-        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, tells why nobody read
+        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, says why no one read it
             stdin.write(request)
         launcher.stdin = None
 

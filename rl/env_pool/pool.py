@@ -103,7 +103,7 @@ class PooledEnvironment:
         try:
             step: Step = await self._call("step", action)
         except EnvironmentFault as fault:
-            # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
+            # A call concurrent with the one that ended the trajectory fails: that says nothing about the tool.
             if not self._ended:
                 self._fault = str(fault)
                 if self._counts:
@@ -243,7 +243,7 @@ def worker_options(config: EnvironmentKindConfig) -> dict[str, Any]:
 def _check_image(name: str, image: str | None) -> None:
     if image is not None and shutil.which("podman") is None:
         raise RequestError(
-            f"the environment {name!r} wants the container image {image}, and Ray starts containers with podman, which is not on this "
+            f"the environment {name!r} needs the container image {image}, and Ray starts containers with podman, which is not on this "
             "machine; install podman, or leave rollout.environments.kinds.NAME.image out."
         )
 
@@ -257,8 +257,8 @@ def _end(kind: Kind) -> None:
 def _start_fault(error: Exception, config: EnvironmentKindConfig) -> str:
     if isinstance(error, TimeoutError):
         return (
-            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each wants {config.cpus:g} CPUs and "
-            f"{config.gpus:g} GPUs of Ray's."
+            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each needs {config.cpus:g} CPUs and "
+            f"{config.gpus:g} GPUs from Ray."
         )
     return _describe(error)
 

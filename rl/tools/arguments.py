@@ -89,7 +89,7 @@ def _arguments_model(
         if parameter.kind in _UNNAMED:
             raise RequestError(f"the tool {name!r} {_UNNAMED[parameter.kind]}: a policy gives each argument by its name, so name them all.")
         if parameter.name not in hints:
-            raise RequestError(f"the tool {name!r} does not say of what type {parameter.name!r} is: annotate it.")
+            raise RequestError(f"the tool {name!r} has no type annotation for {parameter.name!r}: add one.")
         default = ... if parameter.default is Parameter.empty else parameter.default
         described_as = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{place}"] = (hints[parameter.name], described_as)
@@ -142,9 +142,9 @@ class ArgumentsSchema:
         try:
             Draft202012Validator.check_schema(dict(schema))
         except SchemaError as error:
-            raise RequestError(f"the tool {name!r} has a schema of arguments that is none: {error.message}.") from error
+            raise RequestError(f"the tool {name!r} has an invalid argument schema: {error.message}.") from error
         if schema.get("type") != "object":
-            raise RequestError(f"the tool {name!r} takes arguments that are no object.")
+            raise RequestError(f"the tool {name!r} must take an object as its arguments.")
         self._validator = Draft202012Validator(dict(schema), registry=Registry())
 
     def check(self, values: Mapping[str, Any]) -> None:

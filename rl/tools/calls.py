@@ -185,7 +185,7 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
     future.set_running_or_notify_cancel()
     try:
         future.set_result(function())
-    except StopIteration as error:  # no future can hold one: whoever waits would wait for ever
+    except StopIteration as error:  # no future can hold one: the caller would wait forever
         future.set_exception(ToolFault(f"it raised {error!r}"))
     except BaseException as error:
         future.set_exception(error)
@@ -196,7 +196,7 @@ async def _contained(work: Awaitable[T]) -> T:
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:
-        raise ToolFault(f"it wanted to end the process: {error!r}") from error
+        raise ToolFault(f"it tried to end the process: {error!r}") from error
 
 
 async def _then(work: Awaitable[S], finish: Callable[[S], T]) -> T:

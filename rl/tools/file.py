@@ -1,7 +1,7 @@
 """A TOML file that names tools, so that an environment of one's own needs no code but the tools themselves.
 
     [tools.look_up]                                  # the name that the policy calls
-    function = "my_tools.py:look_up"                 # or module:attribute; a file is sought beside this one
+    function = "my_tools.py:look_up"                 # or module:attribute; a file path is relative to this file
     retries = 2                                      # any field of `CallRules`, for any kind of tool
 
     [tools.notebook]
@@ -67,7 +67,7 @@ def read_tools_file(path: Path) -> ToolsFile:
     except ValidationError as error:
         raise RequestError(f"in the file of tools {path}, {_fault(error)}.") from error
     if not file.tools and not file.servers:
-        raise RequestError(f"the file of tools {path} names none: add a table [tools.NAME] or [servers.NAME].")
+        raise RequestError(f"the file of tools {path} names no tool: add a table [tools.NAME] or [servers.NAME].")
     return file
 
 

@@ -140,7 +140,7 @@ def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
     try:
         return {key: Template(text).substitute(os.environ) for key, text in texts.items()}
     except KeyError as error:
-        raise RequestError(f"the MCP server {name!r} wants the environment variable {error.args[0]}, which is not set.") from error
+        raise RequestError(f"the MCP server {name!r} needs the environment variable {error.args[0]}, which is not set.") from error
     except ValueError as error:
         raise RequestError(f"the MCP server {name!r} names a variable wrongly: write ${{NAME}}, and $$ for a dollar sign.") from error
 

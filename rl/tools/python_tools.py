@@ -126,8 +126,8 @@ class SharedTool(FunctionTool):
         of_one = [method for method in ("create", "release") if hasattr(kind, method)]
         if of_one:
             raise RequestError(
-                f"the class of the tool {name!r} has a method {of_one[0]!r}, for state of one trajectory, and a worker is shared by all: "
-                "take `worker` away, or the method."
+                f"the class of the tool {name!r} has a method {of_one[0]!r}, for state of one trajectory, but a worker is shared by all: "
+                "remove `worker`, or the method."
             )
         self._instance = _factory(kind, name, options or {})()
         super().__init__(self._instance.execute, name, rules)

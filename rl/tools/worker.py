@@ -226,7 +226,7 @@ class WorkerTool(StatelessTool):
         from rl.worker_death import worker_died
 
         if not ray.is_initialized():
-            raise RequestError(f"the tool {name!r} runs in a worker of Ray's, and Ray is not running here.")
+            raise RequestError(f"the tool {name!r} runs in a Ray worker, and Ray is not running here.")
         _check_resources(name, self._config)
         seconds = self._config.start_timeout_seconds
         try:
@@ -234,8 +234,8 @@ class WorkerTool(StatelessTool):
             return described
         except TimeoutError as error:
             raise RequestError(
-                f"the worker of the tool {name!r} was not up after {seconds:g} seconds; it wants {self._config.cpus:g} CPUs and "
-                f"{self._config.gpus:g} GPUs of Ray's."
+                f"the worker of the tool {name!r} was not up after {seconds:g} seconds; it needs {self._config.cpus:g} CPUs and "
+                f"{self._config.gpus:g} GPUs from Ray."
             ) from error
         except RayTaskError as error:
             if isinstance(error.cause, RequestError):
@@ -253,4 +253,4 @@ def _check_resources(name: str, config: WorkerConfig) -> None:
     total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     for what, wanted in (("CPU", config.cpus), ("GPU", config.gpus)):
         if wanted > total.get(what, 0.0):
-            raise RequestError(f"the worker of the tool {name!r} wants {wanted:g} {what}s, and Ray has {total.get(what, 0.0):g}.")
+            raise RequestError(f"the worker of the tool {name!r} needs {wanted:g} {what}s, and Ray has {total.get(what, 0.0):g}.")

@@ -91,7 +91,7 @@ WRONG = (
     (['rollout.environments.kinds={mine={factory="no_such:thing"}}'], "the environment 'no_such:thing' cannot be imported"),
     (['rollout.environments.kinds={tools={options={file="{folder}/missing.toml"}}}'], "cannot be read"),
     (['rollout.environments.kinds={tools={options={file="{folder}/tools.toml"}}}'], "in the file of tools"),
-    (['rollout.environments.kinds={tools={options={file="{folder}/bare.toml"}}}'], "does not say of what type 'word' is: annotate it"),
+    (['rollout.environments.kinds={tools={options={file="{folder}/bare.toml"}}}'], "has no type annotation for 'word': add one"),
     (['rollout.environments.kinds={tools={options={file="{folder}/server.toml"}}}'], "there is no such program: install it"),
     (['rollout.environments.kinds={mine={factory="tools"}}'], "rollout.environments.kinds.mine"),
     (['rollout.environments.kinds={mine={factory="judge",options={scorer="{folder}/code.py:environment"}}}'], "is called with (options)"),

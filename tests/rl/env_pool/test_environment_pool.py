@@ -159,7 +159,7 @@ async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: Enviro
         with pytest.raises(RequestError, match=reason):
             await pool.open(name)
     monkeypatch.setattr("rl.env_pool.pool.START_SECONDS", 2.0)
-    with pytest.raises(RequestError, match=r"each wants 0\.1 CPUs and 8 GPUs"):
+    with pytest.raises(RequestError, match=r"each needs 0\.1 CPUs and 8 GPUs"):
         await pool.open("greedy")
     assert not {"dead", "misspelt", "chess", "greedy"} & pool._kinds.keys()
 

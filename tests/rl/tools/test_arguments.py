@@ -81,7 +81,7 @@ def of_nowhere(text: Missing) -> str:  # type: ignore[name-defined]  # noqa: F82
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (no_annotation, "does not say of what type 'text' is: annotate it"),
+        (no_annotation, "has no type annotation for 'text': add one"),
         (any_number, "takes any number of arguments"),
         (any_names, "takes arguments of any name"),
         (by_place, "takes an argument by its place alone"),

@@ -58,8 +58,8 @@ async def test_wrong_arguments_are_the_callers_error(arguments: str) -> None:
         ("raise", "'{name}' failed: ValueError: broken$"),
         ("raise much", "ValueError: x{{400}}"),
         ("stop", "StopIteration"),
-        ("leave", "it wanted to end the process: SystemExit"),
-        ("interrupt", "it wanted to end the process: KeyboardInterrupt"),
+        ("leave", "it tried to end the process: SystemExit"),
+        ("interrupt", "it tried to end the process: KeyboardInterrupt"),
     ],
 )
 async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, how: str, reason: str) -> None:

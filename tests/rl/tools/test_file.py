@@ -50,7 +50,7 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "names none: add a table"),
+        ("", "names no tool: add a table"),
         ("tools = 3", "tools must be a table"),
         ("[tools.a", "is not TOML"),
         ("[tools.a]", "tools.a: name a `function` or a `class`, and not both"),
@@ -72,7 +72,7 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
         ('[tools.a]\nfunction = "tests.rl.tools.examples:PNG"', "and that is a bytes"),
         ('[tools.a]\nclass = "tests.rl.tools.examples:look_up"', "as its class, and that is a FunctionTool"),
         ('[tools.answer]\nfunction = "tests.rl.tools.examples:look_up"', "is called 'answer'"),
-        ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a worker of Ray's, and Ray is not running"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a Ray worker, and Ray is not running"),
         ("[servers.a]", "servers.a: give a `command` or a `url`, and not both"),
         ('[servers.a]\nurl = "http://x"\nenv = { A = "1" }', "`env` is for a `command`"),
     ],

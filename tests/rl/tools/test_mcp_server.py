@@ -161,7 +161,7 @@ async def test_a_server_that_lies_about_its_schema_is_at_fault() -> None:
     [
         (("lying_server.py", "name"), "is called 'two words'"),
         (("lying_server.py", "answer"), "is called 'answer', which is the action that ends a trajectory"),
-        (("lying_server.py", "schema"), "schema of arguments that is none: 'strange' is not"),
+        (("lying_server.py", "schema"), "an invalid argument schema: 'strange' is not"),
         (("missing.py",), "cannot be started"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_server_of_no_use_is_refused_at_the_start(server: tuple[str, ...], rea
 def test_configurations_that_cannot_be_met_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="has no tool 'subtract', only add, "):
         over_stdio(only=["subtract"]).start()
-    with pytest.raises(RequestError, match="wants the environment variable NOT_SET"):
+    with pytest.raises(RequestError, match="needs the environment variable NOT_SET"):
         over_stdio(env={"A": "${NOT_SET}"})
     with pytest.raises(RequestError, match=r"write \$\{NAME\}, and \$\$ for a dollar sign"):
         over_stdio(env={"A": "5 $"})
