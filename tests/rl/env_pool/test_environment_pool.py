@@ -185,7 +185,7 @@ async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(poo
 
 async def test_a_container_is_refused_where_there_is_no_podman(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RequestError, match=r"wants the container image registry.example/environments:1, .* podman"):
+    with pytest.raises(RequestError, match=r"needs the container image registry.example/environments:1, .* podman"):
         await pool.open("boxed")
 
 

@@ -142,7 +142,7 @@ async def test_a_large_result_is_cut_in_the_worker() -> None:
 
 
 def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="the worker of the tool 'greedy' wants 64 GPUs, and Ray has 0"):
+    with pytest.raises(RequestError, match="the worker of the tool 'greedy' needs 64 GPUs, and Ray has 0"):
         model("greedy", gpus=64)
     with pytest.raises(RequestError, match="'missing' cannot be made in its worker: FileNotFoundError: no such model"):
         model("missing")
