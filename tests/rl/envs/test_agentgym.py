@@ -74,7 +74,7 @@ class Counting:
 
 
 def environment(url: str, service: str) -> AgentGymEnvironment:
-    return create(Resources(options={"url": url, "service": service, "tries": 2}))
+    return create(Resources(options={"url": url, "service": service}))
 
 
 @pytest.mark.parametrize(("service", "shows_at_reset"), [("textcraft", True), ("babyai", True), ("webshop", False), ("weather", False)])

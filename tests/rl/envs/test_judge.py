@@ -142,7 +142,7 @@ async def test_a_text_cannot_grade_itself_by_closing_its_marks() -> None:
 @pytest.mark.parametrize(("script", "kind"), [(["500"] * 4, FaultKind.ERROR), (["401"], FaultKind.ERROR), (["nonsense"], FaultKind.ERROR)])
 async def test_a_judge_that_fails_is_a_fault(script: list[str], kind: FaultKind) -> None:
     with MisbehavingServer(script=script) as server:
-        environment = judged_by(server, lambda body: "Grade: 2", tries=1)
+        environment = judged_by(server, lambda body: "Grade: 2")
         await environment.reset(TASK, 0)
         with pytest.raises(EnvironmentFault) as error:
             await environment.step(Action("answer", "teal"))

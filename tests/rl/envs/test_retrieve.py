@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI, Response
 
 from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
+from rl.envs.http_service import TRIES
 from rl.envs.search import RetrieveEnvironment, create_retrieve
 from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
@@ -85,7 +86,7 @@ async def test_an_overloaded_server_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("status", "text", "kind", "tries"),
     [
-        (503, "{}", FaultKind.UNREACHABLE, 2),
+        (503, "{}", FaultKind.UNREACHABLE, TRIES),
         (400, "{}", FaultKind.ERROR, 1),
         (200, "<html>", FaultKind.ERROR, 1),
         (200, '{"results": []}', FaultKind.ERROR, 1),
@@ -101,7 +102,7 @@ async def test_a_server_that_does_not_answer_is_a_fault(status: int, text: str, 
         return Response(text, status_code=status)
 
     with served(application) as address, pytest.raises(EnvironmentFault) as error:
-        await environment(address, tries=2).step(Action("search", "a"))
+        await environment(address).step(Action("search", "a"))
     assert (error.value.kind, len(asked)) == (kind, tries)
 
 
