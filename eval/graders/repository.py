@@ -171,7 +171,7 @@ def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, confi
     if not task.fail_to_pass:
         return "no test turns from fail to pass"
     if set(task.fail_to_pass) & set(task.pass_to_pass):
-        return "a test stands in both lists"
+        return "a test is in both lists"
     for number in range(1, runs + 1):
         gold, empty = verify_patch(task, gold_patch, config), verify_patch(task, "", config)
         if not gold.resolved:

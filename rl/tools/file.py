@@ -1,4 +1,4 @@
-"""A TOML file that names tools, so that an environment of one's own needs no code but the tools themselves.
+"""A TOML file that names tools, so that an environment needs no code except the tools themselves.
 
     [tools.look_up]                                  # the name that the policy calls
     function = "my_tools.py:look_up"                 # or module:attribute; a file path is relative to this file
@@ -21,7 +21,7 @@
     headers = { Authorization = "Bearer ${WEB_TOKEN}" }
     prefix = "web_"
 
-Whatever is wrong with it is reported before anything runs, in one sentence that names the place.
+Errors are reported before anything runs, in one sentence that names the place.
 """
 
 from __future__ import annotations
