@@ -1,1 +1,1 @@
-"""Synthesis, room by room: `worlds` and `graph` below, `formulas` and `questions` on them, then what training reads of them."""
+"""Synthesis: `graph` and `worlds`, `formulas` and `questions` over them, and the training text made from both."""

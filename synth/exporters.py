@@ -143,7 +143,7 @@ class _Writer:
         if self.waiting:
             identifier, tool = self.waiting.pop(0)
             self.messages.append({"role": "tool", "tool_call_id": identifier, "name": tool, "content": text})
-        elif self.messages and self.messages[-1]["role"] == "user":  # what is shown beside the question
+        elif self.messages and self.messages[-1]["role"] == "user":  # shown along with the question
             self.messages[-1]["content"] += f"\n\n{text}"
         elif self.messages and self.messages[-1]["role"] == "assistant":  # what is said to an action that is no call
             self.messages.append({"role": "user", "content": text})

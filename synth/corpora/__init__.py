@@ -1,1 +1,1 @@
-"""Where there is no graph: questions and facts of plain text, and the Expander, by a teacher whose every claim is checked."""
+"""Without a graph: questions and facts from plain text, and the Expander, by a teacher whose claims are all checked."""

@@ -96,7 +96,7 @@ class TrainingQuestionConfig(QuestionConfig):
 
 
 _LARGEST_SET = 20
-"""Answers beyond which a set says that the question asks for too little."""
+"""Questions with more answers are too unspecific."""
 
 
 class RejectionReason(StrEnum):
@@ -174,7 +174,7 @@ class _Builder(ABC, Generic[Candidate]):
     phrasing: Phrasing
     refuse: Callable[[Task], Failure | None] | None
     known: set[str]
-    """Keys of questions that are not made (again)."""
+    """Keys of questions to skip."""
 
     tasks: list[Task] = field(default_factory=list, init=False)
     failures: list[Failure] = field(default_factory=list, init=False)
@@ -254,7 +254,7 @@ class _Builder(ABC, Generic[Candidate]):
 
 
 _Kind = tuple[int, Shape]
-"""The hops and the shape of a question."""
+"""Hops and shape."""
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ MAX_SHARING = 100
 _HELD = 20_000
 """Values shared by more entities are not held as sets."""
 _TRIES = 8
-"""Pairs of facts that are tried for two that together, and neither of them alone, say which entity is meant."""
+"""Pairs of facts tried until two identify the entity together but not alone."""
 
 
 class Shape(StrEnum):
@@ -192,7 +192,7 @@ class _Leg:
 
 _Legs = tuple[_Leg, ...]
 _Way = tuple[int, int]
-"""The relation and the object of a fact that could be followed."""
+"""Relation and object of a fact to follow."""
 
 
 class Walker:
@@ -424,7 +424,7 @@ def reach(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, h
 
 
 _Ways = list[tuple[int, int]]
-"""Relation and object of the facts of an entity that questions may use."""
+"""Usable facts of an entity."""
 
 
 def _permitted(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None) -> frozenset[int]:
