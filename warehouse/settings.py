@@ -1,4 +1,4 @@
-"""The base of all configuration: strict Pydantic models, and what is wrong with a value in one sentence."""
+"""The base of all settings: strict Pydantic models, and their errors in one sentence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from warehouse.errors import RequestError
 
 
 class Section(BaseModel):
-    """A part of the configuration: no unknown keys, no changes after it was read."""
+    """A section of the configuration: frozen, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def models_in(kind: Any) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of."""
+    """The models within a type."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
     for each in get_args(kind):
@@ -27,7 +27,7 @@ def models_in(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def read_toml(path: Path, what: str = "") -> dict[str, Any]:
-    """The table of a TOML file in UTF-8, with or without a byte order mark; `what` says in the error what the file is.
+    """The table of a TOML file in UTF-8, with or without a byte order mark; `what` names it in errors.
 
     Raises:
         RequestError: it cannot be read, or is not TOML.
@@ -47,10 +47,10 @@ Read = TypeVar("Read", bound=Section)
 
 
 def read_options(model: type[Read], values: Mapping[str, Any], what: str | None = None) -> Read:
-    """Options that the configuration holds as they are written: of an environment, a scorer, a tool; `what` names them in the error.
+    """Validate free-form options, of an environment or a tool; `what` names them in errors.
 
     Raises:
-        RequestError: where one is unknown or does not fit, naming it.
+        RequestError: an option is unknown or invalid.
     """
     try:
         return model.model_validate(dict(values))
@@ -61,7 +61,7 @@ def read_options(model: type[Read], values: Mapping[str, Any], what: str | None 
 
 
 def first_error(error: ValidationError, whole: str = "") -> str:
-    """The first thing that is wrong, as `key: why`; `whole` is the key of what is wrong with the value as a whole."""
+    """The first error, as `key: why`; `whole` is the key of errors of the whole value."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {_why(first)}".removeprefix(": ")
 
@@ -77,11 +77,11 @@ _MUST = {
     "dict": "a table",
     "model": "a table",
 }
-"""What a value must be, by the beginning of Pydantic's name for the fault."""
+"""What a value must be, by the prefix of Pydantic's error type."""
 
 
 def fault_of(error: ValidationError, whole: str = "") -> str:
-    """The first thing that is wrong with a setting, in the words of whoever wrote it; `whole` as in `first_error`."""
+    """The first error in a setting, in TOML's terms; `whole` as in `first_error`."""
     first = error.errors(include_url=False)[0]
     key, kind, value = ".".join(map(str, first["loc"])) or whole, first["type"], first["input"]
     shown = f", not {value!r:.80}" if isinstance(value, str | int | float) else ""

@@ -25,9 +25,9 @@ from flows.context import StageRun
 from flows.home import Home
 from flows.operations.control import Progress, ProgressWriter, StageProgress, read_progress
 from flows.status_line import StatusLine
-from flows.top import Remaining, State, Watcher, frame, stage_left, stage_steps, wheel_left, words
+from flows.top import Remaining, State, Watcher, frame, stage_left, stage_steps, wheel_left
 from rl.engines.base import EngineFigures, EngineState, PoolFigures
-from rl.env_pool.circuit_breaker import CircuitBreaker, EnvironmentFigures, EnvironmentPoolFigures, FaultFigures, environment, tool
+from rl.env_pool.circuit_breaker import EnvironmentFigures, EnvironmentPoolFigures, FaultFigures
 from tests.flows.wheel_records import START, write_wheel
 from warehouse import Lake
 from warehouse.records import Run
@@ -246,10 +246,6 @@ def test_what_is_left_of_the_wheel_is_what_its_stages_took_before_and_names_what
     assert wheel_left(stages, Remaining(40.0)) == Remaining(140.0, ("gate", "rl"))
 
 
-def test_times_are_told_as_people_say_them() -> None:
-    assert [words(seconds) for seconds in (12.4, 100, 7200)] == ["12 s", "2 min", "2 h 00 min"]
-
-
 @pytest.mark.slow
 def test_a_stage_tells_how_far_it_is_and_from_where_this_process_went_on(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
@@ -259,11 +255,3 @@ def test_a_stage_tells_how_far_it_is_and_from_where_this_process_went_on(tmp_pat
         run.metric(5, {"reward": 0.75})
     told = run.progress()
     assert (told.first_step, told.step, told.steps, told.figures) == (4, 5, 9, {"reward": 0.75})
-
-
-def test_the_windows_of_the_health_gate_are_told() -> None:
-    gate = CircuitBreaker(window=3, max_share=1.0)
-    for fault in (None, "down", None, "down"):
-        gate.record(tool("search"), fault)
-    gate.record(environment("search"), None)
-    assert gate.figures() == (FaultFigures("tool", "search", "calls", 3, 2), FaultFigures("environment", "search", "trajectories", 1, 0))
