@@ -1,11 +1,10 @@
-"""Evaluation beside training: every so many steps the policy that learns tries tasks of suites, on the engines that sample for it.
+"""Asynchronous evaluation: every few RL steps the policy in training tries tasks of suites, on the engines that sample for it.
 
-It is begun when the engines have been given a version of the weights, and no step waits for it: a thread asks for its trajectories, a few
-at a time, and has them judged and stored as they end. The engines go on to newer weights meanwhile, so an evaluation is one of the version
-that it was begun under only as far as its tokens say so: its figures hold the first and the last version that sampled any of them, and the
-share that is of the one it was begun under.
+It begins when the engines have received a version of the weights, and no step waits for it: a thread requests its trajectories, a few at a
+time, and grades and stores them as they end. Meanwhile the engines move on to newer weights, so the figures hold the first and the last
+version that sampled any token, and the share of tokens from the version that the evaluation began with.
 
-Its trajectories bear a stage of their own. They are neither trained on nor counted as an evaluation of the policy that training ends with.
+Its trajectories have a stage of their own: nothing trains on them, and they do not count as evaluation of the finished policy.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from typing import Any
 from flows.context import RunContext, StageRun
 from flows.evaluation_config import AsyncEvaluationConfig
 from flows.inputs import bringing_tasks
+from flows.stages.rollouts import store_stream
 from rl.learner.batches import token_versions
-from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import TrajectoryStream
 from warehouse import Failure, Metric, Outcome, Task, Trajectory
@@ -35,19 +34,17 @@ log = logging.getLogger("flywheel")
 STAGE = "eval_beside"
 """The stage of its trajectories."""
 PREFIX = "beside"
-"""What its figures are called in `metrics`: `beside/SUITE/FIGURE`, at the step whose version was tried."""
-COMMIT_SECONDS = 3.0
-"""How long an ended trajectory may wait before it is in the lake."""
+"""Prefix of its metrics: `beside/SUITE/FIGURE`, at the step of the version."""
 
 
 class AsyncEvaluation:
-    """The evaluations beside one run of training. Its methods are called by the thread that trains, one after the other."""
+    """The evaluations alongside one training run. All methods are called by the training thread."""
 
     def __init__(self, context: RunContext, run: StageRun, policy: str, config: AsyncEvaluationConfig) -> None:
         """Draw the tasks.
 
         Raises:
-            RequestError: a suite has no tasks in the lake, or one of them asks for a verifier that there is not.
+            RequestError: a suite has no tasks in the lake, or a task names an unknown verifier.
         """
         self._context, self._run, self._policy, self._config = context, run, policy, config
         self._tasks = {suite: draw(context, suite, config.tasks) for suite in config.suites}
@@ -59,20 +56,20 @@ class AsyncEvaluation:
         self._stream: TrajectoryStream | None = None
         self._resumed: int | None = None
         for suite in (suite for suite in config.suites if suite in context.config.evaluation.suites):
-            log.warning("%s is tried beside training and reported: nothing may be chosen by what it shows here", suite)
+            log.warning("%s is evaluated during training and reported: never select checkpoints or hyperparameters on it", suite)
 
     @property
     def under_way(self) -> int | None:
-        """The version that is being tried; None where nothing is under way."""
+        """The version under evaluation; None if there is none."""
         return self._version if self._work is not None and not self._work.done() else None
 
     def begin(self, version: int) -> None:
-        """The engines have the weights behind that step: begin what is due, and go on with what a kill interrupted."""
+        """The engines have the weights of that step: begin what is due, and resume what was interrupted."""
         self._go_on()
         self._begin_due(version)
 
     def finish(self, version: int) -> None:
-        """The training has ended with that version: wait for what is under way, and for the last evaluation where one is due."""
+        """Training has ended with that version: wait for the evaluation in progress, and for the last one if due."""
         self._go_on()
         self._wait()
         self._begin_due(version)
@@ -80,23 +77,23 @@ class AsyncEvaluation:
         self._context.lake.add(self._context.running.drain_retries())
 
     def leave_out(self, reason: str) -> None:
-        """Say that what is under way is not ended."""
+        """Record that the evaluation in progress is not finished."""
         if self.under_way is not None:
             self._record("left_out", self._version, f"the evaluation of version {self._version} is not ended: {reason}")
 
     def close(self) -> None:
-        """Stop what is under way; what has ended of it is kept."""
+        """Stop the evaluation in progress; its finished trajectories are kept."""
         self._closing.set()
         if self._stream is not None:
             self._stream.cancel()
         self._thread.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is under way, for a checkpoint."""
+        """The version under evaluation, for a checkpoint."""
         return {"under_way": self.under_way if self._resumed is None else self._resumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What was under way at the checkpoint is gone on with when the engines have weights."""
+        """The evaluation in progress at the checkpoint resumes when the engines have weights."""
         self._resumed = state["under_way"]
 
     def _go_on(self) -> None:
@@ -119,7 +116,6 @@ class AsyncEvaluation:
         self._version, self._work = version, self._thread.submit(self._evaluate, version)
 
     def _wait(self) -> None:
-        """Wait for what is under way. Raises what kept it from storing what it did."""
         if self._work is not None:
             self._work.result()
 
@@ -129,12 +125,12 @@ class AsyncEvaluation:
         return len(self._context.lake.existing(Metric, keys)) == len(keys)
 
     def _evaluate(self, version: int) -> None:
-        """Try what the lake does not have of an evaluation, and store its figures; a fault is a record."""
+        """Run what the lake does not have of an evaluation, and store its figures; a fault becomes a record."""
         began = time.monotonic()
         requests = {request.trajectory_id: request for request in self._requests(version)}
         try:
             self._roll_out(requests)
-        except Exception as error:  # whatever it is: training goes on
+        except Exception as error:  # training goes on in any case
             first = _first(error)
             self._record("fault", version, f"the evaluation of version {version} broke off: {type(first).__name__}: {str(first)[:500]}")
             return
@@ -142,7 +138,7 @@ class AsyncEvaluation:
             self._conclude(version, list(requests), time.monotonic() - began)
 
     def _requests(self, version: int) -> Iterator[RolloutRequest]:
-        """Greedy, as the suite's evaluation is; a task has the same seed at every version."""
+        """Greedy, like the suite's evaluation; a task has the same seed for every version."""
         config, run = self._context.config, self._run.run
         for suite, tasks in self._tasks.items():
             for task in tasks:
@@ -160,33 +156,23 @@ class AsyncEvaluation:
                 )
 
     def _roll_out(self, requests: Mapping[str, RolloutRequest]) -> None:
-        """Run what is missing, `at_once` side by side, and store it as it ends."""
+        """Run what is missing, `at_once` concurrently, and store it as it ends."""
         stored = self._context.lake.existing(Trajectory, list(requests))
-        missing = deque(request for key, request in requests.items() if key not in stored)
-        rollouts, waiting, committed = self._context.running, list[Trajectory](), time.monotonic()
-        first = [missing.popleft() for _ in range(min(self._config.at_once, len(missing)))]
+        missing = [request for key, request in requests.items() if key not in stored]
+        first, later = missing[: self._config.at_once], deque(missing[self._config.at_once :])
+        rollouts = self._context.running
         self._stream = stream = rollouts.submit(first)
-        if self._closing.is_set():  # before there was a stream to cancel
+        if self._closing.is_set():  # closed before there was a stream to cancel
             stream.cancel()
-        try:
-            for trajectory in stream:
-                waiting.append(trajectory)
-                if missing and not self._closing.is_set():
-                    rollouts.extend(stream, [missing.popleft()])
-                if time.monotonic() - committed > COMMIT_SECONDS:
-                    self._keep(requests, waiting)
-                    waiting, committed = [], time.monotonic()
-        finally:
-            stream.cancel()
-            self._keep(requests, waiting)
 
-    def _keep(self, requests: Mapping[str, RolloutRequest], ended: Sequence[Trajectory]) -> None:
-        """Judge and store trajectories."""
-        rewarded = reward_trajectories([requests[one.id].task for one in ended], ended, self._verifiers)
-        self._context.lake.add([*rewarded.trajectories, *rewarded.scores])
+        def ended(done: int) -> None:
+            if later and not self._closing.is_set():
+                rollouts.extend(stream, [later.popleft()])
+
+        store_stream(self._context.lake, stream, missing, self._verifiers, ended)
 
     def _conclude(self, version: int, ids: Sequence[str], seconds: float) -> None:
-        """Store the figures of an evaluation, suite by suite, in one commit."""
+        """Store the figures of all suites in one commit."""
         run, found = self._run.run, self._context.lake.trajectories("list_contains(?, id)", [ids])
         by_suite = {suite: figures_of([each for each in found if each.suite == suite], version) for suite in self._tasks}
         self._context.lake.add(
@@ -204,7 +190,7 @@ class AsyncEvaluation:
 
 
 def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
-    """Tasks of a suite, by the home's seed, in the order of their keys. Raises RequestError where the lake has none."""
+    """`count` tasks of a suite (None: all), drawn by the home's seed, in the order of their keys. Raises RequestError if there are none."""
     tasks = sorted(context.lake.tasks(split=suite), key=lambda task: task.key)
     if not tasks:
         home = context.home.root
@@ -214,10 +200,10 @@ def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
 
 
 def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """What an evaluation begun under a version came to.
+    """The figures of an evaluation that began with `version`.
 
-    `tasks` were tried, and `valid` of them judged; `success` is the share of the valid ones that are `successes`. `first_version` and
-    `last_version` are those that sampled any token, `own_tokens` the share of the tokens that `version` sampled.
+    `success` is `successes` / `valid`; invalid trajectories do not count. `first_version` and `last_version` sampled any token,
+    `own_tokens` is the share of tokens that `version` sampled.
     """
     counts = {outcome: sum(each.outcome is outcome for each in trajectories) for outcome in Outcome}
     valid = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]
@@ -233,7 +219,7 @@ def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, fl
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first where several trajectories met something."""
+    """The first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,17 +1,18 @@
-"""Rollouts of one policy that are kept: on a held-out suite (evaluation), or on tasks that somebody wants to see or learn from (sampling).
+"""Rollouts that are stored: of a policy on a held-out suite (evaluation), or of a policy or the teacher on chosen tasks (sampling).
 
-Trajectories are judged by the configured verifier and stored soon after they end. Their ids follow from the policy or the run, the task and
-the sample, so that work which was interrupted does only what is missing. What is sampled bears the stage `rollout`, which takes no part in
-training or in evaluation.
+Everything that rolls out, grades and commits goes through `store_stream`: evaluation, `flywheel rollout`, suites, and the asynchronous
+evaluation alongside training. Ids follow from the policy or the run, the task and the sample, so interrupted work does only what is
+missing. Sampled trajectories have the stage `rollout`, which neither training nor evaluation reads.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eval.graders.choice import Verifiers
 from flows.config import playing_teacher
 from flows.context import RunContext, StageRun
 from flows.inputs import tasks_with
@@ -21,16 +22,16 @@ from rl.engines.base import PoolFigures
 from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.rollout import Rollouts
-from warehouse import Lake, Policy, Task, Trajectory
+from rl.rollouts.rollout import Rollouts, TrajectoryStream
+from warehouse import Lake, Policy, Record, Task, Trajectory
 from warehouse.digests import seed_from
 
 STAGE = "rollout"
-"""The stage of trajectories that are sampled for themselves."""
+"""The stage of sampled trajectories."""
 TAUGHT_AT_ONCE = 256
-"""Runs of a teacher in one commit."""
+"""A teacher's runs per commit."""
 COMMIT_SECONDS = 3.0
-"""How long an ended trajectory may wait before it is in the lake: one commit for many."""
+"""Maximum delay between a trajectory's end and its commit; many share one."""
 
 
 def request(
@@ -45,7 +46,7 @@ def request(
     sample: int = 0,
     seed: int | None = None,
 ) -> RolloutRequest:
-    """The request for a trajectory of `policy`; where no seed is given it follows from the home's and the trajectory's id."""
+    """The request for a trajectory of `policy`; the seed is derived from the home's and the trajectory's id unless given."""
     return RolloutRequest(
         trajectory_id=trajectory_id,
         task=task,
@@ -63,34 +64,65 @@ def request(
 def roll_out(
     context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun, listed: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Run the requests, judge and store what comes of them as it ends; the engines' figures of this time alone.
+    """Run the requests, then grade and store their trajectories as they end; returns the engines' figures of this call alone.
 
-    `listed` are verifiers of a suite's own, beside those of the home.
+    `listed` are a suite's own verifiers, in addition to those of the home.
     """
     verifiers = context.verifiers(listed=listed, tasks=(request.task for request in requests))
-    run.total_steps = len(requests)
-    tasks = {request.trajectory_id: request.task for request in requests}
-    before, waiting, committed = rollouts.figures(), list[Trajectory](), time.monotonic()
+    before, count = rollouts.figures(), len(requests)
+    run.total_steps = count
+
+    def committed(done: int) -> None:
+        now = rollouts.figures()
+        run.record(done, {**now.metrics(before), **_speed(now, before), **rollouts.take_concurrency_figures()})
+
     stream = rollouts.submit(requests)
-    try:
-        for done, trajectory in enumerate(stream, 1):
-            waiting.append(trajectory)
-            run.advance(done, len(requests))
-            if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
-                rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, verifiers)
-                context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.drain_retries()])
-                now = rollouts.figures()
-                run.record(done, {**now.metrics(before), **_speed(now, before), **rollouts.take_concurrency_figures()})
-                waiting, committed = [], time.monotonic()
-    finally:
-        stream.cancel()
+    store_stream(context.lake, stream, requests, verifiers, lambda done: run.advance(done, count), committed, rollouts.drain_retries)
     return _speed(rollouts.figures(), before)
 
 
-def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
-    """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures.
+def store_stream(
+    lake: Lake,
+    stream: TrajectoryStream,
+    requests: Sequence[RolloutRequest],
+    verifiers: Verifiers,
+    ended: Callable[[int], None],
+    committed: Callable[[int], None] = lambda done: None,
+    others: Callable[[], Iterable[Record]] = tuple,
+) -> None:
+    """Grade the trajectories of `stream` and commit them at most `COMMIT_SECONDS` after they end; cancels the stream when it leaves.
 
-    On an `occasion` the tasks are done once more, under a label of their own, and compared with the first time.
+    `ended` and `committed` are called with the number of trajectories that have ended; `others` gives records for the same commits.
+    """
+    waiting, last = list[Trajectory](), time.monotonic()
+    done = 0
+    try:
+        for done, trajectory in enumerate(stream, 1):
+            waiting.append(trajectory)
+            ended(done)
+            if done == len(requests) or time.monotonic() - last > COMMIT_SECONDS:
+                now, waiting, last = waiting, [], time.monotonic()
+                store_graded(lake, now, requests, verifiers, others())
+                committed(done)
+    finally:
+        stream.cancel()
+        if waiting:  # an interrupted stage does not repeat these
+            store_graded(lake, waiting, requests, verifiers, others())
+
+
+def store_graded(
+    lake: Lake, ended: Sequence[Trajectory], requests: Sequence[RolloutRequest], verifiers: Verifiers, others: Iterable[Record] = ()
+) -> None:
+    """Grade trajectories of these requests, and commit them with their scores."""
+    tasks = {request.trajectory_id: request.task for request in requests}
+    rewarded = reward_trajectories([tasks[one.id] for one in ended], ended, verifiers)
+    lake.add([*rewarded.trajectories, *rewarded.scores, *others])
+
+
+def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
+    """Roll out `policy` on every task of `suite` that it has no trajectory for, and return its figures.
+
+    An `occasion` repeats the tasks under its own label and compares them with the first evaluation.
     """
     label = suite_label(suite, occasion)
     ids = {f"{policy.id}-{label}-{task.key}": task for task in context.lake.tasks(split=suite)}
@@ -104,7 +136,7 @@ def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occ
 
 
 def _against_first(context: RunContext, policy: Policy, suite: str, label: str) -> dict[str, Any]:
-    """The paired comparison with the suite's first evaluation; nothing where there was none."""
+    """The paired comparison with the suite's first evaluation, if there was one."""
     verdicts = read_verdicts(context.lake)
     test = paired(verdicts.get((policy.id, suite), {}), verdicts.get((policy.id, label), {}))
     return {f"{suite}.since_first": {"difference": test.difference, "p_value": test.p_value}} if test else {}
@@ -129,7 +161,7 @@ def _speed(figures: PoolFigures, before: PoolFigures) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """What is to be sampled: a SQL condition on `tasks`, trajectories a task, and how they are sampled."""
+    """What to sample: a SQL condition on `tasks`, trajectories per task, and sampling settings."""
 
     condition: str
     samples: int
@@ -138,7 +170,7 @@ class SamplingPlan:
 
 
 def wanted_of_policy(context: RunContext, policy: Policy, wanted: SamplingPlan, run_id: str) -> list[RolloutRequest]:
-    """The trajectories that are wanted of a policy. Raises RequestError where no task meets the condition, or it is no SQL."""
+    """The requests of a policy's sampling. Raises RequestError if no task meets the condition, or it is not SQL."""
     return [
         request(context, policy, task, f"{run_id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
         for task in tasks_with(context.lake, wanted.condition)
@@ -147,7 +179,7 @@ def wanted_of_policy(context: RunContext, policy: Policy, wanted: SamplingPlan, 
 
 
 def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[RolloutRequest]:
-    """Those that are wanted of the home's teacher. Raises RequestError as `wanted_of_policy`, and where it has none that can play."""
+    """The requests of the teacher's sampling. Raises RequestError as `wanted_of_policy`, and if no teacher can play."""
     from synth.teachers.play import requests_for
 
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
@@ -156,14 +188,14 @@ def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[Rollout
 
 
 def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Sample of the requests what is not stored yet; returns the figures of all of them."""
+    """Sample the requests that are not stored yet; returns the figures of all of them."""
     missing = not_stored(context.lake, requests)
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
     return {**_figures(context, [request.trajectory_id for request in requests]), **speed}
 
 
 def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Have the home's teacher play what of the requests has no run yet, or an unanswered one; returns the figures of all of them."""
+    """Have the home's teacher play the requests without a run, or with an unanswered one; returns the figures of all of them."""
     from synth.teachers.model_teacher import open_teacher
     from synth.teachers.play import play
 
@@ -176,26 +208,25 @@ def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run:
         for start in range(0, len(missing), TAUGHT_AT_ONCE):
             part = missing[start : start + TAUGHT_AT_ONCE]
             played = play(part, teacher, environments, indexes, own, settings.concurrency)
-            rewarded = reward_trajectories([request.task for request in part], played, verifiers)
-            context.lake.add([*rewarded.trajectories, *rewarded.scores])
+            store_graded(context.lake, played, part, verifiers)
             run.advance(start + len(part), len(missing))
     return _figures(context, [request.trajectory_id for request in requests])
 
 
 def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
-    """The requests whose trajectories the lake does not have yet."""
+    """The requests that are not in the lake."""
     stored = lake.existing(Trajectory, [request.trajectory_id for request in requests])
     return [request for request in requests if request.trajectory_id not in stored]
 
 
 def not_played(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
-    """The requests to a teacher that the lake has no run of yet, or one that the teacher left without a reply."""
+    """The requests to a teacher that are not in the lake, or that the teacher left unanswered."""
     played = lake.existing(Trajectory, [request.trajectory_id for request in requests]) - _unanswered(lake, requests).keys()
     return [request for request in requests if request.trajectory_id not in played]
 
 
 def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str]:
-    """The stored runs of these requests that are invalid because the teacher did not reply and may another time, with what they say."""
+    """The errors of stored runs that are invalid because the teacher did not reply, but may reply on a retry, by id."""
     from synth.teachers.conversation import may_pass
 
     sql = "SELECT id, error FROM trajectories WHERE list_contains(?, id) AND outcome = 'invalid' AND error IS NOT NULL ORDER BY id"
@@ -204,7 +235,6 @@ def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str
 
 
 def _figures(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:
-    """What these trajectories came to."""
     (row,) = context.lake.query(
         """
         SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'success') AS success, count(*) FILTER (outcome = 'failure') AS failure,
