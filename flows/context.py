@@ -153,7 +153,6 @@ class StageRun:
             self._settling += time.perf_counter() - began
 
     def _wait_while_paused(self) -> None:
-        """Paused time does not count against the budget's hours."""
         if self.control.state.paused_since is not None:
             log.info("%s is paused%s", self.id, "" if self.step is None else f" after step {self.step}")
             self.flush()

@@ -45,7 +45,7 @@ log = logging.getLogger("flywheel")
 QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
 """Keys that questions and documents are made by; these stay in the lake under another configuration."""
 LOOK_SECONDS = 2.0
-"""Pause between two tries of whoever waits for the lock."""
+"""Interval between attempts at the lock."""
 BEFORE = ("lake", "config.json.part")
 """What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
 
@@ -113,7 +113,7 @@ class Home:
         self._write(resolved)
 
     def check_claim(self, config: FlywheelConfig) -> dict[str, Any] | None:
-        """The configuration that the home has, which `config` must not contradict; None where it has none yet. Raises as `claim` does."""
+        """The home's configuration, None if it has none yet. Raises as `claim` if `config` contradicts it."""
         check_place(self.root)
         if not self.config_file.is_file():
             return None
@@ -221,7 +221,7 @@ def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new
 
 
 def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
-    """The configuration of a home with `overrides` laid over it. Raises RequestError where one is wrong, or there is no home."""
+    """A home's configuration with `overrides`. Raises RequestError if one is wrong, or there is no home."""
     own = home.load()
     if not overrides:
         return own
@@ -267,7 +267,6 @@ def exclusive(path: Path, patience_seconds: float = 0.0) -> Iterator[None]:
 
 
 def _lock(file: IO[str]) -> str | None:
-    """Take the lock and return None, or return the process that holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

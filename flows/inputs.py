@@ -129,7 +129,6 @@ def _of_suites(lake: Lake, config: FlywheelConfig) -> list[Task]:
 
 
 def _check_environments(tasks: Iterable[Task], config: FlywheelConfig) -> None:
-    """Environments that are named by data must be listed, and possible to create. Preflight has checked those of the configuration."""
     by_name = {task.environment: task.key for task in tasks}
     for name in sorted(by_name.keys() - config.rollout.environments.kinds.keys()):
         try:
@@ -258,7 +257,6 @@ def _runs(config: FlywheelConfig, lake: Lake | None, source: str, iteration: int
 def _stored(
     config: FlywheelConfig, lake: Lake, chosen: str, choice: StoredRunsConfig, iteration: int, part: str, reasons: Counter[str]
 ) -> int:
-    """The number of stored runs that become examples, by the rules of the cold start."""
     try:
         runs = judged_trajectories(lake, f"({chosen}) AND ({choice.where})")
     except duckdb.Error as error:
@@ -307,7 +305,6 @@ def check_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, vari
 
 
 def _commands_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> Iterator[str]:
-    """With repetitions, since several stages may need the same synthesis."""
     home, parent = lake.place.home, parent_id(lake, config, stage, turn, variant)
     if not lake.policies("id = ?", [parent]):
         before = stage_before(config, stage, variant)

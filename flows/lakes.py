@@ -1,4 +1,4 @@
-"""The lake of a home: opened to read without a lock, so that a question never stops a run, or to keep it; and whom to find in it."""
+"""The lake of a home, opened read-only without a lock or for upkeep; and the policies in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_STAGE = re.compile(rf"t([1-9]\d*)-(cpt|sft|rl)(?:-({'|'.join(Variant)}))?")
 
 
 def open_lake(home: Path) -> Lake:
-    """The lake of `home`, read-only. Raises RequestError where there is none."""
+    """The lake of `home`, read-only. Raises RequestError if there is none."""
     _check(home)
     return Lake(home, read_only=True)
 
@@ -32,19 +32,19 @@ def reading(home: Path) -> Iterator[Lake | None]:
 
 
 def open_to_keep(home: Path) -> Lake:
-    """The lake of `home` for its upkeep. Raises RequestError where there is none: upkeep makes no lake."""
+    """The lake of `home`, for upkeep. Raises RequestError if there is none."""
     _check(home)
     return Lake(home)
 
 
 def place_of(home: Path) -> Place:
-    """Where the lake of `home` lies. Raises RequestError where there is none."""
+    """The location of the lake of `home`. Raises RequestError if there is none."""
     _check(home)
     return Place.of(home)
 
 
 def policy_of(lake: Lake, policy_id: str) -> Policy:
-    """The policy of that id. Raises RequestError, naming those that exist and the command that makes it, where there is none."""
+    """The policy with that id. Raises RequestError, naming those that exist and the command that makes it."""
     known, home = {policy.id: policy for policy in lake.policies()}, lake.place.home
     if policy_id not in known:
         has = f"it has {', '.join(sorted(known))}" if known else f"it has none, and `flywheel init --home {home}` makes the first"
@@ -55,7 +55,7 @@ def policy_of(lake: Lake, policy_id: str) -> Policy:
 
 
 def maker_of(policy_id: str, home: Path) -> str | None:
-    """The command that makes the policy of that id; None where it is no id that the wheel gives."""
+    """The command that makes the policy with that id; None for an id that the pipeline does not give."""
     if policy_id == "t0-init":
         return f"flywheel init --home {home}"
     found = _OF_STAGE.fullmatch(policy_id)
@@ -66,7 +66,7 @@ def maker_of(policy_id: str, home: Path) -> str | None:
 
 
 def champion_of(lake: Lake, before: int | None = None) -> Policy | None:
-    """The policy that was promoted last, or last before a turn; None where there is none yet."""
+    """The policy that was promoted last, or last before an iteration."""
     promoted = lake.policies("promoted")
     return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
 

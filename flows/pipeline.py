@@ -139,7 +139,6 @@ def _take(context: RunContext, turn: int, step: Step) -> None:
 
 
 def _load_stages() -> None:
-    """Import what nearly every iteration needs while Prefect's server starts."""
     import flows.stages.synthesis.stage
     import flows.stages.training  # noqa: F401
     import rl.rollouts.rollout  # noqa: F401
@@ -439,7 +438,6 @@ def _check_budget(lake: Lake, run: Run, meter: Meter | None) -> None:
 
 
 def _recorded(lake: Lake, run: Run, died: WorkerDied) -> WorkerDied:
-    """The error with its log kept in the home, after a row in `failures`."""
     kept = died.kept_in(Home(lake.place.home).logs)
     item = {"run": run.id, "log": kept.file.name if kept.file is not None else None}
     lake.add([Failure(run.stage, "worker_died", f"{died.what} died, {died.how}", item)])

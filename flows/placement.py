@@ -1,7 +1,7 @@
-"""What is up at once in each stage of a configuration, and whether all of it finds room on Ray's machines.
+"""What runs at the same time in each stage, and whether it fits on Ray's machines.
 
-Engines and environments start with the first stage that needs them and stay: a learner of any stage stands beside them. A teacher's own
-engines take their place while it writes, and stand beside them only where the policy proposes actions for the same synthesis.
+Engines and environments start with the first stage that needs them and stay, next to any stage's learner. A teacher's own engines replace
+them while it writes, unless the policy proposes actions for the same synthesis.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is up at once, and when that is."""
+    """What runs at the same time, and when."""
 
     name: str
     reservations: tuple[Reservation, ...]
 
     @property
     def gpus(self) -> float:
-        """GPUs of all of it."""
+        """GPUs in total."""
         return sum(bundle.gpus for reservation in self.reservations for bundle in reservation.bundles)
 
 
 def phases(config: FlywheelConfig) -> list[Phase]:
-    """Those of the first iteration and of the later ones; each once."""
+    """The distinct phases of the first iteration and of later ones."""
     rollouts = tuple(_rollouts(config))
     found = [phase for iteration in (1, 2) for phase in _of_iteration(config, config.for_turn(iteration), rollouts)]
     judge = config.evaluation.judge
@@ -43,16 +43,16 @@ def phases(config: FlywheelConfig) -> list[Phase]:
 
 
 def reserved_cpus(config: FlywheelConfig) -> float:
-    """The most CPUs that are reserved at once, for Ray to start with on one's own machine."""
+    """Maximum CPUs reserved at once, for starting Ray on this machine."""
     spare = rollout_cpus(config.rollout)
     return spare + max(total_cpus(phase.reservations) - total_cpus(_rollouts(config)) for phase in phases(config))
 
 
 def check_placement(config: FlywheelConfig) -> None:
-    """Check that every phase finds room. Ray is asked only where GPUs or a cluster are wanted, for CPUs of one's own are no limit.
+    """Check that every phase fits. Ray is asked only for GPUs or a cluster, since CPUs of this machine are no limit.
 
     Raises:
-        RequestError: what finds no room, by its key.
+        RequestError: naming the key of what does not fit.
     """
     wanted = phases(config)
     if config.rollout.ray.address is None and not any(phase.gpus for phase in wanted):
@@ -65,7 +65,7 @@ def check_placement(config: FlywheelConfig) -> None:
 
 
 def place_phase(phase: Phase, machines: Sequence[Machine]) -> list[Placed]:
-    """Where each bundle of a phase lies. Raises RequestError where one finds no room."""
+    """The machine of each bundle of a phase. Raises RequestError if one does not fit."""
     try:
         return place(phase.reservations, machines)
     except NoRoom as error:
@@ -73,13 +73,12 @@ def place_phase(phase: Phase, machines: Sequence[Machine]) -> list[Placed]:
 
 
 def _refusal(error: NoRoom, phase: Phase, machines: Sequence[Machine]) -> str:
-    """What finds no room, beside what, and what to do."""
     key = error.reservation.key
     others = [str(each) for each in phase.reservations if each.bundles and each.key != key]
-    beside = f" beside {', '.join(others)}" if others else ""
+    alongside = f" alongside {', '.join(others)}" if others else ""
     there = ", ".join(map(str, machines)) or "a cluster without machines"
     return (
-        f"{key}: {error.bundle} finds no room in {phase.name}: {error.reservation} do not fit{beside} on {there}; "
+        f"{key}: {error.bundle} finds no room in {phase.name}: {error.reservation} do not fit{alongside} on {there}; "
         f"{_advice(key)}, or give Ray more by rollout.ray."
     )
 
@@ -93,7 +92,6 @@ def _advice(key: str) -> str:
 
 
 def _rollouts(config: FlywheelConfig) -> Iterator[Reservation]:
-    """Engines, and the environments that are sure to be opened, with the heavy tools of their files."""
     pool = config.rollout.environments
     yield engines("rollout.engine", config.rollout.engine)
     yield from environments(pool, {*pool.kinds, config.synth.webshaper.environment})
@@ -101,7 +99,6 @@ def _rollouts(config: FlywheelConfig) -> Iterator[Reservation]:
 
 
 def _tools(pool: EnvironmentPoolConfig) -> Iterator[Reservation]:
-    """The tools of files that run in Ray workers of their own."""
     for name, kind in pool.kinds.items():
         if (kind.factory or name) != "tools" or "file" not in kind.options:
             continue
@@ -119,6 +116,6 @@ def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[
         yield Phase("synthesis", (*own, engines("synth.teacher.engine", teacher.engine)))
     yield Phase("evaluation", rollouts)
     for stage in config.wheel.stages:
-        beside = learner(f"{stage}.learner", getattr(settings, stage).learner)
-        if beside.bundles:
-            yield Phase(f"the stage {stage}", (*rollouts, beside))
+        own = learner(f"{stage}.learner", getattr(settings, stage).learner)
+        if own.bundles:
+            yield Phase(f"the stage {stage}", (*rollouts, own))

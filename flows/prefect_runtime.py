@@ -1,10 +1,8 @@
-"""Prefect as a library: its database inside the home, its telemetry off, its log lines off: what fails is raised.
+"""Prefect as a library: its database inside the home, telemetry and log lines off.
 
-Where PREFECT_API_URL names a server, that server is used and its settings are left alone. Otherwise the flows bring up Prefect's
-own temporary server, which is kept up as long as they run and ends with them: where it dies it is started again, on its port and over its
-database. A client that has spoken to it before tries a call again for about a minute, and a server is up in ten seconds. Without this a run
-whose server died would try each of its last calls for so long, and then fail over something that it could do without. A new client, which
-Prefect makes for each flow within a flow, does not try again: before one of those, `wait_until_up`.
+If PREFECT_API_URL names a server, that is used as it is. Otherwise flows start Prefect's temporary server, which lives as long as they do
+and is restarted, on the same port and database, if it dies: an existing client retries for about a minute, and a server is up in ten
+seconds. A new client, which Prefect makes for each nested flow, does not retry: call `wait_until_up` before.
 """
 
 from __future__ import annotations
@@ -37,17 +35,14 @@ log = logging.getLogger("flywheel")
 
 LOOK_SECONDS = 1.0
 UP_SECONDS = 120.0
-"""How long a server that was started again may take until it answers."""
+"""Start-up timeout of a restarted server."""
 PORT_TAKEN = 3
-"""Exit status of a server whose port somebody else has: Prefect itself tries another."""
+"""Exit status of a server whose port is taken; Prefect itself tries another."""
 
 
 @contextmanager
 def quiet_prefect(home: Path, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Settings for flows run from our command line; from here on, what this process starts ends with it.
-
-    `meanwhile` is called while the server starts.
-    """
+    """Settings for flows run from our command line; from now on, child processes end with this one. `meanwhile` runs during its start."""
     start_reaper()
     if PREFECT_API_URL.value():
         meanwhile()
@@ -77,7 +72,7 @@ def _start_server() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What this thread starts within the block does not hear Ctrl-C: a server that ended by it would leave its flows without one."""
+    """Child processes started in the block ignore Ctrl-C, so that flows can still report to the server."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -87,9 +82,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def kept_up() -> Iterator[None]:
-    """As long as the block lasts, the temporary server that flows of this process bring up is started again whenever it dies."""
+    """Restart this process's temporary server whenever it dies, for the duration of the block."""
     ended = threading.Event()
-    # In this context: the new server is to have the settings, and with them the database, of the old one.
+    # in this context, so that the new server has the old one's settings and database
     thread = threading.Thread(target=copy_context().run, args=(_watch, ended), name="prefect-server", daemon=True)
     thread.start()
     try:
@@ -100,7 +95,7 @@ def kept_up() -> Iterator[None]:
 
 
 def wait_until_up() -> None:
-    """Wait for the temporary server where it has just been started again; return at once where there is none, or it answers."""
+    """Wait for a restarted temporary server; returns at once if there is none, or it answers."""
     server, deadline = SubprocessASGIServer(), time.monotonic() + UP_SECONDS
     while server.running and not _answers(server) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -118,6 +113,6 @@ def _watch(ended: threading.Event) -> None:
         server = SubprocessASGIServer()
         process = server.server_process if server.running else None
         if process is not None and process.poll() not in (None, PORT_TAKEN):
-            log.warning("Prefect's temporary server died with status %d and is started again", process.returncode)
+            log.warning("Prefect's temporary server died with status %d and is restarted", process.returncode)
             with uninterrupted():
                 server.server_process = server._run_uvicorn_command()

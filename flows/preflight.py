@@ -1,8 +1,7 @@
-"""What can be known of a configuration before anything starts: whether all that it names is there, can be imported, and fits together.
+"""Checks of a configuration before anything starts: whether everything it names exists, can be imported, and fits together.
 
-Synthesis and pre-training take minutes; a reward function with a typing error, or a chat template without tools, is found out in seconds.
-Nothing is started and nothing is written here. Whether what is reserved of Ray finds room is checked
-against the machines it would run on. What else only a machine can say (memory, a sandbox) is `flywheel doctor`'s.
+A typo in a reward function, or a chat template without tools, is found in seconds instead of after minutes of synthesis. Nothing is started
+or written here. Reservations are checked against Ray's machines; memory and sandbox are checked by `flywheel doctor`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError, first_line
 
 REACH_SECONDS = 5.0
-"""How long a teacher's server may take to answer anything at all."""
+"""Timeout of a teacher's server."""
 OPTIMISER_STATES = 2
-"""What AdamW keeps of each number."""
+"""AdamW's states per parameter."""
 CHECKPOINTS = 2
-"""Those of a stage that lie side by side (`save_total_limit`)."""
+"""Checkpoints of a stage on disk at the same time (`save_total_limit`)."""
 WEIGHTS_PUBLISHED = 3
-"""Versions that engines may load, the newest while it is written: of every step, or where weights are sent of every checkpoint."""
+"""Versions on disk for engines, including the one being written: of every step, or of every checkpoint if weights are sent."""
 
 
 def preflight(
@@ -40,15 +39,16 @@ def preflight(
     synthesis: Iterable[int] = (1,),
     stages: Sequence[str] | None = None,
 ) -> None:
-    """Check a configuration; of a home that has `begun`, and so has its first policy, the model that this was made from is not needed.
+    """Check a configuration.
 
     Args:
         home: where policies and checkpoints will be written.
+        begun: whether the home has its first policy, so that the model it was made from is not needed.
         synthesis: the iterations whose questions and examples are still to be made.
         stages: the stages that will write a policy, `init` among them; None: all of an iteration.
 
     Raises:
-        RequestError: the first thing that is wrong: its key, why, and what to do.
+        RequestError: the first problem: its key, the reason, and what to do.
     """
     if home is not None:
         check_place(home)
@@ -68,7 +68,7 @@ def preflight(
 
 
 def _suites_of_pages(config: FlywheelConfig) -> None:
-    """That nobody asks pages for suites: these are drawn from a graph."""
+    """Suites cannot be generated from pages, since they are drawn from a graph."""
     wanted = [name for name, suite in config.evaluation.all_suites.items() if sum(suite.wanted().values())]
     if config.corpus.kind == "pages" and wanted:
         raise RequestError(
@@ -78,7 +78,6 @@ def _suites_of_pages(config: FlywheelConfig) -> None:
 
 
 def _room(config: FlywheelConfig, home: Path, stages: Sequence[str] | None) -> None:
-    """Room on the disk for what `stages` leave, and for what they hold at their fullest."""
     parts = disk_needed(config, stages=stages)
     needed = sum(parts.values())
     there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
@@ -92,10 +91,9 @@ def _room(config: FlywheelConfig, home: Path, stages: Sequence[str] | None) -> N
 
 
 def disk_needed(config: FlywheelConfig, parameters: int | None = None, stages: Sequence[str] | None = None) -> dict[str, int]:
-    """Bytes that the first iteration keeps at its fullest, by what they are: a policy for each stage, and the checkpoints and published
-    weights of the stage that has most.
+    """Peak bytes on disk of the first iteration, by purpose: a policy per stage, and the checkpoints and published weights of one stage.
 
-    The first policy and the checkpoints are in float32, whatever policies are stored in; published weights are in the engines' dtype.
+    The first policy and the checkpoints are in float32; published weights have the engines' dtype.
 
     Args:
         parameters: those of the policy; None: counted from its folder.
@@ -114,7 +112,7 @@ def disk_needed(config: FlywheelConfig, parameters: int | None = None, stages: S
 
 
 def _parameters(policy: PolicyConfig) -> int:
-    """Numbers in the weights of the first policy; about as many for one from scratch."""
+    """Number of parameters of the first policy; approximate for one from scratch."""
     folder = policy.folder
     if folder is None:
         return Architecture.of_policy(policy).parameters
@@ -124,7 +122,7 @@ def _parameters(policy: PolicyConfig) -> int:
 
 
 def _numbers(file: Path) -> int:
-    """Numbers in a safetensors file, by its header. Raises RequestError where it is damaged."""
+    """Number of parameters in a safetensors file, from its header. Raises RequestError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -135,7 +133,6 @@ def _numbers(file: Path) -> int:
 
 
 def _files(config: FlywheelConfig) -> None:
-    """Folders and files that a stage reads long after the run began."""
     general = config.cpt.general
     wanted: list[tuple[str, Path | str | None, Callable[[Path], bool]]] = [
         ("rollout.search.encoder", config.rollout.search.encoder, Path.is_dir),
@@ -151,7 +148,7 @@ def _files(config: FlywheelConfig) -> None:
 
 
 def _folder_of_policy(config: FlywheelConfig) -> None:
-    """That the first policy is there at all: before torch is loaded to look at it."""
+    """Checked before torch is loaded."""
     folder = config.policy.folder
     if folder is not None and not (folder / "config.json").is_file():
         raise RequestError(
@@ -182,7 +179,7 @@ def _trackers(config: FlywheelConfig) -> None:
 
 
 def _environments(config: FlywheelConfig) -> None:
-    """Every kind of environment, and the one that questions are asked in; every agent loop."""
+    """All environments and agent loops that the configuration names."""
     from rl.envs.base import check_environment
     from rl.rollouts.rollout import LOOPS
 
@@ -193,7 +190,6 @@ def _environments(config: FlywheelConfig) -> None:
 
 
 def _policy(config: FlywheelConfig) -> None:
-    """The first policy's folder, its context, and the proof that its dialect can be appended to."""
     rollout, folder = config.rollout, config.policy.folder
     if folder is None:
         from rl.renderers.registry import DIALECTS, dialect_config
@@ -201,7 +197,7 @@ def _policy(config: FlywheelConfig) -> None:
 
         check_positions(rollout, config.policy.max_position_embeddings, "a policy from scratch (policy.max_position_embeddings)")
         own = dialect_config(rollout.dialect, rollout.dialects)
-        if own.kind == "chat" and own.template in ("own", "training"):  # TRL's for training stands beside an own one
+        if own.kind == "chat" and own.template in ("own", "training"):  # TRL's training template replaces a model's own one
             raise RequestError(
                 f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: name a model in "
                 "policy.path, a template in rollout.dialects, or take tags."
@@ -229,7 +225,7 @@ def _policy(config: FlywheelConfig) -> None:
 
 
 def _check_new_tags(config: FlywheelConfig, new: int) -> None:
-    """That somebody trains the embeddings of so many tags that the model has never seen: adapters leave all embeddings as they are."""
+    """Adapters do not train embeddings, so new tags need full weights."""
     first = config.wheel.stages[0]
     if new and getattr(config.for_turn(1), first).lora is not None:
         raise RequestError(
@@ -239,7 +235,7 @@ def _check_new_tags(config: FlywheelConfig, new: int) -> None:
 
 
 def check_teacher(config: FlywheelConfig, turn: int, kind: str = "all") -> None:
-    """That the server answers of whoever is asked for a turn's synthesis of one kind. Raises RequestError where it does not."""
+    """Raises RequestError if the server of the teacher of an iteration's synthesis does not answer."""
     teacher = config.for_turn(turn).synth.teacher_of(kind)
     _reach("synth.teacher" if teacher == config.synth.teacher else "later.synth.teacher", teacher)
 
@@ -249,7 +245,7 @@ def _judge(config: FlywheelConfig) -> None:
 
 
 def _reach(setting: str, teacher: TeacherConfig | None) -> None:
-    """That a teacher's server answers, if it has one; what it answers does not matter here."""
+    """Any answer of the teacher's server will do."""
     if teacher is None or teacher.kind != "openai" or teacher.base_url is None:
         return
     import httpx

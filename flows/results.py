@@ -19,7 +19,7 @@ from flows.screen import Screen
 from warehouse import Failure, Lake, Outcome, Score, Trajectory
 
 Solved = Mapping[Any, float]
-"""The share of a task's judged attempts that solved it, by its key; tasks without a verdict are not in it."""
+"""Success rate of each task's judged attempts, by key; tasks without a verdict are absent."""
 
 _VERDICTS = """
 SELECT t.policy, coalesce(t.suite, 'unnamed') AS suite, t.task_key, avg((o.outcome = 'success')::INT) AS solved
@@ -29,7 +29,7 @@ WHERE t.stage = 'eval' AND o.outcome IN ('success', 'failure') GROUP BY ALL ORDE
 
 
 def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
-    """The verdicts of every evaluation, by policy and suite."""
+    """The success rates of every evaluation, by policy and suite."""
     verdicts: dict[tuple[str, str], dict[str, float]] = {}
     for row in lake.query(_VERDICTS).to_pylist():
         verdicts.setdefault((row["policy"], row["suite"]), {})[row["task_key"]] = row["solved"]
@@ -37,7 +37,7 @@ def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
 
 
 def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) -> list[Trajectory]:
-    """Trajectories that meet a condition on their table, each with the outcome that the latest verdict gives it, as every view has it."""
+    """The trajectories that meet a SQL condition, with the outcome of their latest verdict, as in the views."""
     found = lake.trajectories(where, parameters)
     sql = "SELECT trajectory_id, outcome FROM outcomes WHERE trajectory_id IN (SELECT unnest(?))"
     latest = {row["trajectory_id"]: row["outcome"] for row in lake.query(sql, [[one.id for one in found]]).to_pylist()}
@@ -45,13 +45,13 @@ def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) 
 
 
 def paired(before: Solved, after: Solved) -> PairedTest | SignFlips | None:
-    """The paired test on the tasks that both have a verdict for; None where there are none."""
+    """The paired test on the tasks that both have a verdict for; None if there are none."""
     keys = sorted(before.keys() & after.keys())
     return paired_test([before[key] for key in keys], [after[key] for key in keys]) if keys else None
 
 
 def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
-    """Take trajectories out of the present, by their ids, with a row in `failures` of what had broken each; earlier snapshots keep them."""
+    """Remove broken trajectories (reason by id) with their scores, and record each in `failures`; earlier snapshots keep them."""
     lake.add(Failure(stage, "retried", why, {"trajectory": name}) for name, why in broken.items())
     scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(broken)]) if broken else ()
     lake.remove(Score, [(score.trajectory_id, score.verifier, score.version) for score in scores])
@@ -59,20 +59,20 @@ def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
 
 
 def probability(p_value: float) -> str:
-    """A p-value as it stands in a sentence."""
+    """A p-value for prose."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold start", "rl": "reinforcement learning"}
-"""What each stage is called in sentences."""
+"""Names of the stages in prose."""
 SIGNIFICANT = 0.05
-"""Up to this p-value a difference is one."""
+"""Significance level of differences."""
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A policy on a suite: its place in the wheel, its success with the 95 % interval, and how often it solved each task."""
+    """A policy's result on a suite: success with the 95 % interval, and the success rate of each task."""
 
     policy: str
     turn: int
@@ -87,9 +87,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Success in points less that of an earlier policy, with the paired test on the tasks that both were judged on.
+    """The difference in success to an earlier policy, in points, with the paired test on common tasks.
 
-    Where there is no such task `test` is None, and the points are the difference of the two figures.
+    Without common tasks `test` is None, and the points are the difference of the two rates.
     """
 
     earlier: Judged
@@ -98,7 +98,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:
-        """Whether the difference is one, and which way."""
+        """Whether the difference is significant, and its direction."""
         if self.test is None or self.test.p_value > SIGNIFICANT:
             return "open"
         return "better" if self.points > 0 else "worse"
@@ -106,7 +106,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A policy with its gain over the stage before, and over the best policy before; None where there is none."""
+    """A policy with its gain over the previous stage and over the best earlier policy, if any."""
 
     judged: Judged
     stage: Gain | None
@@ -114,12 +114,12 @@ class Standing:
 
     @property
     def harmful(self) -> bool:
-        """Whether the stage that made this policy left it worse than it found it."""
+        """Whether the stage made its policy significantly worse."""
         return self.stage is not None and self.stage.verdict == "worse"
 
 
 def standings(judged: Sequence[Judged]) -> list[Standing]:
-    """Those of one suite, in the order of the wheel. Of earlier policies that are equally good the first is the best."""
+    """The standings on one suite, in order. Of equally good earlier policies the first is the best."""
     found: list[Standing] = []
     for place, one in enumerate(judged):
         earlier = judged[:place]
@@ -129,13 +129,13 @@ def standings(judged: Sequence[Judged]) -> list[Standing]:
 
 
 def gain(earlier: Judged, later: Judged) -> Gain:
-    """What the later one gained over the earlier one."""
+    """The gain of a later policy."""
     test = paired(earlier.solved, later.solved)
     return Gain(earlier, 100 * (later.success - earlier.success if test is None else test.difference), test)
 
 
 def headline(wheel: Sequence[Standing]) -> str:
-    """The last policy's success, and whether it is better than the best of those before it."""
+    """The last policy's success, and whether it beats the best earlier one."""
     if not wheel:
         return "Nothing has been evaluated yet"
     last, best = wheel[-1].judged, wheel[-1].best
@@ -154,7 +154,7 @@ def headline(wheel: Sequence[Standing]) -> str:
 
 
 def comparison(wheel: Sequence[Standing]) -> str:
-    """The last policy against the best of those before it, with its figures; empty where there is none."""
+    """The last policy against the best earlier one, with figures; empty if there is none."""
     best = wheel[-1].best if wheel else None
     if best is None:
         return ""
@@ -165,7 +165,7 @@ def comparison(wheel: Sequence[Standing]) -> str:
 
 
 def harm(wheel: Sequence[Standing]) -> list[str]:
-    """A sentence for each stage that left its policy worse than the stage before."""
+    """A sentence for each stage that made its policy worse."""
     return [
         f"{_capital(place_of(each.judged))} did harm: {in_words(each.stage)} against {place_of(each.stage.earlier)}."
         for each in wheel
@@ -174,7 +174,7 @@ def harm(wheel: Sequence[Standing]) -> list[str]:
 
 
 def place_of(judged: Judged) -> str:
-    """The stage and its turn, as they stand in a sentence."""
+    """The stage and its iteration, for prose."""
     return f"{STAGE_NAMES.get(judged.stage, judged.stage)} of turn{HARD_SPACE}{judged.turn}"
 
 
@@ -188,7 +188,7 @@ def in_words(gain: Gain) -> str:
 
 
 def signed(points: float) -> str:
-    """A difference with its sign, which is never a hyphen."""
+    """A signed difference with a proper minus sign."""
     return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -207,11 +207,11 @@ STAGES = ("init", "cpt", "sft", "rl")
 
 
 def evaluation_rows(lake: Lake) -> Rows:
-    """The rows of the view `evaluations`, in the order of the wheel.
+    """The rows of the view `evaluations`, in order.
 
-    A row over all hops also has `change`, success less that of the policy's parent on the tasks that both were judged on, and
-    `p_value` of the paired test (`eval.statistics.paired_test`); both are None where the parent was not evaluated on the suite.
-    `best_earlier`, `best_change` and `best_p_value` say the same of the best policy that the wheel had made before.
+    A row over all hops also has `change`, the difference in success to the policy's parent on common tasks, and `p_value` of the paired
+    test (`eval.statistics.paired_test`); both None if the parent was not evaluated on the suite. `best_earlier`, `best_change` and
+    `best_p_value` compare with the best earlier policy in the same way.
     """
     rows = _rows(lake)
     verdicts = read_verdicts(lake)
@@ -228,7 +228,7 @@ def evaluation_rows(lake: Lake) -> Rows:
 
 
 def sentences(lake: Lake) -> list[str]:
-    """The headline of the wheel on its main suite, which is the one with the most attempts, and what stands behind it."""
+    """The headline on the main suite, the one with the most attempts, its figures, and the gate's decision."""
     verdicts = read_verdicts(lake)
     own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
     attempts: dict[str, int] = {}
@@ -242,26 +242,26 @@ def sentences(lake: Lake) -> list[str]:
 
 
 def _gate(lake: Lake) -> list[str]:
-    """What the last gate decided, which policy is the champion and where it lies; and stages that left the weights as they were."""
+    """The last gate's decision, the champion and its folder, and stages that did not change the weights."""
     gates = sorted(lake.runs("stage = 'gate' AND state = 'completed'"), key=lambda run: run.wheel_turn)
     if not gates:
         return []
     policies = {policy.id: policy for policy in lake.policies()}
     champion = champion_of(lake)
     kept = f"the champion is {champion.id}, in {lake.place.home / champion.path}" if champion else "there is no champion yet"
-    told = [f"Gate: {gates[-1].figures['reason']}; {kept}."]
+    lines = [f"Gate: {gates[-1].figures['reason']}; {kept}."]
     for policy in policies.values():
         parent = policies.get(policy.parent or "")
         if policy.wheel_turn == gates[-1].wheel_turn and parent is not None and parent.weights_digest == policy.weights_digest:
-            told.append(
+            lines.append(
                 f"{policy.id} has the weights of {parent.id}: it learned nothing. Rewards that are equal in every group give no gradient; "
                 f"see the metrics zero_variance, format and reward, begin with demonstrations (SFT), or take a larger model."
             )
-    return told
+    return lines
 
 
 def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
-    """Success after each stage: one line a policy and suite, one column for all tasks and for each number of hops; then what is said."""
+    """Print success after each stage, a line per policy and suite, a column per number of hops; then the sentences."""
     title = "success on held-out tasks, % (95 % interval); changes on the same tasks (paired test)"
     table = Table(title=title, title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
@@ -288,7 +288,7 @@ def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
 
 
 def stage_name(row: Mapping[str, Any]) -> str:
-    """The stage, with the variant that stands in the policy's id."""
+    """The stage with its variant, from the policy's id."""
     return str(row["policy"]).split("-", 1)[-1]
 
 
@@ -302,7 +302,6 @@ def _rows(lake: Lake) -> Rows:
 
 
 def _judged(row: Mapping[str, Any], verdicts: Mapping[tuple[str, str], Solved]) -> Judged | None:
-    """The row over all hops of a policy that has a verdict."""
     if row["hops"] is not None or row["success"] is None or row["stage"] not in STAGES:
         return None
     solved = verdicts.get((row["policy"], row["suite"]), {})
@@ -311,12 +310,10 @@ def _judged(row: Mapping[str, Any], verdicts: Mapping[tuple[str, str], Solved]) 
 
 
 def _is_own(one: Judged) -> bool:
-    """Whether the wheel made it, and not a comparison."""
     return one.policy == policy_id(one.turn, one.stage)
 
 
 def _over_best(one: Judged | None, own: Sequence[Judged]) -> Gain | None:
-    """Its gain over the best of the wheel's `own` that were made before it."""
     if one is None:
         return None
     earlier = [each for each in own if _place(each) < _place(one)]

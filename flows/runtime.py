@@ -1,12 +1,11 @@
-"""What a process of ours needs before it works: quiet libraries, safe imports, one folder for temporary files, a reaper of what it starts.
+"""Process set-up: quiet libraries, safe imports, one folder for temporary files, and a reaper for child processes.
 
-SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine, and them none to remove their sockets. So a run
-starts a reaper: a small companion process that waits for the end of a pipe. The pipe ends when the run does, however it dies; then the
-reaper ends every process that carries the run's token in its environment, which is every process that the run started on this machine and
-no other, and removes the folder in which all of them kept their temporary files.
+A process killed by SIGKILL cannot stop Prefect's server, Ray or engines. So a run starts a reaper: a small process that waits for the end
+of a pipe, which closes however the run dies. The reaper then kills every process with the run's token in its environment, which are exactly
+those that the run started on this machine, and removes their folder of temporary files.
 
-A run that is asked to end stops its engines itself. Where that takes too long, `exit_after` ends its process all the same and leaves the
-rest to the reaper: whoever cancels a run has the machine back within ten seconds.
+A run that is asked to end stops its engines itself. If that takes too long, `exit_after` ends the process and leaves the rest to the
+reaper, so that a cancelled run frees the machine within ten seconds.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ SETTINGS = {
     # and several times slower as soon as anything else wants a core: an engine, an environment, a second run.
     "OMP_WAIT_POLICY": "passive",
 }
-"""The environment that libraries read when they are imported: no telemetry, no spinning, fewer log lines."""
+"""Environment variables read by libraries on import: no telemetry, no spinning, fewer log lines."""
 NOISY = ("vllm", "EventsWorker", "APILogWorker")
 """Loggers that only report errors. The last two are threads of Prefect that warn of what they still have to send when a process ends."""
 LONGEST_PLACE = 38
 """Letters of the path in which the folder of temporary files may lie: with a socket's name in it the whole may have 107."""
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Heard by Python: neither the current folder nor a script's own is searched for modules."""
+"""Tells Python not to search the current folder, or a script's own, for modules."""
 KEEP_ENVIRONMENT = "SPT_NOENV"
-"""Heard by setproctitle, in Ray and in vLLM: a process that takes a title does not write it over its environment, and so its token."""
+"""Tells setproctitle, in Ray and vLLM, not to overwrite the environment, and so the token, with the title."""
 GRACE_SECONDS = 3.0
-"""How long processes have to end by themselves after SIGTERM."""
+"""Time between SIGTERM and SIGKILL."""
 EXIT_SECONDS = 3.0
-"""How long a run that is asked to end may take to stop what it started."""
+"""Time that a run has to stop what it started."""
 
 _reapers: list[subprocess.Popen[bytes]] = []
 """Holds the pipe open for as long as this process lives."""
@@ -57,7 +56,7 @@ _exits: list[threading.Timer] = []
 
 
 def quiet_libraries() -> None:
-    """Set in the environment what the user has not set otherwise; called before the libraries are imported."""
+    """Set the environment variables that the user has not set; call before the libraries are imported."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in NOISY:
@@ -65,10 +64,10 @@ def quiet_libraries() -> None:
 
 
 def import_safely() -> None:
-    """From here on, no Python that this process starts imports what lies in the folder that it is started in.
+    """From now on, Python processes started from here do not import modules from the current folder.
 
-    `python -m` looks there first: a `uvicorn.py` beside the user would run as soon as a server is started. Where this process has found
-    this package by its own search path alone, as in a checkout that is not installed, what it starts is told where it is.
+    `python -m` looks there first, so a `uvicorn.py` in the user's folder would run when a server starts. If this package is not installed
+    but found on the search path, as in a checkout, PYTHONPATH passes its place on.
     """
     os.environ[SAFE_PATH] = "1"
     root, known = str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -77,10 +76,10 @@ def import_safely() -> None:
 
 
 def gather_files() -> Path:
-    """From here on this process, and all that it starts, keep temporary files in a new folder, which is returned.
+    """Use a new folder, which is returned, for the temporary files of this process and its children.
 
-    vLLM leaves sockets and rendezvous files where temporary files go, and trainers their drafts, whenever a process is killed. What killed
-    runs left on this machine is removed before. Compiled code stays where it was: it is of use to every run.
+    Killed processes leave vLLM's sockets and trainers' drafts there; leftovers of killed runs are removed first. Compiled code keeps its
+    place, since every run can use it.
     """
     from rl.ray_runtime import make_folder, remove_leftovers  # the reaper runs this file by itself, without the package
 
@@ -96,7 +95,7 @@ def gather_files() -> Path:
 
 
 def start_reaper() -> None:
-    """Start this process's reaper, once; called before anything else is started."""
+    """Start this process's reaper, once; call before any other process is started."""
     if TOKEN in os.environ:
         return
     token = secrets.token_hex(16)
@@ -107,7 +106,7 @@ def start_reaper() -> None:
 
 
 def exit_after(seconds: float = EXIT_SECONDS) -> None:
-    """End this process after some seconds, whatever it does then, unless `cancel_exit` is called before."""
+    """End this process after some seconds, unless `cancel_exit` is called before."""
     if _exits:
         return
     timer = threading.Timer(seconds, os._exit, [128 + signal.SIGTERM])
@@ -117,13 +116,13 @@ def exit_after(seconds: float = EXIT_SECONDS) -> None:
 
 
 def cancel_exit() -> None:
-    """Take `exit_after` back: everything has been stopped."""
+    """Cancel `exit_after`."""
     while _exits:
         _exits.pop().cancel()
 
 
 def carriers(token: str) -> list[int]:
-    """The ids of the processes on this machine that were started with `token` in their environment."""
+    """The ids of the processes with `token` in their environment."""
     mark = f"{TOKEN}={token}".encode()
     found: list[int] = []
     for folder in Path("/proc").iterdir():
@@ -131,13 +130,13 @@ def carriers(token: str) -> list[int]:
             try:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
-            except OSError:  # it ended meanwhile, or belongs to somebody else
+            except OSError:  # it has ended, or belongs to another user
                 continue
     return found
 
 
 def token_of(process: int) -> str | None:
-    """The token of everything that `process` started; None where it is no run, or its reaper is not there yet."""
+    """The token of the processes that `process` started; None if it is no run, or its reaper has not started."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

@@ -1,4 +1,4 @@
-"""A terminal that obeys nothing foreign: every command that draws tables or coloured lines draws them here."""
+"""A console for tables and coloured lines that escapes control characters of foreign text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rl.terminal import visible
 
 
 class Screen(Console):
-    """A console of Rich's that writes all that is unseen as escapes: in lines, cells, titles and captions, whatever they are made of."""
+    """A Rich console that writes invisible characters as escapes, in lines, cells, titles and captions."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """The text with its markup; escapes are written before it is laid out."""
+        """The text with its markup, escaped before layout."""
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is drawn; of what was made elsewhere escapes are written now, though they take more room than was kept for them."""
+        """The segments, escaped; text from other renderables may take more room than its layout."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)

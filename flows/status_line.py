@@ -1,4 +1,4 @@
-"""The last line of a terminal while a stage is at work: which, how far, and a bar; above it the log goes on."""
+"""The status line at the bottom of a terminal: the stage at work and a progress bar, below the log."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _CLEAR = "\r\x1b[2K"
 
 
 class StatusLine(logging.StreamHandler[TextIO]):
-    """A log on a terminal that keeps one line below itself up to date."""
+    """A log handler that keeps a status line below the log."""
 
     _shown = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line of the log above the one that is kept."""
+        """Write a log line above the status line."""
         if self._shown:
             self.stream.write(_CLEAR)
         super().emit(record)
         self._draw()
 
     def show(self, stage: StageProgress | None) -> None:
-        """Show how far a stage is; None takes the line away."""
+        """Show a stage's progress; None removes the line."""
         self.acquire()
         try:
             if self._shown:
@@ -45,21 +45,21 @@ class StatusLine(logging.StreamHandler[TextIO]):
 
 
 def show_status(stage: StageProgress | None) -> None:
-    """Show how far a stage is where the log of this process goes to a terminal."""
+    """Show a stage's progress if this process logs to a terminal."""
     for handler in logging.getLogger("flywheel").handlers:
         if isinstance(handler, StatusLine):
             handler.show(stage)
 
 
 def line(stage: StageProgress, now: float) -> str:
-    """A bar, the stage, and how far it is."""
+    """The bar, the stage and its progress."""
     from flows.operations.control import position  # Pydantic: not before a stage is at work
 
     return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")
 
 
 def bar(stage: StageProgress, now: float) -> str:
-    """What is done of a stage; where nobody knows how long it is, a mark that moves each second."""
+    """A progress bar, or a moving mark if the length is unknown."""
     if stage.steps:
         done = WIDTH * min(stage.step or 0, stage.steps) // stage.steps
         return "█" * done + "░" * (WIDTH - done)

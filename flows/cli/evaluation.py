@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from warehouse import Lake
 
 SuiteOption = Annotated[
-    str | None, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file; the home's first without it.")
+    str | None, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file; by default the home's first.")
 ]
 
 
 def evaluate(
     home: HomeOption,
-    policy: Annotated[str | None, typer.Option(help="Id of a policy; the home's champion without it.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Id of a policy; by default the home's champion.")] = None,
     suite: SuiteOption = None,
     against: Annotated[str | None, typer.Option(help="Another policy, already evaluated on the suite, to compare with.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the suite itself and contamination; run nothing.")] = False,
-    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Make attempts again that a fault made invalid.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the suite and its contamination; run nothing.")] = False,
+    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Repeat attempts that a fault made invalid.")] = False,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Evaluate a policy on a suite and print its figures with 95 % intervals. Exit status 1 where too little was judged for a result.
+    """Evaluate a policy on a suite and print its results with 95 % intervals. Exit status 1 if too few attempts were judged for a result.
 
-    Started again, it goes on where it was; what is done is only printed.
+    Run again, it resumes; a finished evaluation is only printed.
 
     Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
     """
@@ -88,7 +88,6 @@ def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
-    """Make the attempts that are missing, also those of a suite that was ended before their tasks came."""
     from flows.context import open_context
     from flows.pipeline import evaluation_flow, run_flow
     from flows.plan import evaluation_id, reopen
@@ -159,11 +158,11 @@ def _champion(lake: Lake) -> str:
 
 
 def verify(
-    kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, set, gsm8k, number, date, math, …; a wrong one prints them all.")],
+    kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, set, gsm8k, number, date, math, …; a wrong name lists all.")],
     input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}, or a table (.csv, .parquet).")],
     output: Annotated[Path, typer.Option("--output", help="JSON lines {id, value, verdict, error}.")],
 ) -> None:
-    """Judge rows by a verifier. A row that cannot be judged has an error and no value.
+    """Judge rows with a verifier. A row that cannot be judged has an error and no value.
 
     Example: flywheel verify qa_em --input rows.jsonl --output scored.jsonl
     """
@@ -180,13 +179,13 @@ def verify(
 
 
 def validate(
-    kind: Annotated[str | None, typer.Argument(help="The verifier to prove; for a home, its own without one.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="The verifier to prove; for a home, by default its own.")] = None,
     input_: Annotated[Path | None, typer.Option("--input", help="JSON lines {id, gold, options?, question?}, or a table.")] = None,
     home: Annotated[Path | None, typer.Option("--home", help="A run's folder, instead of rows.")] = None,
-    suite: Annotated[str | None, typer.Option(help="One split of the home's tasks; all without it.")] = None,
+    suite: Annotated[str | None, typer.Option(help="One split of the home's tasks; by default all.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Prove a task set: every right answer passes, and no answer that is known to be wrong. Exit status 1 where one does not.
+    """Prove a task set: every right answer passes and every known wrong one fails. Exit status 1 if not.
 
     Example: flywheel validate gsm8k --input test.jsonl
     """
@@ -224,10 +223,12 @@ def reverify(
     verifier: Annotated[
         str | None, typer.Option(help="A kind of `verify`, state, environment, judge, …; the home's own by default.")
     ] = None,
-    failed_only: Annotated[bool, typer.Option("--failed-only", help="Only what this verifier could not judge before.")] = False,
+    failed_only: Annotated[
+        bool, typer.Option("--failed-only", help="Only trajectories that this verifier could not judge before.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Score stored trajectories again. Generates nothing; scores of other versions stay in the lake beside the new ones.
+    """Re-verify stored trajectories. Generates nothing; scores of other verifiers and versions stay in the lake.
 
     Example: flywheel reverify --home runs/demo --where "stage = 'eval'" --verifier qa_f1
     """

@@ -15,16 +15,15 @@ def sql(
     home: HomeOption,
     query: Annotated[str | None, typer.Argument(help="A SELECT.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
-    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; the present one without it.")] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with what it means.")] = False,
-    how: Annotated[bool, typer.Option("--how", help="Print the lines by which a plain DuckDB client reads this lake.")] = False,
-    rows: Annotated[int, typer.Option(min=0, help="Rows of a table to show, 0 for all; the other forms hold all of them.")] = SHOWN_ROWS,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that the query may take.")] = 300.0,
+    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; by default the present one.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with its description.")] = False,
+    how: Annotated[bool, typer.Option("--how", help="Print how to attach this lake in a plain DuckDB client.")] = False,
+    rows: Annotated[int, typer.Option(min=0, help="Rows of a table to show, 0 for all; the other formats always have all.")] = SHOWN_ROWS,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Timeout of the query in seconds.")] = 300.0,
 ) -> None:
     """Read-only SQL over the lake, also while a run is writing.
 
-    What would act on the terminal in foreign text, control characters and the like, is shown as escapes in tables; the other forms hold it
-    as it is.
+    Tables show control characters of foreign text as escapes; the other formats keep them.
 
     Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
     """
@@ -60,7 +59,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """One trajectory, turn by turn; or one task, its formula and its expansions drawn as graphs.
+    """Show one trajectory turn by turn, or one task with its formula and expansions drawn as graphs.
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
@@ -89,14 +88,14 @@ def show(
 
 def graph(
     home: Annotated[
-        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder: its graph, and what its tasks ask.")
+        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder: its graph, and what its tasks ask about.")
     ] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
     around: Annotated[str | None, typer.Option(help="Draw the facts of this entity instead.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Components, degrees, hubs and dead ends of a knowledge graph, and what share of it questions can reach. Starts nothing.
+    """Show components, degrees, hubs and dead ends of a knowledge graph, and the share that questions can reach. Starts nothing.
 
     Example: flywheel graph --profile movies
     """
@@ -135,13 +134,13 @@ def graph(
 
 def traces(
     home: HomeOption,
-    to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a file that ends in .jsonl.")],
+    to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a .jsonl file.")],
     where: Annotated[str, typer.Option(help="SQL condition on the table trajectories.")] = "true",
-    limit: Annotated[int, typer.Option(min=1, help="Trajectories at most, the first ones by id.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of trajectories, in the order of their ids.")] = 1000,
 ) -> None:
-    """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sent twice, a trace is the same one.
+    """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sending a trace twice is harmless.
 
-    The variable OTEL_EXPORTER_OTLP_HEADERS names further headers: a key, or another experiment of MLflow than 0 (x-mlflow-experiment-id=1).
+    OTEL_EXPORTER_OTLP_HEADERS adds headers: a key, or another MLflow experiment than 0 (x-mlflow-experiment-id=1).
 
     Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
     """
@@ -154,7 +153,7 @@ def traces(
 
 
 def report(
-    home: HomeOption, output: Annotated[Path | None, typer.Option(help="Where to write the page; HOME/report.html without it.")] = None
+    home: HomeOption, output: Annotated[Path | None, typer.Option(help="Where to write the page; by default HOME/report.html.")] = None
 ) -> None:
     """Write the report: one self-contained HTML page.
 
@@ -171,9 +170,9 @@ def report(
 def top(
     home: HomeOption,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 2.0,
 ) -> None:
-    """Watch a wheel: stage, step, figures, engines, environments, tools, invalid share, time left. Ctrl-C ends the view, not the wheel.
+    """Watch a run: stage, step, metrics, engines, environments, tools, invalid share, time left. Ctrl-C ends the view, not the run.
 
     Example: flywheel top --home runs/demo
     """
@@ -183,12 +182,12 @@ def top(
 
 
 def doctor(
-    home: Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home whose configuration is looked at.")] = None,
+    home: Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home whose configuration is checked.")] = None,
     profile: ProfileOption = None,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model to load, and to prove the dialect with.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model to load and to prove the dialect with.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """What this machine has, what is missing, what to do. Exit status 1 where something is missing.
+    """Report what this machine has, what is missing, and what to do. Exit status 1 if something is missing.
 
     Example: flywheel doctor --profile quickstart
     """

@@ -9,15 +9,15 @@ import typer
 from flows.cli.options import HomeOption, JsonOption, print_json
 from rl.terminal import say
 
-lake_app = typer.Typer(help="Keep snapshots by name, and keep a lake tidy.", no_args_is_help=True)
+lake_app = typer.Typer(help="Named snapshots, and upkeep of a lake.", no_args_is_help=True)
 
 
 @lake_app.command()
 def pin(
     name: Annotated[str, typer.Argument(help="Name for the snapshot.")],
     home: HomeOption,
-    at: Annotated[int | None, typer.Option(help="Snapshot to keep; the present one without it.")] = None,
-    query: Annotated[str | None, typer.Option(help="A SELECT: the pin is then a dataset, with the digest of its rows.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot to keep; by default the present one.")] = None,
+    query: Annotated[str | None, typer.Option(help="A SELECT that makes the pin a dataset, with a digest of its rows.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Keep a snapshot, or a dataset, under a name that `flywheel sql --at` takes.
@@ -39,7 +39,7 @@ def pin(
 
 @lake_app.command()
 def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: HomeOption) -> None:
-    """Let go of a pin.
+    """Remove a pin.
 
     Example: flywheel lake unpin paper --home runs/demo
     """
@@ -48,12 +48,12 @@ def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: Hom
 
     with open_to_keep(home) as lake:
         let_go(lake, name)
-    say(f"{name} is no pin any more")
+    say(f"removed the pin {name}")
 
 
 @lake_app.command()
 def pins(home: HomeOption, json_: JsonOption = False) -> None:
-    """Every pin, and whether its dataset has the rows that it had; exit status 1 where one has not.
+    """List the pins, and whether their datasets are unchanged; exit status 1 if one has changed.
 
     Example: flywheel lake pins --home runs/demo
     """
@@ -77,12 +77,12 @@ def pins(home: HomeOption, json_: JsonOption = False) -> None:
 @lake_app.command()
 def check(
     home: HomeOption,
-    record: Annotated[bool, typer.Option("--record", help="Keep the digests of files that have none, as they are now.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Record digests for files that have none, as they are now.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Whether every data file is as it was written, by its size and SHA-256; exit status 1 where one has changed or is missing.
+    """Check every data file by size and SHA-256; exit status 1 if one has changed or is missing.
 
-    Whoever writes keeps the digests. Files of earlier versions, or of a run that was killed, have none until somebody writes again.
+    Every writer records digests. Files of earlier versions, or of a killed run, have none until the next write.
 
     Example: flywheel lake check --home runs/demo
     """
@@ -107,7 +107,7 @@ def check(
 
 @lake_app.command()
 def compact(home: HomeOption) -> None:
-    """Merge small files and remove those that no snapshot needs. Readers and writers go on meanwhile.
+    """Merge small files and remove those that no snapshot needs, while readers and writers continue.
 
     Example: flywheel lake compact --home runs/demo
     """
@@ -123,10 +123,10 @@ def compact(home: HomeOption) -> None:
 
 @lake_app.command()
 def retain(
-    days: Annotated[float, typer.Argument(min=0, help="Age in days up to which every snapshot stays.")],
+    days: Annotated[float, typer.Argument(min=0, help="Age in days up to which all snapshots are kept.")],
     home: HomeOption,
 ) -> None:
-    """Forget older snapshots. Pinned ones, those that a policy was trained on and the latest stay.
+    """Expire older snapshots, except pinned ones, those that a policy was trained on, and the latest.
 
     Example: flywheel lake retain 30 --home runs/demo
     """
@@ -136,4 +136,4 @@ def retain(
     from warehouse.snapshots import expire_snapshots as work
 
     with open_to_keep(home) as lake:
-        say(f"{work(lake, timedelta(days=days))} snapshots forgotten")
+        say(f"{work(lake, timedelta(days=days))} snapshots expired")

@@ -186,19 +186,18 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
 
 
 def _outcome(trajectory: Trajectory, lake: Lake) -> str:
-    """What the trajectory came to by the latest verdict on it, as all views have it; beside it the first one where that was another."""
+    """The outcome by the latest verdict, as in all views; with the first one if that was different."""
     rows = lake.query("SELECT outcome FROM outcomes WHERE trajectory_id = ?", [trajectory.id]).to_pylist()
     latest = rows[0]["outcome"] if rows else trajectory.outcome
     return str(latest) if latest == trajectory.outcome else f"{latest} (at first {trajectory.outcome})"
 
 
 def _say(console: Screen, text: str, style: str = "") -> None:
-    """A line or more, in which nothing that a policy or a tool wrote is obeyed by the terminal."""
     console.print(Text(visible(text), style=style))
 
 
 def plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON can hold it: of an image all but its bytes, which stand in the lake under its digest."""
+    """A trajectory as JSON, without the bytes of images, which the lake has under their digest."""
     record = asdict(trajectory)
     for turn in record["turns"]:
         turn["images"] = [image | {"data": f"{len(image['data'])} bytes"} for image in turn["images"]]
@@ -225,7 +224,7 @@ def _named(image: Image) -> str:
 
 
 def _print_call(console: Screen, call: Call) -> None:
-    """What was asked, what came of it, and what it took; the text of what came back stands in the turn's observation."""
+    """Arguments, outcome and cost of a call; its result is in the turn's observation."""
     facts = [call.outcome or "no outcome"]
     facts += [] if call.latency_seconds is None else [f"{call.latency_seconds * 1000:.0f} ms"]
     facts += [f"{call.retries} retries"] if call.retries else []
@@ -294,7 +293,6 @@ def print_task(task: Task, lake: Lake) -> None:
 
 
 def _draw(console: Screen, task: Task, earlier: list[Task]) -> None:
-    """The formula, with a `+` at what it has beyond the formula that it was made from."""
     from synth.formulas.drawing import MOST_TRIPLES, formula_tree, tree_lines
     from synth.formulas.triples import validate
 
@@ -319,7 +317,6 @@ def _brief(value: Any) -> str:
 
 
 def _attempts(lake: Lake, task: Task) -> list[dict[str, Any]]:
-    """How many attempts of each policy came to which outcome, by the latest verdicts."""
     return lake.query(
         "SELECT policy, stage, coalesce(outcome::VARCHAR, 'not judged') AS outcome, count(*) AS attempts FROM outcomes "
         "WHERE task_key = ? GROUP BY ALL ORDER BY ALL",

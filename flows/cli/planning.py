@@ -23,7 +23,7 @@ TEMPLATE = Path(__file__).with_name("starter.toml.jinja")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the profile is for; an empty text is what nobody has."""
+    """What the profile is for; empty strings are absent."""
 
     model: str
     tasks: str
@@ -50,16 +50,16 @@ class Wanted:
 
 
 def new(
-    file: Annotated[Path, typer.Argument(help="The TOML file to write; one that exists is never overwritten.")],
-    model: Annotated[str | None, typer.Option(help="A chat model: folder, GGUF file or smollm2; the packaged policy without it.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Your own tasks: a file, or hf:NAME; questions are generated without them.")] = None,
-    documents: Annotated[str | None, typer.Option(help="What searches read: a folder of pages, or a file of rows.")] = None,
+    file: Annotated[Path, typer.Argument(help="The TOML file to write; an existing file is never overwritten.")],
+    model: Annotated[str | None, typer.Option(help="A chat model: folder, GGUF file or smollm2; by default the packaged policy.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Your own tasks: a file, or hf:NAME; by default questions are generated.")] = None,
+    documents: Annotated[str | None, typer.Option(help="Documents to search: a folder of pages, or a file of rows.")] = None,
     tools: Annotated[str | None, typer.Option(help="Your own tools: a Python file with functions under @tool, or a TOML file.")] = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Whether engine and learner share a GPU.")] = None,
-    held_out: Annotated[str | None, typer.Option("--held-out", help="Tasks that are only evaluated on: a file, or hf:NAME.")] = None,
-    demonstrations: Annotated[str | None, typer.Option(help="Runs to learn from first, as OpenAI messages: a JSON lines file.")] = None,
+    held_out: Annotated[str | None, typer.Option("--held-out", help="Held-out tasks for evaluation: a file, or hf:NAME.")] = None,
+    demonstrations: Annotated[str | None, typer.Option(help="Demonstrations as OpenAI messages: a JSON lines file.")] = None,
 ) -> None:
-    """Write a commented profile to start from, and say what to run next. On a terminal it asks for what no flag says; Enter skips.
+    """Write a commented profile to start from, and print what to run next. On a terminal it asks for missing flags; Enter skips.
 
     Example: flywheel new mine.toml --model models/qwen --tasks mine.jsonl --documents notes --gpu
     """
@@ -134,7 +134,7 @@ def _check(wanted: Wanted) -> None:
 
 
 def _toml(text: str) -> str:
-    """`text` as a TOML string; nothing where there is none. JSON's escapes are TOML's, but for one character."""
+    """`text` as a TOML string, or nothing. JSON's escapes are TOML's, except for one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
@@ -163,10 +163,9 @@ def _is_tool(decorator: ast.expr) -> bool:
 
 
 def _warnings(wanted: Wanted) -> list[str]:
-    """What a profile cannot give with what it was made for."""
     warnings = []
     if wanted.tasks and not wanted.model:
-        warnings.append("note: the packaged policy does not read English: own questions are learnt by a chat model alone (--model smollm2)")
+        warnings.append("note: the packaged policy does not read English; your own questions need a chat model (--model smollm2)")
     if wanted.tasks and not wanted.held_out:
         warnings.append("note: nothing is evaluated without held-out tasks: --held-out FILE")
     return warnings
@@ -194,7 +193,7 @@ def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
 
 def plan(
     home: Annotated[
-        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home, whose configuration is meant without --profile.")
+        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home; its configuration is used without --profile.")
     ] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
@@ -202,20 +201,20 @@ def plan(
         str | None,
         typer.Option(help="The card: H200, H100, A100, L40S, L40, A10 or L4. Without it H100 where the profile reserves GPUs, else none."),
     ] = None,
-    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of a card, or of the machine where no card is reserved.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of a card, or of the machine if no card is reserved.")] = None,
     machines: Annotated[int, typer.Option(min=1, help="Machines, each with --gpus cards.")] = 1,
-    gpus: Annotated[int | None, typer.Option(min=0, help="Cards of a machine: says what finds no room there.")] = None,
-    turns: Annotated[int | None, typer.Option(min=1, help="Turns of a trajectory in the mean; the longest horizon without it.")] = None,
-    action_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an action in the mean.")] = None,
-    observation_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an observation in the mean.")] = None,
-    learner_share: Annotated[float, typer.Option(min=0.01, max=1, help="Share of the peak that the learner comes to.")] = 0.3,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Cards per machine; reports what does not fit.")] = None,
+    turns: Annotated[int | None, typer.Option(min=1, help="Mean turns per trajectory; by default the longest horizon.")] = None,
+    action_tokens: Annotated[int | None, typer.Option(min=1, help="Mean tokens per action.")] = None,
+    observation_tokens: Annotated[int | None, typer.Option(min=1, help="Mean tokens per observation.")] = None,
+    learner_share: Annotated[float, typer.Option(min=0.01, max=1, help="Share of peak FLOP/s that the learner reaches.")] = 0.3,
     json_: JsonOption = False,
 ) -> None:
-    """Reckon each card's memory, the disk, tokens and time of a step, and what to change. Starts nothing; the model's sizes are enough.
+    """Estimate memory per card, disk, and the tokens and time of a step, and suggest changes. Starts nothing and needs no weights.
 
     Example: flywheel plan --profile one_gpu --set policy.path=/models/qwen --device L4 --set rl.trajectories_per_pass=2
 
-    Of a home that is there: flywheel plan --home runs/demo
+    For an existing home: flywheel plan --home runs/demo
     """
     import math
     from dataclasses import replace
@@ -229,7 +228,7 @@ def plan(
     from warehouse.errors import RequestError
 
     if home is None and profile is None:
-        raise RequestError("say what to plan: --profile NAME, or --home DIR of a run.")
+        raise RequestError("name what to plan: --profile NAME, or --home DIR of a run.")
     place = Home(home or Path())
     if profile is None:
         place.load()  # what --set lays over is a home that is there
@@ -253,7 +252,7 @@ def plan(
 
 
 def _card(name: str, memory: float | None) -> Device:
-    """The card of that name, with other memory where it is said. Raises RequestError for one that the table has not."""
+    """The card of that name, with other memory if given. Raises RequestError for an unknown card."""
     from dataclasses import replace
 
     from rl.hardware import DEVICES
@@ -261,5 +260,5 @@ def _card(name: str, memory: float | None) -> Device:
 
     known = {one.name: one for one in DEVICES}
     if name not in known:
-        raise RequestError(f"--device {name} is not in the table; choose one of {', '.join(known)}, and say --memory where it differs.")
+        raise RequestError(f"--device {name} is not in the table; choose one of {', '.join(known)}, and give --memory if it differs.")
     return known[name] if memory is None else replace(known[name], memory_gib=memory)

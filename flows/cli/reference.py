@@ -66,7 +66,6 @@ def settings_page() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """The commands below a group, by what is typed."""
     inner: dict[str, Any] = getattr(command, "commands", {})
     if not inner:
         yield name, command
@@ -75,7 +74,7 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A help text as Markdown: an example that stands in a line of its own is code."""
+    """A help text as Markdown, with examples as code."""
     parts = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
     return "\n\n".join(re.sub(r"^Example: (.*)$", r"Example: `\1`", part) for part in parts).splitlines()
 
@@ -90,7 +89,6 @@ def _parameter(parameter: Any) -> str | None:
 
 
 def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """A model and those below it, each with the prefix of its keys."""
     yield prefix, model
     for name, field in model.model_fields.items():
         for inner, own in _models(field.annotation):
@@ -103,7 +101,6 @@ def _definer(model: type[BaseModel], name: str) -> type[BaseModel]:
 
 
 def _models(kind: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that a type is made of, and what stands for their place in a list or a table."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind, ""
         return
@@ -119,8 +116,8 @@ def _setting(model: type[BaseModel], prefix: str, name: str) -> str | None:
     if any(True for _ in _models(field.annotation)):
         return None
     default = "" if field.is_required() or field.default_factory is not None else f"`{field.default!r}`"
-    told = _cell(_described(model).get(name, ""))
-    return f"| `{prefix}{field.alias or name}` | {_cell(_type(field.annotation))} | {_cell(default)} | {told} |"
+    description = _cell(_described(model).get(name, ""))
+    return f"| `{prefix}{field.alias or name}` | {_cell(_type(field.annotation))} | {_cell(default)} | {description} |"
 
 
 def _type(kind: Any) -> str:
@@ -129,7 +126,6 @@ def _type(kind: Any) -> str:
 
 
 def _described(model: type[BaseModel]) -> dict[str, str]:
-    """The text under each field, of a model and those that it extends."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not (issubclass(kind, BaseModel) and kind.__module__.partition(".")[0] in ("warehouse", "eval", "rl", "synth", "flows")):

@@ -18,12 +18,12 @@ from rl.terminal import say
 def run(
     home: HomeOption = Path("runs/default"),
     profile: ProfileOption = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns of the wheel in all; those that are done are not done again.")] = 1,
+    turns: Annotated[int, typer.Option(min=1, help="Total number of iterations; finished ones are skipped.")] = 1,
     set_: SetOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all that can be checked, and print what would run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything that can be checked, and print what would run.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Turn the wheel: synthesis, CPT, SFT, RL and evaluation, as often as --turns says. Started again, it goes on where it was.
+    """Run the pipeline: synthesis, CPT, SFT, RL and evaluation, for --turns iterations. Run again, it resumes.
 
     Example: flywheel run --profile quickstart --home runs/demo --turns 2
     """
@@ -71,7 +71,6 @@ def run(
 
 
 def _print_dry_run(home: Path, would_run: list[dict[str, str]], would_train_on: dict[str, dict[str, Any]]) -> None:
-    """What would run, and what each stage of the iteration at hand would train on."""
     from flows.cli.output import print_rows
 
     left = list(would_train_on)
@@ -92,9 +91,9 @@ def init(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make the first policy of a home, t0-init, to be rolled out and evaluated: from scratch, or of the model that policy.path names.
+    """Make the first policy of a home, t0-init, for rollouts and evaluation: from scratch, or from the model in policy.path.
 
-    One from scratch has its tokenizer from the training text, which is made before it. A wheel that is turned there later begins with it.
+    A policy from scratch trains its tokenizer on the training text, which is made first. A later `flywheel run` starts from this policy.
 
     Example: flywheel init --profile smollm2 --home runs/mine --set policy.path=models/smollm2
     """
@@ -124,7 +123,7 @@ def init(
 
 
 PolicyOption = Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')]
-TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
+TurnOption = Annotated[int, typer.Option(min=1, help="The iteration.")]
 
 
 class SynthKind(StrEnum):
@@ -147,27 +146,27 @@ class TrainStage(StrEnum):
 
 def synth(
     home: HomeOption,
-    kind: Annotated[SynthKind, typer.Argument(help="One kind alone; all of a turn without it.")] = SynthKind.all,
+    kind: Annotated[SynthKind, typer.Argument(help="One kind only; by default everything of an iteration.")] = SynthKind.all,
     turn: TurnOption = 1,
     profile: ProfileOption = None,
     set_: SetOption = None,
     from_: Annotated[
-        list[Path] | None, typer.Option("--from", metavar="DESCRIPTION", help="Text that describes a tool world; repeatable.")
+        list[Path] | None, typer.Option("--from", metavar="DESCRIPTION", help="A text file that describes a tool world; repeatable.")
     ] = None,
 ) -> None:
-    """Make the questions and the training examples of a turn, or one kind of them and nothing else. Started again, it goes on where it was.
+    """Make the questions and training examples of an iteration, or one kind of them. Run again, it resumes.
 
     Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
 
-    With a teacher (synth.teacher), synth.expander makes questions deeper over documents, and synth.direct_attempts drops those that it
+    With a teacher (synth.teacher), synth.expander deepens questions over documents, and synth.direct_attempts drops those that it
     answers without tools: --set synth.expander.count=200 --set synth.direct_attempts.attempts=3
 
-    Of a folder of Markdown and text alone a teacher makes the questions, and what share survived each check is printed:
+    From a folder of Markdown and text a teacher writes questions; the share that survives each check is printed:
 
     Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200
     --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
 
-    Of a description of a domain the teacher writes a tool world, its tables, tools, records and tasks, which are kept where they hold:
+    From a description of a domain the teacher writes a tool world: tables, tools, records and tasks, kept if they pass the checks:
 
     Example: flywheel synth toolworld --from library.md --profile tool_world --home runs/library
     """
@@ -197,7 +196,7 @@ def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
     if not descriptions:
         return []
     if kind not in (SynthKind.toolworld, SynthKind.all):
-        raise RequestError(f"--from describes a tool world, and `flywheel synth {kind.value}` makes none: say toolworld.")
+        raise RequestError(f"--from describes a tool world, and `flywheel synth {kind.value}` does not make one: use toolworld.")
     missing = [path for path in descriptions if not path.is_file()]
     if missing:
         raise RequestError(f"--from: there is no file {missing[0]}; name one of text or Markdown.")
@@ -221,9 +220,9 @@ def train(
     stage: TrainStage,
     home: HomeOption,
     turn: TurnOption = 1,
-    variant: Annotated[Variant | None, typer.Option(help="RL with a fixed horizon, or SFT and RL without CPT before.")] = None,
+    variant: Annotated[Variant | None, typer.Option(help="RL with a fixed horizon, or SFT and RL without CPT.")] = None,
 ) -> None:
-    """Train one stage of a turn whose earlier stages are done.
+    """Train one stage of an iteration whose earlier stages are done.
 
     Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
     """
@@ -261,15 +260,15 @@ def rollout(
     home: HomeOption,
     policy: PolicyOption,
     suite: Annotated[str | None, typer.Option(help="Tasks of this split, such as a held-out suite or train.")] = None,
-    tasks: Annotated[str | None, typer.Option(metavar="SQL", help="Tasks that meet this condition on the table tasks.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 1,
+    tasks: Annotated[str | None, typer.Option(metavar="SQL", help="SQL condition on the table tasks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Trajectories per task.")] = 1,
     temperature: Annotated[float, typer.Option(callback=_as_sampled, help="0 is greedy.")] = 1.0,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Turns of a trajectory; that of evaluations without it.")] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Maximum turns; by default that of evaluations.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make trajectories of a policy, store them under the stage rollout, and print what they came to. Started again, it goes on.
+    """Sample trajectories of a policy, store them with the stage rollout, and print their outcomes. Run again, it resumes.
 
-    The policy `teacher` is the home's teacher (synth.teacher); its runs bear the stage demonstration.
+    The policy `teacher` is the home's teacher (synth.teacher); its trajectories have the stage demonstration.
 
     Example: flywheel rollout --home runs/demo --policy t1-rl --tasks "split = 'train' AND hops = 2" --samples 4
     """

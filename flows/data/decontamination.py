@@ -1,7 +1,7 @@
-"""`flywheel decontaminate`: what the lake would train on, held against every evaluation set; what meets one is taken out.
+"""`flywheel decontaminate`: removes what the lake would train on and what matches an evaluation set.
 
-What is taken out stands in `failures` with the suite and the task that it meets, and in the lake's earlier snapshots. Synthesis holds
-its own questions against the suites as it makes them; this is for what came otherwise, and for evaluation sets that came later.
+`failures` records each removal with the suite and task that it matched; earlier snapshots keep it. Synthesis checks its own questions as it
+makes them; this is for other data, and for evaluation sets that were added later.
 """
 
 from __future__ import annotations

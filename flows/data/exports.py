@@ -61,13 +61,12 @@ _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
 
 
 def _default_verifier(lake: Lake) -> str:
-    """Who judges the tasks of a home that name no verifier."""
     config = config_of(lake.place.home)
     return (config.evaluation if config is not None else EvaluationConfig()).verifier
 
 
 def _chat(lake: Lake) -> ChatOptions:
-    """What the home's own runs are offered and told; nothing where it has no configuration."""
+    """The tools and system prompt of the home's own runs; nothing without a configuration."""
     config = config_of(lake.place.home)
     if config is None:
         return ChatOptions()
@@ -116,7 +115,7 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     `to` is the address of a collector, `http://host:port/v1/traces`, or a file that ends in `.jsonl`.
 
     Raises:
-        RequestError: it is neither, no trajectory is meant, or nobody answers there.
+        RequestError: it is neither, no trajectory matches, or the collector does not answer.
     """
     try:
         ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()

@@ -60,6 +60,5 @@ def _write(corpus: Corpus, to: Path) -> None:
 
 
 def _write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """JSON lines, whole or not at all."""
     with drafted(path) as draft:
         draft.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -113,18 +113,18 @@ def _demonstrations(records: Sequence[Record]) -> int:
 
 
 def lake_of(home: Path) -> Lake:
-    """The lake of `home`, made where its configuration says, or in it, if there is none."""
+    """The lake of `home`, created if missing, where its configuration says or else inside it."""
     config = config_of(home)
     return Lake(home, storage=None if config is None or config.lake == LOCAL else config.lake)
 
 
 def config_of(home: Path) -> FlywheelConfig | None:
-    """The configuration of `home`; None where it has none yet. Raises RequestError where it is damaged."""
+    """The configuration of `home`; None if it has none yet. Raises RequestError if it is damaged."""
     return Home(home).load() if Home(home).config_file.is_file() else None
 
 
 def check_home(home: Path) -> None:
-    """A home is new, empty, or holds a lake or a configuration already. Raises RequestError where it is not, or cannot be."""
+    """Raises RequestError unless `home` is new, empty, or holds a lake or a configuration."""
     check_place(home)
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
@@ -141,7 +141,6 @@ def _without_nul(records: Sequence[Record]) -> tuple[list[Record], list[Failure]
 
 
 def _names(record: Record) -> Iterable[str]:
-    """What other tables know a record by, or it them."""
     match record:
         case Task():
             return (record.key,)
@@ -169,7 +168,6 @@ def _without_conflicts(lake: Lake, records: Sequence[Record]) -> tuple[list[Reco
 
 
 def _stored(lake: Lake, kind: type[Task] | type[Document], records: Sequence[Record]) -> dict[tuple[type, str], Task | Document]:
-    """What the lake has under the keys of the records of one kind."""
     keys = [_identity(record)[1] for record in records if isinstance(record, kind)]
     (column,) = TABLE_OF[kind].key
     return {_identity(record): record for record in lake.read(kind, f"{column} IN (SELECT unnest(?))", [keys])} if keys else {}
@@ -180,7 +178,7 @@ def _identity(record: Task | Document) -> tuple[type, str]:
 
 
 def _content(record: Task | Document) -> Any:
-    """What must agree; of a task's provenance all but its file and line, for the same row can stand in two files."""
+    """What must agree; a task's file and line may differ, since two files can have the same row."""
     if isinstance(record, Document):
         return [record.title, record.text, record.split]
     return [record.digest, {name: value for name, value in record.provenance.items() if name != PLACE}]
@@ -210,7 +208,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class TaskImport:
-    """What the command line says of a task set: split, environment, verifier and its options, name, and columns by field."""
+    """The options of `flywheel import tasks`."""
 
     environment: str
     verifier: str
@@ -266,10 +264,10 @@ def import_documents(
         split: whose searches: those of `train`, of suites alone (`heldout`), or `all`.
 
     Raises:
-        RequestError: there is nothing at `path`, it cannot be read, the split is none, or `home` is a folder of something else.
+        RequestError: there is nothing at `path`, it cannot be read, the split is unknown, or `home` is another kind of folder.
     """
     if split not in set(DocumentSplit):
-        raise RequestError(f"--split {split!r} of documents is none of {', '.join(DocumentSplit)}.")
+        raise RequestError(f"--split {split!r} of documents must be one of {', '.join(DocumentSplit)}.")
     check_home(home)
     name = source or name_of(path)
     if not path.exists():
@@ -281,7 +279,6 @@ def import_documents(
 
 
 def _read_as(path: Path, given: Delimiting) -> dict[str, str]:
-    """The delimiter and the encoding that a file was read with, where they are not the usual ones."""
     if not path.is_file() or not is_delimited(path):
         return {}
     form = guess(path, given)
@@ -314,7 +311,7 @@ def parse_options(text: str | None) -> dict[str, Any]:
 
 
 def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
-    """That all that is asked for exists; the rule of the verifier, None where it looks at no answer."""
+    """Check that everything named exists; returns the grader of the verifier, None if it does not look at answers."""
     own = {} if config is None else config.evaluation.verifiers
     judges = config is not None and config.evaluation.judge is not None
     if wanted.verifier == JUDGE and not judges:
@@ -342,7 +339,6 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
 
 
 def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], list[Failure]]:
-    """The tasks that meet no suite, and why the others may not be trained on, each with its file and line."""
     kept: list[Task] = []
     failures: list[Failure] = []
     for task in tasks:
@@ -373,7 +369,7 @@ Fault = tuple[str, str] | None
 
 
 def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_SECONDS) -> Proof:
-    """Try the answers of every task; without a grader there is none to try."""
+    """Try the answers of every task; without a grader all are admitted."""
     if grader is None:
         return Proof(list(tasks), [])
     others = [*tasks[1:], *tasks[:1]]
@@ -411,7 +407,6 @@ def _fault(task: Task, other: Task, grader: Grader) -> Fault:
 
 
 def _unreadable(task: Task) -> Fault:
-    """The fault of a task of code whose tests cannot be read."""
     try:
         for tests in task.answers:
             read_tests(read_json(tests))
@@ -421,7 +416,6 @@ def _unreadable(task: Task) -> Fault:
 
 
 def _reported(found: Iterator[tuple[Fault, bool]], count: int) -> Iterator[tuple[Fault, bool]]:
-    """What is found, with a line on the standard error every few seconds."""
     said = time.monotonic()
     for number, one in enumerate(found, start=1):
         if time.monotonic() - said > _SAID_SECONDS:

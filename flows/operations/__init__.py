@@ -1,1 +1,1 @@
-"""How a home is kept turning with nobody watching: attempts, budgets, events, schedules, and what Prefect shows."""
+"""Unattended operation: budgets, events, schedules, and requests to the process at work."""

@@ -30,34 +30,34 @@ from warehouse.errors import RequestError
 from warehouse.settings import Section, first_error
 
 LOOK_SECONDS = 1.0
-"""Pause between two looks of whoever waits: a stage that is cancelled or takes too long is told so between them."""
+"""Interval at which a paused stage wakes, so that cancellation and timeouts reach it."""
 
 
 class Order(StrEnum):
-    """What may be asked."""
+    """The requests."""
 
     pause = "pause"
-    """Nothing new begins; trajectories under way end, and a stage waits behind its step or batch."""
+    """Nothing new begins; running trajectories finish, and the stage waits after its step or batch."""
     resume = "resume"
     limit = "limit"
-    """At most so many trajectories run side by side."""
+    """Limits concurrent trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """What holds at this moment: since when the wheel is paused, in seconds since 1970, and the limit on its trajectories."""
+    """The time of the pause, in seconds since 1970, and the limit on concurrent trajectories."""
 
     paused_since: float | None = None
     limit: int | None = None
 
     @property
     def admitted(self) -> int | None:
-        """How many trajectories may run side by side; None is as many as the configuration says."""
+        """The number of trajectories that may run concurrently; None: as configured."""
         return self.limit if self.paused_since is None else 0
 
 
 class Control:
-    """The state of a process, to be changed by one thread and waited on by others."""
+    """The control state of a process; one thread changes it, others wait on it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,17 +69,17 @@ class Control:
 
     @property
     def state(self) -> ControlState:
-        """What holds now."""
+        """The present state."""
         return self._state
 
     @property
     def paused_seconds(self) -> float:
-        """How long it has been paused in all."""
+        """Total paused seconds."""
         with self._lock:
             return self._before + (0.0 if self._going.is_set() else time.monotonic() - self._stopped)
 
     def obey(self, order: Order, limit: int | None = None) -> None:
-        """Do as is asked; a pause of what is paused and the resumption of what is not change nothing."""
+        """Apply a request; a repeated pause or resume changes nothing."""
         with self._lock:
             if order is Order.limit:
                 self._state = ControlState(self._state.paused_since, limit)
@@ -93,22 +93,22 @@ class Control:
                 self._state = ControlState(None, self._state.limit)
 
     def wait(self) -> None:
-        """Wait as long as it is paused."""
+        """Wait while paused."""
         while not self._going.wait(LOOK_SECONDS):
             pass
 
 
 EVERY_SECONDS = 1.0
 STALE_SECONDS = 15.0
-"""A record older than this is of a process that was killed or hangs."""
+"""An older record is from a process that was killed or hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """The stage at work: its run, and how far it is.
+    """The stage at work and its progress.
 
-    `step` of `steps` are optimiser steps, or trajectories in evaluation and sampling; None where they are not known. `first_step` is the
-    first one that this process recorded and `began` when it did, in seconds since 1970, so that the rate is its own.
+    `step` of `steps` are optimiser steps, or trajectories in evaluation and sampling; None if unknown. `first_step` is the first one that
+    this process recorded, at time `began` in seconds since 1970.
     """
 
     run: str
@@ -119,24 +119,24 @@ class StageProgress:
     step: int | None = None
     steps: int | None = None
     resumed: bool = False
-    """Whether the stage was begun before, by a process that stopped."""
+    """Whether an earlier process began the stage."""
     figures: dict[str, float] = field(default_factory=dict)
 
 
 def position(stage: StageProgress) -> str:
-    """How far a stage is, in words; before its first step has ended, that this is running, as long as engines take to start too."""
+    """A stage's progress in words; until its first step has ended, that this is running."""
     unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
     of = f" of {stage.steps:,}" if stage.steps else ""
     if stage.step is not None:
         return f"{unit} {stage.step:,}{of}"
     if stage.resumed:
-        return "goes on"
+        return "resumed"
     return f"{unit} 1{of} running" if stage.stage in ("cpt", "sft", "rl", "eval", "rollout") else "running"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One record: who wrote it and when, in seconds since 1970, what is at work, how many turns the wheel is to make, what it was asked."""
+    """One progress record of a process: when it was written (seconds since 1970), its work, iterations and control state."""
 
     process: int
     written: float
@@ -148,7 +148,7 @@ class Progress:
     control: ControlState = field(default_factory=ControlState)
 
     def is_stale(self, now: float) -> bool:
-        """Whether its writer must have been killed, or hangs."""
+        """Whether its writer was killed or hangs."""
         return now - self.written > STALE_SECONDS
 
 
@@ -156,7 +156,7 @@ _ADAPTER: TypeAdapter[Progress] = TypeAdapter(Progress)
 
 
 def read_progress(file: Path) -> Progress | None:
-    """The record in `file`; None where there is none, or one of another version of this program."""
+    """The record in `file`; None if there is none, or it is from another version."""
     try:
         return _ADAPTER.validate_json(file.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -164,7 +164,7 @@ def read_progress(file: Path) -> Progress | None:
 
 
 class ProgressWriter:
-    """Writes what `look` sees each second, in a thread of its own, until it is closed; `show` is told the stage, and None at the end."""
+    """Writes what `look` returns each second, in its own thread, until closed; calls `show` with the stage, and with None at the end."""
 
     def __init__(self, file: Path, look: Callable[[], Progress], show: Callable[[StageProgress | None], None] = lambda stage: None) -> None:
         self._file = file
@@ -175,7 +175,7 @@ class ProgressWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and take the file away."""
+        """Stop, and remove the file."""
         self._ended.set()
         self._thread.join()
         self._show(None)
@@ -189,7 +189,7 @@ class ProgressWriter:
                 self._show(seen.stage)
                 draft.write_bytes(_ADAPTER.dump_json(seen))
                 draft.replace(self._file)  # a reader sees the old record or the new one
-            except (OSError, RuntimeError):  # a full disk, or a set that grew while it was counted: the next second may do better
+            except (OSError, RuntimeError):  # a full disk, or a set that grew while it was counted: retry in a second
                 continue
 
 
@@ -198,17 +198,17 @@ log = logging.getLogger("flywheel")
 STAGE = "requests"
 LISTEN_SECONDS = 0.25
 PATIENCE_SECONDS = 30.0
-"""How long whoever asks waits to be heard: a process that imports torch on a busy machine is silent for some seconds."""
+"""Timeout of a request; a process that imports torch on a busy machine does not answer for some seconds."""
 MOST_BYTES = 4096
-"""Of a request; a longer file is none."""
+"""Maximum size of a request file."""
 MOST_PLACES = 1_000_000
-"""That a limit may name."""
+"""Maximum of a limit."""
 MOST_REQUESTS = 100
-"""Files that are looked at in one look."""
+"""Maximum number of files read at once."""
 
 
 class ControlRequest(Section):
-    """What is asked of `process`, and when, in seconds since 1970. A `limit` has a number, the others have none."""
+    """A request to `process`, with its time in seconds since 1970. Only `limit` has a number."""
 
     order: Order
     process: PositiveInt
@@ -218,20 +218,22 @@ class ControlRequest(Section):
     @model_validator(mode="after")
     def _check_limit(self) -> ControlRequest:
         if (self.order is Order.limit) != (self.limit is not None):
-            raise ValueError("a limit has a number, and nothing else has")
+            raise ValueError("exactly a limit has a number")
         return self
 
 
 def ask(home: Home, order: Order, limit: int | None = None, patience_seconds: float = PATIENCE_SECONDS) -> Progress:
-    """Ask the process at work in `home`, and wait until it has heard; returns its progress before.
+    """Send a request to the process at work in `home` and wait until it has obeyed; returns its progress before.
 
     Raises:
-        RequestError: nothing runs there, or what runs did not hear in time or ended meanwhile; the request is taken back then.
+        RequestError: nothing runs there, or the process did not answer in time or ended; the request is withdrawn.
     """
     home.load()
     working = _at_work(home)
     if working is None:
-        raise RequestError(f"nothing runs in {home.root}, so there is nothing to {order}: `flywheel run --home {home.root}` goes on.")
+        raise RequestError(
+            f"nothing runs in {home.root}, so there is nothing to {order}: `flywheel run --home {home.root}` starts or resumes a run."
+        )
     home.requests.mkdir(exist_ok=True)
     file = home.requests / f"{time.time_ns()}-{os.getpid()}.json"
     with drafted(file) as draft:
@@ -245,7 +247,7 @@ def ask(home: Home, order: Order, limit: int | None = None, patience_seconds: fl
 
 
 def _at_work(home: Home) -> Progress | None:
-    """The record of the process at work; None where there is none, or it was killed or hangs."""
+    """The progress record of the process at work; None if there is none, or it was killed or hangs."""
     progress = read_progress(home.progress)
     return None if progress is None or progress.is_stale(time.time()) else progress
 
@@ -254,15 +256,15 @@ def _wait_until_heard(home: Home, file: Path, process: int, deadline: float) -> 
     while file.exists():
         working = _at_work(home)
         if working is None or working.process != process:
-            raise RequestError(f"process {process} in {home.root} ended before it heard; nothing was asked of another.")
+            raise RequestError(f"process {process} in {home.root} ended before it answered; the request is withdrawn.")
         if time.monotonic() > deadline:
-            raise RequestError(f"process {process} in {home.root} has not heard; it hangs, or the disk is full: `flywheel top` shows it.")
+            raise RequestError(f"process {process} in {home.root} does not answer; it hangs, or the disk is full: `flywheel top` shows it.")
         time.sleep(0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A file of the folder as it was read: the request that it holds, or why it holds none."""
+    """A file of the folder: its request, or why it is invalid."""
 
     file: Path
     request: ControlRequest | None
@@ -270,7 +272,7 @@ class _Heard:
 
 
 class RequestListener:
-    """Hears requests in a thread of its own until it is closed: `obeyed` is called when the control has changed, then they are recorded."""
+    """Obeys requests in its own thread until closed; calls `obeyed` after a change, then records the request."""
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class RequestListener:
         record: Callable[[Failure], None],
         at_work: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """`at_work`: the run at work and its step, for the record."""
+        """`at_work` returns the run at work and its step, for the record."""
         self._folder = folder
         self._control = control
         self._obeyed = obeyed
@@ -291,7 +293,7 @@ class RequestListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop hearing; what has not been heard stays, to be recorded by the next process."""
+        """Stop; requests that are left are recorded by the next process."""
         self._ended.set()
         self._thread.join()
 
@@ -301,23 +303,23 @@ class RequestListener:
             self.listen()
 
     def listen(self) -> None:
-        """Hear what is there, in the order in which it was asked."""
+        """Process all requests in order."""
         try:
             files = sorted(each for each in self._folder.iterdir() if each.suffix == ".json" and not each.is_dir())[:MOST_REQUESTS]
-        except OSError:  # nobody has asked yet
+        except OSError:  # no request yet
             return
         for file in files:
             try:
                 self._hear(_read(file))
-            except (OSError, duckdb.Error) as error:  # obeyed or not, the wheel goes on
+            except (OSError, duckdb.Error) as error:  # the run continues in any case
                 log.warning("a request in %s could not be recorded: %s", self._folder, str(error)[:300])
 
     def _hear(self, heard: _Heard) -> None:
-        """Obey a request, record it, and take it away: then whoever asked goes on."""
+        """Obey a request, record it, and remove its file, which releases the sender."""
         request = heard.request
         try:
             if request is None:
-                self._note("invalid", f"{heard.file.name} holds no request: {heard.fault}", {})
+                self._note("invalid", f"{heard.file.name} is not a valid request: {heard.fault}", {})
             elif request.process != os.getpid():
                 self._note("unheard", f"{request.order} was asked of process {request.process}, which is gone", _facts(request))
             else:
@@ -334,10 +336,10 @@ class RequestListener:
 
 def _sentence(request: ControlRequest) -> str:
     if request.order is Order.limit:
-        return f"asked to limit: {request.limit} trajectories at most run side by side"
+        return f"limited to {request.limit} concurrent trajectories"
     if request.order is Order.pause:
-        return "asked to pause: what is under way ends, nothing new begins"
-    return "asked to resume: it goes on"
+        return "paused: running trajectories finish, nothing new begins"
+    return "resumed"
 
 
 def _facts(request: ControlRequest) -> dict[str, Any]:
@@ -346,7 +348,6 @@ def _facts(request: ControlRequest) -> dict[str, Any]:
 
 
 def _read(file: Path) -> _Heard:
-    """Read a file that anybody may have put there."""
     try:
         if not stat.S_ISREG(file.lstat().st_mode):  # reading a pipe would wait for ever
             return _Heard(file, None, "it is no file")

@@ -1,6 +1,6 @@
-"""What a run reports: tables and events in Prefect, where automations can wait for them, and hooks of the user, a command or a webhook.
+"""What a run reports: tables and events in Prefect, where automations can wait for them, and the user's hooks, a command or a webhook.
 
-A hook that fails is recorded in `failures` and stops nothing: whoever does not hear of a promotion has a promoted policy all the same.
+A failed hook is recorded in `failures`; it never undoes a promotion or stops a run.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger("flywheel")
 Rows = list[dict[str, Any]]
 
 HEADLINES = {"init": "policy", "cpt": "loss", "sft": "loss", "rl": "reward"}
-"""The figure that matters of a training stage."""
+"""The headline metric of each training stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened in which home and to which run, as a sentence and as `facts`, which JSON can hold."""
+    """What happened to a run of a home, as a sentence and as JSON `facts`."""
 
     kind: EventKind
     home: Path
@@ -47,13 +47,13 @@ class Event:
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def document(self) -> dict[str, Any]:
-        """The event as the JSON object that hooks receive."""
+        """The JSON object that hooks receive."""
         document = {"event": self.kind.value, "home": str(self.home.resolve()), "run": self.run, "sentence": self.sentence}
         return {**document, "facts": self.facts, "time": self.time.isoformat()}
 
 
 def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
-    """Notify whomever `config` names; what goes wrong becomes a row of `failures`, or a line of the log where there is no lake."""
+    """Emit the event in Prefect and run the configured hooks; errors are recorded in `failures`, or logged without a lake."""
     document = event.document()
     emit_event(
         f"flywheel.{event.kind.value}",
@@ -70,14 +70,14 @@ def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
 
 
 def run_command(command: tuple[str, ...], document: dict[str, Any], timeout_seconds: float) -> None:
-    """Run a command with the event on its standard input. Raises OSError or SubprocessError where that fails or takes too long."""
-    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH}  # a script of the user may import what lies beside it
+    """Run a command with the event on its standard input. Raises OSError or SubprocessError if it fails or times out."""
+    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH}  # a user's script may import its neighbours
     text = json.dumps(document, default=str)
     subprocess.run(command, input=text, text=True, capture_output=True, timeout=timeout_seconds, check=True, env=own)
 
 
 def post(config: EventsConfig, document: dict[str, Any]) -> None:
-    """Post the event to the webhook. Raises httpx.HTTPError where it is not reached or does not answer with success."""
+    """Post the event to the webhook. Raises httpx.HTTPError without a successful response."""
     token = os.environ.get(config.token_variable) if config.token_variable else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     body = json.dumps(document, default=str)
@@ -89,7 +89,7 @@ def _run_hook(lake: Lake | None, document: dict[str, Any], hook: str, work: Call
     try:
         work()
     except (OSError, subprocess.SubprocessError, httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = f"the {hook} was not told of {document['event']}: {_reason(error)}"
+        reason = f"the {hook} failed for the event {document['event']}: {_reason(error)}"
         log.warning(reason)
         _record(lake, Failure("events", f"{hook}_failed", reason, document))
 
@@ -104,11 +104,11 @@ def _record(lake: Lake | None, failure: Failure) -> None:
         if lake is not None:
             lake.add([failure])
     except duckdb.Error as error:
-        log.warning("nor could that be recorded: %s", error)
+        log.warning("the failed hook could not be recorded: %s", error)
 
 
 def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]) -> None:
-    """Make the artifacts of a stage's run: its table under the headline, and the link to the home's report."""
+    """Create the Prefect artifacts of a run: its table of figures, and a link to the report."""
     key = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
     report = Home(home.resolve()).report.as_uri()
     description = f"**{in_line(headline(stage, figures))}**\n\n{run_id} in `{home}`; [report]({report})"
@@ -117,13 +117,13 @@ def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]
 
 
 def figure_rows(figures: dict[str, Any]) -> Rows:
-    """Figures as the rows of a table, in which nothing foreign is hidden."""
+    """Figures as the rows of a table, with control characters escaped."""
     rows = [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
     return [{in_line(name): in_line(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
 
 
 def headline(stage: str, figures: dict[str, Any]) -> str:
-    """The figure that matters, in a few words; why the stage stopped before its end where it did."""
+    """The headline of a stage: its main result, or why it stopped early."""
     if "stopped" in figures:
         return str(figures["stopped"])
     if stage == "gate":

@@ -1,10 +1,10 @@
-"""The flows that run by themselves: a turn, synthesis ahead, the champion evaluated again, upkeep of the lake.
+"""The scheduled flows: an iteration, synthesis ahead of it, re-evaluation of the champion, upkeep of the lake.
 
-Each runs in a process of its own that Prefect starts, and what that process starts ends with it: where the run is cancelled, engines and
-Ray have a few seconds to end by themselves, and are ended otherwise. One that finds the home at work waits, or passes by.
+Prefect starts a process for each run; when the run is cancelled, engines and Ray have a few seconds to end before they are killed. A run
+that finds the home busy waits or skips.
 
-The deployments below say which flow runs when, for one home; `prefect.yaml` says the same for `prefect deploy`. Prefect is told the path
-of a flow's module, so whoever runs it needs the package installed, and no copy of the code.
+The deployments below schedule the flows for one home, as `prefect.yaml` does for `prefect deploy`. They name a flow by its module, so a
+worker needs the package installed.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ log = logging.getLogger("flywheel")
 HOURS = 3600.0
 
 ENVIRONMENT = {"PREFECT_LOGGING_EXTRA_LOGGERS": "flywheel"}
-"""What a flow's process has in its environment, so that our lines stand in Prefect's log of the run."""
+"""Sends our log lines to Prefect's log of the run."""
 
 ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-"""A run that is due while the one before it is under way is cancelled: there would be nothing left for it to do."""
+"""A run that is due while the previous one is still running is cancelled."""
 
 
 def notify_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Prefect's hook for a scheduled run that failed after its last attempt, or whose process died."""
+    """Prefect hook: a scheduled run failed after its last attempt, or its process died."""
     _notify(EventKind.failed_schedule, flow, flow_run, f"{flow.name} failed: {state.message or state.name}")
 
 
 def notify_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Prefect's hook for a scheduled run that somebody cancelled."""
+    """Prefect hook: a scheduled run was cancelled."""
     _notify(EventKind.stopped_run, flow, flow_run, f"{flow.name} was cancelled")
 
 
 def _notify(kind: EventKind, flow: Flow[..., Any], run: FlowRun, sentence: str) -> None:
-    """Notify whom the home's configuration names; a folder that is no home names nobody."""
+    """Run the hooks of the home's configuration, if it is a home."""
     home = Path(run.parameters["home"])
     event = Event(kind, home, run.name, sentence, {"flow": flow.name, "flow_run": str(run.id), "parameters": run.parameters})
     try:
         config = Home(home).load().events
     except RequestError as error:
-        log.warning("nobody is told of «%s»: %s", sentence, error)
+        log.warning("no hook is run for «%s»: %s", sentence, error)
         return
     with ExitStack() as stack:
         try:
             lake = stack.enter_context(open_to_keep(home))
         except (RequestError, duckdb.Error) as error:
-            log.warning("what cannot be told will not be recorded: %s", error)
+            log.warning("failed hooks will not be recorded: %s", error)
             lake = None
         notify(event, config, lake)
 
@@ -82,9 +82,9 @@ HOOKS: dict[str, Any] = {"on_failure": [notify_failed], "on_crashed": [notify_fa
 
 @flow(name="flywheel-turn", description="The turn of the wheel that comes next, or the one that was begun.", **HOOKS)
 def turn(home: Path, budget: BudgetConfig | None = None, patience_hours: NonNegativeFloat = 12.0) -> int:
-    """Turn the wheel to its next gate, within `budget` (the home's own without it); returns the number of the turn.
+    """Run the pipeline to its next gate, within `budget` (by default the home's); returns the iteration's number.
 
-    Another process at work in the home is waited for, `patience_hours` at most.
+    Waits up to `patience_hours` for another process at work in the home.
     """
     with unattended():
         number = next_turn(completed(Home(home)))
@@ -94,9 +94,9 @@ def turn(home: Path, budget: BudgetConfig | None = None, patience_hours: NonNega
 
 @flow(name="flywheel-synthesis", description="As much of the next turn's synthesis as the allowance permits.", **HOOKS)
 def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
-    """Make questions and examples of the turn that comes next, for a quarter of an hour unless `allowance` says otherwise.
+    """Make questions and examples of the next iteration, by default for a quarter of an hour.
 
-    Where another process is at work in the home there is nothing to do: it makes them itself.
+    Does nothing if another process is at work in the home, which makes them itself.
     """
     with unattended():
         try:
@@ -109,7 +109,7 @@ def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
 
 @flow(name="flywheel-evaluation", description="The promoted policy on every suite once more.", **HOOKS)
 def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
-    """Evaluate the champion on every suite under the name of the week, and compare with the first time; returns its id, or why not."""
+    """Evaluate the champion on every suite under the week's name, and compare with the first evaluation; returns its id, or why not."""
     with unattended(), open_home(home, patience_hours * HOURS) as context:
         champion = context.champion()
         if champion is None:
@@ -122,7 +122,7 @@ def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
 
 @flow(name="flywheel-compaction", description="Small files of the lake merged, old snapshots forgotten.", **HOOKS)
 def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str, float]:
-    """Merge the lake's small files, beside whoever reads and writes; with `retain_days`, forget older snapshots first."""
+    """Merge the lake's small files while others read and write; with `retain_days`, expire older snapshots first."""
     from warehouse.snapshots import expire_snapshots
     from warehouse.upkeep import compact
 
@@ -145,7 +145,7 @@ def week_of(moment: datetime) -> str:
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """What a process needs that nobody watches: quiet libraries, safe imports, its lines in Prefect, an end to all that it started."""
+    """The set-up of an unattended process: quiet libraries, safe imports, log lines in Prefect, a reaper for what it starts."""
     quiet_libraries()
     import_safely()
     log.setLevel(logging.INFO)
@@ -159,7 +159,7 @@ def unattended() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A flow and the times it runs at, in the form of cron and in UTC."""
+    """A flow and its cron schedule in UTC."""
 
     name: str
     flow: Flow[..., Any]
@@ -178,7 +178,7 @@ def deployments(home: Path, name: str, crons: Mapping[str, str], pool: str | Non
     """The deployments of a home under `name`; `crons` has other times for some of the schedules.
 
     Raises:
-        RequestError: there is no such schedule, or a time is no cron expression.
+        RequestError: an unknown schedule, or an invalid cron expression.
     """
     unknown = sorted(crons.keys() - {schedule.name for schedule in SCHEDULES})
     if unknown:
@@ -187,7 +187,7 @@ def deployments(home: Path, name: str, crons: Mapping[str, str], pool: str | Non
 
 
 def serve_here(found: list[RunnerDeployment]) -> None:
-    """Register the deployments and run them on this machine, each run in a process of its own, until this process is asked to end.
+    """Register the deployments and run them on this machine until this process ends, each run in its own process.
 
     Raises:
         RequestError: no Prefect server is reachable, or another home has deployments of these names.
@@ -199,7 +199,7 @@ def serve_here(found: list[RunnerDeployment]) -> None:
 
 
 def register(found: list[RunnerDeployment], pool: str) -> list[str]:
-    """Register the deployments in a work pool and return their names; who runs them is the pool's matter.
+    """Register the deployments in a work pool and return their names.
 
     Raises:
         RequestError: no Prefect server is reachable, it has no such pool, or another home has deployments of these names.
@@ -222,7 +222,7 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
 
 
 def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> None:
-    """That the server knows none of the deployments as those of another home. Raises RequestError where it does."""
+    """Raises RequestError if the server has one of the deployments for another home."""
     for deployment in found:
         try:
             known = client.read_deployment_by_name(deployment.full_name)
@@ -237,7 +237,7 @@ def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> Non
 
 
 def check_server() -> str:
-    """The address of the Prefect server. Raises RequestError where none is named, or it does not answer."""
+    """The address of the Prefect server. Raises RequestError if none is configured, or it does not answer."""
     address = PREFECT_API_URL.value()
     if not address:
         raise RequestError(

@@ -1,1 +1,1 @@
-"""One module a stage of the wheel: plain functions that read from the lake, work, and write to the lake."""
+"""The work of each stage: plain functions that read from the lake and write to it."""

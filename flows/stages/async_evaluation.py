@@ -156,7 +156,6 @@ class AsyncEvaluation:
                 )
 
     def _roll_out(self, requests: Mapping[str, RolloutRequest]) -> None:
-        """Run what is missing, `at_once` concurrently, and store it as it ends."""
         stored = self._context.lake.existing(Trajectory, list(requests))
         missing = [request for key, request in requests.items() if key not in stored]
         first, later = missing[: self._config.at_once], deque(missing[self._config.at_once :])
@@ -172,7 +171,6 @@ class AsyncEvaluation:
         store_stream(self._context.lake, stream, missing, self._verifiers, ended)
 
     def _conclude(self, version: int, ids: Sequence[str], seconds: float) -> None:
-        """Store the figures of all suites in one commit."""
         run, found = self._run.run, self._context.lake.trajectories("list_contains(?, id)", [ids])
         by_suite = {suite: figures_of([each for each in found if each.suite == suite], version) for suite in self._tasks}
         self._context.lake.add(
@@ -219,7 +217,6 @@ def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, fl
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

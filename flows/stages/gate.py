@@ -45,13 +45,13 @@ def promote(context: RunContext, turn: int) -> dict[str, Any]:
 
 
 def _unchanged(context: RunContext, candidate: Policy) -> str | None:
-    """An earlier policy that has the same weights; None where there is none."""
+    """An earlier policy with the same weights, if any."""
     same = context.lake.policies("weights_digest = ? AND id <> ?", [candidate.weights_digest, candidate.id])
     return same[0].id if same else None
 
 
 def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationConfig) -> str:
-    """Why the candidate of a comparison may not be promoted; empty where it may."""
+    """Why the candidate may not be promoted; empty if it may."""
     suites = {name: row for name, row in comparison.items() if name != ALL}
     unjudged = [name for name, row in suites.items() if not row["tasks"]]
     if unjudged or not suites:

@@ -1,4 +1,4 @@
-"""Reinforcement learning of one iteration, in an open home: its tasks, what it rewards, where it is kept. The steps are `rl/loop`'s."""
+"""RL of one iteration in an open home: its tasks, rewards and records. `rl/loop.py` has the steps."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ log = logging.getLogger("flywheel")
 
 
 def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "", at: int | None = None) -> dict[str, Any]:
-    """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent.
+    """Train by RL with the growing horizon, or with the fixed one of `variant`; other variants differ in their parent.
 
-    Tasks and pass rates are those of the snapshot `at`, by default of the one that the run began with, also where it is resumed.
+    Tasks and pass rates are as of the snapshot `at`, by default the one that the run began with.
     """
     start, began = context.folder(context.policy(parent)), run.run.snapshot_before if at is None else at
     config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.own_dtype, parameters_of(start))
@@ -103,7 +103,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
 
 @dataclass(frozen=True, slots=True)
 class HomeSampler:
-    """The engines of an open home, and what collects with them; an evaluation alongside gets its turn before a step is collected."""
+    """The engines of an open home and their rollout source; a due evaluation begins before a step is collected."""
 
     context: RunContext
     run: ReinforceRun
@@ -113,12 +113,12 @@ class HomeSampler:
 
     @property
     def in_turns(self) -> bool:
-        """Whether engines rest while the learner updates."""
+        """Whether engines are paused while the learner updates."""
         return self.run.config.mode == "synchronous"
 
     @property
     def weight_sync(self) -> WeightSyncHandle | None:
-        """What the learner sends its weights by; None where the engines load folders."""
+        """How the learner sends its weights; None if the engines load folders."""
         if self.context.config.rollout.engine.transfer == "files":
             return None
         engines = self.context.running.weight_sync
@@ -151,7 +151,7 @@ class HomeSampler:
         return self.context.running.probe(self.question, self.run.config.temperature)
 
     def settle(self) -> None:
-        """Have what a step learnt from in the lake before its weights reach an engine, and what was sampled ahead of it as well."""
+        """Commit what a step learned from, and what was sampled ahead, before its weights reach an engine."""
         with self.run.settling:
             self.run.store.settle()
             self.source.before_update()
@@ -159,7 +159,7 @@ class HomeSampler:
 
 @dataclass(frozen=True, slots=True)
 class HomeRecorder:
-    """Where a run in an open home reports to."""
+    """Records the metrics, alerts and rejected samples of an RL run."""
 
     context: RunContext
     run: ReinforceRun
@@ -179,7 +179,7 @@ class HomeRecorder:
 
 
 def end(beside: AsyncEvaluation, run: StageRun, version: int) -> None:
-    """Wait for the last evaluation; where the budget is spent, say that it is left out."""
+    """Wait for the last evaluation, or record that the budget left it out."""
     if run.stopped is None:
         beside.finish(version)
     else:
@@ -187,7 +187,7 @@ def end(beside: AsyncEvaluation, run: StageRun, version: int) -> None:
 
 
 def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> SyncRolloutSource | AsyncRolloutSource:
-    """What gives the steps their trajectories, by `rl.mode`."""
+    """The source of the steps' trajectories, by `rl.mode`."""
     buffer = ReplayBuffer(run.config.replay, run.config.tasks_per_step, seed, run.store.read)
     if run.config.mode == "asynchronous":
         return AsyncRolloutSource(run, curriculum, buffer, {task.key: task for task in tasks})
@@ -196,18 +196,18 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
 
 @dataclass(slots=True)
 class LakeStore:
-    """The store of a run in the home's lake, and the mark in its checkpoints of the snapshot that they belong to."""
+    """The run's records in the home's lake; its checkpoints name the snapshot that they belong to."""
 
     run: StageRun
     _waited: float = field(init=False)
     _last: int | None = field(default=None, init=False)
-    """The last step of which the lake had a trajectory when it was first asked: what comes after is asked of the engines alone."""
+    """The last step with a stored trajectory at the first lookup; later steps are not looked up."""
 
     def __post_init__(self) -> None:
         self._waited = self.run.lake_seconds
 
     def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
-        """The requested trajectories that an interrupted run left in the lake, by id."""
+        """The requested trajectories that an interrupted run stored, by id."""
         if not requests:
             return {}
         policy, steps = requests[0].policy, [request.step or 0 for request in requests]
@@ -222,14 +222,14 @@ class LakeStore:
         return {trajectory.id: trajectory for trajectory in found if trajectory.id in wanted}
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """The trajectories with `ids`, in that order. Raises KeyError where the lake has one of them no longer."""
+        """The trajectories with `ids`, in that order. Raises KeyError if one is no longer in the lake."""
         self.run.settle()
         found = self.run.lake.trajectories("list_contains(?, id)", [list(ids)]) if ids else []
         by_id = {trajectory.id: trajectory for trajectory in found}
         return [by_id[each] for each in ids]
 
     def batch(self, step: int) -> Batch | None:
-        """What `step` was given to learn from."""
+        """The batch of `step`."""
         return next(iter(self.run.lake.read(Batch, "run_id = ? AND step = ?", [self.run.id, step])), None)
 
     def settle(self) -> None:
@@ -245,24 +245,24 @@ class LakeStore:
         self.run.keep(records)
 
     def metrics(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Store the figures of a step, with how long it waited for the lake (`lake_seconds`); returns whether the run is to stop here."""
+        """Store a step's metrics with `lake_seconds`, its waiting time for the lake; returns whether the run has to stop."""
         before, self._waited = self._waited, self.run.lake_seconds
         return self.run.metric(step, {**figures, "lake_seconds": self._waited - before})
 
     def alert(self, alert: Alert) -> None:
-        """Log and store that a metric went beyond its limit."""
+        """Log and store that a metric exceeded its limit."""
         log.warning("%s  %s: %s", self.run.id, alert.limit.then, alert)
         limit = alert.limit.model_dump(mode="json", exclude_none=True)
         item = {"run": self.run.id, "step": alert.step, "since": alert.since, "value": repr(alert.value), "limit": limit}
         self.run.lake.add([Failure(STAGE, f"sign_{alert.limit.then}", str(alert), item)])
 
     def state_dict(self) -> dict[str, Any]:
-        """The snapshot now, with all that the steps until here recorded: a run that goes on does not make them again."""
+        """The snapshot that holds everything recorded so far."""
         self.run.flush()
         return {"snapshot": self.run.lake.snapshot()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises RequestError where the lake is older than the checkpoint: a run does not go on over a lake that lacks what it stored."""
+        """Raises RequestError if the lake is older than the checkpoint, and so lacks what the run stored."""
         lake = self.run.lake
         now = lake.snapshot()
         if now < state["snapshot"]:
@@ -273,7 +273,7 @@ class LakeStore:
 
 
 def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, float]:
-    """Success of the iteration before on each training task that it tried, as snapshot `at` has it."""
+    """Success of the previous iteration on each training task that it tried, as of snapshot `at`."""
     rows = context.lake.query(
         f"""
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM outcomes
@@ -286,10 +286,10 @@ def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, floa
 
 
 def reward_context(lake: Lake, config: RewardConfig, tasks: Sequence[Task]) -> RewardContext:
-    """What the reward functions look at.
+    """The inputs of the reward functions.
 
     Raises:
-        RequestError: where a function does not exist, or asks for documents that a task does not name.
+        RequestError: a function does not exist, or needs documents that a task does not name.
     """
     find_functions(config)
     return RewardContext(config, evidence_of(lake, tasks) if "evidence" in weights_of(config) else {})
@@ -299,7 +299,7 @@ def evidence_of(lake: Lake, tasks: Sequence[Task]) -> dict[str, frozenset[str]]:
     """The titles of the documents that state the facts along each task's path.
 
     Raises:
-        RequestError: where a task has no path, or no document states its facts.
+        RequestError: a task has no path, or no document states its facts.
     """
     titles = {document.id: document.title for document in lake.documents()}
     stating: dict[frozenset[str], list[str]] = {}

@@ -136,7 +136,6 @@ def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occ
 
 
 def _against_first(context: RunContext, policy: Policy, suite: str, label: str) -> dict[str, Any]:
-    """The paired comparison with the suite's first evaluation, if there was one."""
     verdicts = read_verdicts(context.lake)
     test = paired(verdicts.get((policy.id, suite), {}), verdicts.get((policy.id, label), {}))
     return {f"{suite}.since_first": {"difference": test.difference, "p_value": test.p_value}} if test else {}
@@ -226,7 +225,6 @@ def not_played(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRe
 
 
 def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str]:
-    """The errors of stored runs that are invalid because the teacher did not reply, but may reply on a retry, by id."""
     from synth.teachers.conversation import may_pass
 
     sql = "SELECT id, error FROM trajectories WHERE list_contains(?, id) AND outcome = 'invalid' AND error IS NOT NULL ORDER BY id"

@@ -1,7 +1,4 @@
-"""The first policy, and the two supervised stages: each takes the policy before it and examples from the lake, and leaves a policy.
-
-What every training stage leaves is a folder, and a row of `policies` in the lake.
-"""
+"""The first policy and the supervised stages, CPT and SFT. Every training stage leaves a folder and a row in `policies`."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
-    """Make the first policy, its tokenizer trained on the training corpus where it is from scratch."""
+    """Make the first policy; from scratch, its tokenizer is trained on the training text."""
     policy = policy_id(0, "init")
     folder = context.home.policies / policy
     examples = context.lake.examples()
@@ -54,14 +51,14 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
-    """Agentic continual pre-training on documents, plans, reasoning and decision records of this turn."""
+    """Agentic continual pre-training on this iteration's documents, plans, reasoning and decision records."""
     config = context.config.for_turn(turn).cpt
     check_examples(context.lake, context.config, "cpt", turn)
     return supervise(context, run, turn, parent, context.lake.examples(CPT_KINDS, turn=turn), config)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
-    """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
+    """Cold-start SFT on this iteration's chosen trajectories, observations masked; `variant` names another parent."""
     config = context.config.for_turn(turn).sft
     check_examples(context.lake, context.config, "sft", turn)
     return supervise(context, run, turn, parent, context.lake.examples(SFT_KINDS, turn=turn), config, variant)
@@ -76,7 +73,7 @@ def supervise(
     config: CptConfig | SftConfig,
     variant: str = "",
 ) -> dict[str, Any]:
-    """Train the policy `parent` on `examples`, by CPT or by SFT as `config` is of the one or the other."""
+    """Train the policy `parent` on `examples`, by CPT or SFT according to `config`."""
     stage = "cpt" if isinstance(config, CptConfig) else "sft"
     folder = context.home.policies / policy_id(turn, stage, variant)
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
@@ -100,7 +97,6 @@ def supervise(
 
 
 def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], most: int) -> list[Failure]:
-    """The examples that training leaves out because they have more than `most` tokens."""
     lengths = [(example, len(own.token_ids)) for example, own in zip(examples, encoded, strict=True)]
     return [
         Failure(
@@ -112,14 +108,13 @@ def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], mo
 
 
 def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> tuple[list[EncodedExample], list[Failure]]:
-    """Examples in the tokens of the policy in folder `policy`, by the dialect and the limits of its rollouts, and those it cannot write."""
+    """Examples encoded for the policy in folder `policy`, with the dialect and limits of its rollouts; and those it cannot express."""
     tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     dialect = open_dialect(config.dialect, config.dialects, tokenizer)
     return encode_examples(examples, dialect, Truncation(config.limits.max_observation_tokens, config.limits.truncate))
 
 
 def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
-    """The general text that pre-training takes its share of, and what of it cannot be read."""
     if config.general is None:
         return [], []
     texts, failures = read_texts(config.general.path, config.general.column)
@@ -129,7 +124,7 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
 def finish(
     context: RunContext, run: StageRun, turn: int, stage: str, parent: str, result: TrainResult, variant: str = ""
 ) -> dict[str, Any]:
-    """Register the policy that training made, and take away what only its resumption needed; returns the stage's figures."""
+    """Register the trained policy, and remove its checkpoints and published weights; returns the stage's figures."""
     policy = policy_id(turn, stage, variant)
     register(context, policy, parent, stage, result.path, turn, run.run.snapshot_before)
     for name in ("checkpoints", "weights"):
@@ -140,5 +135,5 @@ def finish(
 def register(
     context: RunContext, policy: str, parent: str | None, stage: str, folder: Path, turn: int, snapshot: int | None = None
 ) -> None:
-    """Enter a policy into the lake: its path relative to the home, so that a home can be moved, and the digest of its files."""
+    """Store a policy in the lake, with its path relative to the home and the digest of its files."""
     context.lake.replace([Policy(policy, parent, stage, str(folder.relative_to(context.home.root)), digest_files(folder), snapshot, turn)])

@@ -158,7 +158,7 @@ WRONG = (
     (["webshaper", "{rows}", "--split", "train"], "--split goes with `flywheel import tasks and documents`, and not"),
     (["openai", "{rows}", "--source", "x"], "--source goes with `flywheel import tasks and documents`"),
     (["documents", "{rows}.x"], "there is nothing at"),
-    (["documents", "{rows}", "--split", "eval"], "--split 'eval' of documents is none of train, heldout, all"),
+    (["documents", "{rows}", "--split", "eval"], "--split 'eval' of documents must be one of train, heldout, all"),
     (["parchment", "{rows}"], "choose one of documents, fireact"),
 )  # fmt: skip
 

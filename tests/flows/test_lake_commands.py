@@ -38,7 +38,7 @@ def test_pins_are_kept_listed_read_and_let_go(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([Task("t2", "search", "?", ("a",))])
     assert json.loads(flywheel("sql", QUERY, "--at", "first", *home, "--format", "json")) == [{"key": "t1"}]
-    assert "snapshots forgotten" in flywheel("lake", "retain", "0", *home) and "files" in flywheel("lake", "compact", *home)
+    assert "snapshots expired" in flywheel("lake", "retain", "0", *home) and "files" in flywheel("lake", "compact", *home)
     assert json.loads(flywheel("lake", "pins", *home, "--json")) == [made | {"same": True}]
     with Lake(tmp_path) as lake:
         lake.replace([replace(pin, digest="another") for pin in lake.read(Pin)])

@@ -129,7 +129,7 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["synth", "webshaper", "--from", DESCRIBED[0]], "`flywheel synth webshaper` makes none: say toolworld"),
+        (["synth", "webshaper", "--from", DESCRIBED[0]], "`flywheel synth webshaper` does not make one"),
         (["synth", "toolworld", "--from", "/none.md"], "--from: there is no file /none.md"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     [
         (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50), "step 1 of 50 running"),
         (StageProgress("t2-cpt", "cpt", 2, began=0.0), "step 1 running"),
-        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50, resumed=True), "goes on"),
+        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50, resumed=True), "resumed"),
         (StageProgress("t2-synth", "synth", 2, began=0.0), "running"),
     ],
 )

@@ -47,11 +47,11 @@ def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -
     with Lake(tmp_path) as lake:
         lake.add([completion("a", 100)])
         meter = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1))
-        assert meter.reckon().since(meter.before).tokens == 0, "what the teacher wrote before the turn is not the turn's"
+        assert meter.measure().since(meter.before).tokens == 0, "what the teacher wrote before the turn is not the turn's"
         lake.add([run("t1-cpt", 1, now, 50.0), run("t2-cpt", 2, now, 30.0), run("t2-sft", 2, now, 12.0)])
         lake.add([trajectory("x", 2, 7), trajectory("y", 1, 100), completion("b", 20)])
         (tmp_path / "weights").write_bytes(b"0" * 1000)
-        spent = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1)).reckon().since(meter.before)
+        spent = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1)).measure().since(meter.before)
         assert (spent.seconds, spent.tokens) == (42.0, 27)
         assert spent.size > 1000
 
@@ -120,7 +120,7 @@ def test_what_slices_spend_is_the_turns_and_they_stop_where_its_budget_does(tmp_
             run_attempt(lake, "t1-synth", "synth", 1, {}, work, meter)
             made.append(len(lake.metrics("t1-synth")) // 2)
         whole = turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=30))
-        spent = whole.reckon().since(whole.before)
+        spent = whole.measure().since(whole.before)
         assert made == [2, 3, 3] and lake.runs()[0].state == "paused"
         assert spent.tokens == 30 and spent.seconds > 0.6
         assert (whole.overspent() or ("",))[0] == "tokens"
@@ -133,7 +133,7 @@ def test_the_seconds_of_attempts_add_up_and_none_counts_twice(tmp_path: Path, an
         meter = turn_meter(lake, tmp_path, 1, BudgetConfig(hours=1))
 
         def work(at_work: StageRun) -> dict[str, Any]:
-            found.append((meter.reckon().since(meter.before).seconds + monotonic() - meter.began, monotonic() - began))
+            found.append((meter.measure().since(meter.before).seconds + monotonic() - meter.began, monotonic() - began))
             sleep(0.3)
             raise OSError("the disk")
 

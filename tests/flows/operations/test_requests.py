@@ -134,7 +134,7 @@ def test_a_limit_below_one_is_refused_by_the_command(home: Home) -> None:
 
 def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
     home.progress.write_text(f'{{"process": 77, "written": {time.time() + 3600}}}')
-    with pytest.raises(RequestError, match=r"process 77 .* has not heard"):
+    with pytest.raises(RequestError, match=r"process 77 .* does not answer"):
         ask(home, Order.pause, patience_seconds=0.3)
     assert list(home.requests.iterdir()) == []
 
@@ -142,7 +142,7 @@ def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
 def test_a_process_that_ends_meanwhile_is_told_of(home: Home) -> None:
     home.progress.write_text(f'{{"process": 77, "written": {time.time()}}}')
     threading.Timer(0.5, home.progress.unlink).start()
-    with pytest.raises(RequestError, match=r"process 77 .* ended before it heard"):
+    with pytest.raises(RequestError, match=r"process 77 .* ended before it answered"):
         ask(home, Order.pause)
     assert list(home.requests.iterdir()) == []
 
