@@ -116,6 +116,6 @@ def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[
         yield Phase("synthesis", (*own, engines("synth.teacher.engine", teacher.engine)))
     yield Phase("evaluation", rollouts)
     for stage in config.wheel.stages:
-        own = learner(f"{stage}.learner", getattr(settings, stage).learner)
-        if own.bundles:
-            yield Phase(f"the stage {stage}", (*rollouts, own))
+        reserved = learner(f"{stage}.learner", getattr(settings, stage).learner)
+        if reserved.bundles:
+            yield Phase(f"the stage {stage}", (*rollouts, reserved))
