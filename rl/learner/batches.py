@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, TypeVar
 
 import torch
@@ -287,44 +287,38 @@ def _turn_rewards(trajectory: Trajectory) -> list[float]:
 
 
 def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
-    """Actions and observations in order, without what follows the last action. One advantage per turn with an action."""
-    by_turn = iter(advantages)
-    pieces = [piece for turn in trajectory.turns for piece in _pieces(turn, by_turn)]
-    while not pieces[-1].is_action:
-        pieces.pop()
+    """Actions and observations in order, up to the last action. `advantages` has one value per turn with an action."""
+    by_turn, images = iter(advantages), list[Image]()
+    ids, mask, ends, versions = list[int](), list[int](), list[int](), list[int]()
+    logprobs, spread = list[float](), list[float]()
+    last = max(place for place, turn in enumerate(trajectory.turns) if turn.action_ids)
+    for place, turn in enumerate(trajectory.turns[: last + 1]):
+        acted, seen = len(turn.action_ids), 0 if place == last else len(turn.observation_ids)
+        if acted != len(turn.action_logprobs):
+            raise ValueError(f"turn {turn.index} has {acted} action ids but {len(turn.action_logprobs)} log-probabilities")
+        ids += [*turn.action_ids, *turn.observation_ids[:seen]]
+        mask += [*[1] * acted, *[0] * seen]
+        logprobs += [*turn.action_logprobs, *[0.0] * seen]
+        versions += [*token_versions(turn), *[UNKNOWN] * seen]
+        images += turn.images if seen else ()
+        if acted:
+            spread += [next(by_turn)] * acted
+            ends += [*[0] * (acted - 1), 1]
+        spread += [0.0] * seen
+        ends += [0] * seen
     return Row(
         prompt_ids=trajectory.prompt_ids,
-        completion_ids=tuple(chain.from_iterable(piece.ids for piece in pieces)),
-        action_mask=tuple(chain.from_iterable([int(piece.is_action)] * len(piece.ids) for piece in pieces)),
-        logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
-        advantages=tuple(chain.from_iterable([piece.advantage] * len(piece.ids) for piece in pieces)),
-        turn_ends=tuple(chain.from_iterable([*[0] * (len(piece.ids) - 1), int(piece.is_action)] for piece in pieces)),
+        completion_ids=tuple(ids),
+        action_mask=tuple(mask),
+        logprobs=tuple(logprobs),
+        advantages=tuple(spread),
+        turn_ends=tuple(ends),
         turn_rewards=tuple(_turn_rewards(trajectory)),
-        versions=tuple(chain.from_iterable(piece.versions for piece in pieces)),
+        versions=tuple(versions),
         trajectory_id=trajectory.id,
         task_key=trajectory.task_key,
-        images=tuple(chain.from_iterable(piece.images for piece in pieces)),
+        images=tuple(images),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    is_action: bool
-    advantage: float = 0.0
-    images: tuple[Image, ...] = ()
-
-
-def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
-    if len(turn.action_ids) != len(turn.action_logprobs):
-        raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
-    action, size = [], len(turn.observation_ids)
-    if turn.action_ids:
-        action = [_Piece(turn.action_ids, turn.action_logprobs, token_versions(turn), is_action=True, advantage=next(advantages))]
-    seen = [_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False, images=turn.images)] if size else []
-    return action + seen
 
 
 def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:

@@ -170,8 +170,7 @@ def learn_on_workers(
 ) -> T:
     """Run the pickled `work` on each worker; returns the main one's result. Raises as `WorkerGroup`."""
     with closing(WorkerGroup(_Runner, learner, ray_config, functions)) as group:
-        returned: T = group.call("run", work)
-        return returned
+        return group.call("run", work)
 
 
 SYNC = ("begin", "step", "record")
@@ -200,23 +199,19 @@ class LearnerGroup:
             raise
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        scores: Scores = self._call("score", ray.put(rows))
-        return scores
+        return self._call("score", ray.put(rows))
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
-        update: Update = self._call("update", ray.put(rows), step)
-        return update
+        return self._call("update", ray.put(rows), step)
 
     def publish(self, version: int, record: bool = False) -> Path | None:
-        folder: Path | None = self._call("publish", version, record)
-        return folder
+        return self._call("publish", version, record)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         self._call("save", step, state)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        found: tuple[int, dict[str, Any]] | None = self._call("load")
-        return found
+        return self._call("load")
 
     def write(self, folder: Path) -> None:
         self._call("write", folder.resolve())

@@ -146,8 +146,7 @@ class PolicyLoss(GRPOTrainer):
 
     def _logprobs_of(self, model: Any, inputs: Mapping[str, Any], wanted: Tensor) -> Tensor:
         self._wanted = wanted
-        result: Tensor = self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
-        return result
+        return self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
 
     def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
         """What TRL wants for the last `count` tokens: log-probabilities, entropies, and the router's auxiliary loss."""
@@ -288,8 +287,7 @@ class Critic:
     @property
     def head(self) -> nn.Module:
         """The head, possibly wrapped by peft."""
-        head: nn.Module = getattr(self._model, NAME)
-        return head
+        return getattr(self._model, NAME)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -308,8 +306,7 @@ class Critic:
         states = states.detach() if alone or not states.requires_grad else scaled_gradient(states, self._trunk_gradient)
         if joined is not None:
             return joined.part(self.head(states))[:, -tokens - 1 : -1]
-        found: Tensor = self.head(states[:, -tokens - 1 : -1])
-        return found
+        return self.head(states[:, -tokens - 1 : -1])
 
     def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
         states: Tensor = output.last_hidden_state  # type: ignore[attr-defined]

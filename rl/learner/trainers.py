@@ -88,8 +88,7 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
         return nullcontext()
     from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
-    context: AbstractContextManager[Any] = get_act_offloading_ctx_manager(model)
-    return context
+    return get_act_offloading_ctx_manager(model)
 
 
 def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) -> None:
