@@ -104,26 +104,22 @@ def frontier_weight(pass_rate: float | None, frontier: float) -> float:
 
 
 def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[Task]:
-    """The tasks that `step` may draw, by key; all pools if those with a share are empty.
-
-    Raises:
-        RequestError: depth and environments admit no task.
+    """The tasks that `step` may draw, by key; all pools if those with a share are empty. Raises RequestError: depth and environments admit
+    no task.
     """
     limit = max_hops(step, config)
     shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
     if not shallow:
-        raise RequestError(f"There is no task to train on at step {step}: rl.horizon.hops admits {limit} hops, and all tasks have more.")
+        raise RequestError(f"no task to train on at step {step}: rl.horizon.hops admits {limit} hops, and all tasks have more.")
     there = [task for task in shallow if config.enters.get(task.environment, 1) <= step and _share(task.environment, config.mixture) > 0]
     if not there:
-        raise RequestError(f"There is no task to train on at step {step}: rl.horizon.mixture and rl.horizon.enters admit no environment.")
+        raise RequestError(f"no task to train on at step {step}: rl.horizon.mixture and rl.horizon.enters admit no environment.")
     return [task for task in there if _share(pool_of(pass_rates.get(task.key)), config.pools) > 0] or there
 
 
 def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
-    """Check that the curriculum can draw from these tasks.
-
-    Raises:
-        RequestError: the mixture names an environment without (shallow enough) tasks, or step 1 admits no task.
+    """Check that the curriculum can draw from these tasks. Raises RequestError: the mixture names an environment without (shallow enough)
+    tasks, or step 1 admits no task.
     """
     depths: dict[str, int] = {}
     for task in tasks:
@@ -131,13 +127,13 @@ def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
     for name in (name for name, share in config.mixture.items() if share):
         if name not in depths:
             raise RequestError(
-                f"rl.horizon.mixture names the environment {name!r}, and no task that may be drawn is of it (they are of "
-                f"{', '.join(sorted(depths)) or 'none'}): import tasks of it, or take it out."
+                f"rl.horizon.mixture names the environment {name!r}, but no training task uses it (found: "
+                f"{', '.join(sorted(depths)) or 'none'}): import tasks for it or remove it."
             )
         if depths[name] > max(config.hops):
             raise RequestError(
                 f"rl.horizon.mixture names the environment {name!r}, whose tasks have {depths[name]} hops or more, and rl.horizon.hops "
-                f"admits {max(config.hops)} at most: raise it, or take the environment out."
+                f"admits {max(config.hops)} at most: raise it or remove the environment."
             )
     admitted(tasks, 1, config, {})
 

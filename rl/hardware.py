@@ -51,14 +51,12 @@ class Architecture:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Architecture:
-        """From a model's `config.json`.
-
-        Raises:
-            ValueError: a size is missing, or the model has other parts: experts, linear attention, mixed layers, vision or audio.
+        """From a model's `config.json`. Raises ValueError: a size is missing, or the model has other parts: experts, linear attention,
+        mixed layers, vision or audio.
         """
         if config.get("model_type") not in DECODERS:
             raise ValueError(
-                f"its model_type is {config.get('model_type')!r}, and only dense decoders of one kind of layer are planned for: "
+                f"model_type is {config.get('model_type')!r}; only dense decoders with one kind of layer are supported: "
                 + ", ".join(sorted(DECODERS))
             )
         try:
@@ -74,7 +72,7 @@ class Architecture:
                 bool(config.get("tie_word_embeddings", True)),
             )
         except KeyError as error:
-            raise ValueError(f"config.json does not say {error.args[0]}") from error
+            raise ValueError(f"config.json lacks {error.args[0]}") from error
 
     @classmethod
     def of_policy(cls, config: PolicyConfig) -> Architecture:
@@ -358,18 +356,16 @@ DEVICE_NAME = r"^(cpu|cuda(:[0-9]+)?)$"
 
 
 def open_device(name: str, key: str) -> Any:
-    """The torch device `name` (which matches `DEVICE_NAME`) in this process; `key` is where the configuration names it.
-
-    Raises:
-        RequestError: this process sees no such device.
+    """The torch device `name` (which matches `DEVICE_NAME`) in this process; `key` is where the configuration names it. Raises
+    RequestError: this process sees no such device.
     """
     import torch  # not where only cards are looked up
 
     device = torch.device(name)
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise RequestError(
-            f"{key} = {name} names no device that this process sees: reserve GPUs for what runs it, as "
-            "rollout.environments.kinds.NAME.gpus does for workers, or take cpu."
+            f"{key} = {name} names no device that this process sees: reserve GPUs for it, as with "
+            "rollout.environments.kinds.NAME.gpus for workers, or use cpu."
         )
     return device
 

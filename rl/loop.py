@@ -156,10 +156,8 @@ class ReinforceLoop:
     # Publish
 
     def publish(self, version: int, record: bool = False) -> WeightCheck:
-        """Give the engines the current weights and check that they have them; see `Learner.publish` for `record`.
-
-        Raises:
-            TrainingHalted: an engine has other weights.
+        """Give the engines the current weights and check that they have them; see `Learner.publish` for `record`. Raises TrainingHalted: an
+        engine has other weights.
         """
         self.sampler.load(self.learner.publish(version, record), version)
         probes = [probe for probe in self.sampler.probe() if probe.token_ids]

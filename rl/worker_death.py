@@ -38,8 +38,8 @@ class WorkerDied(WorkFailed):
         last = (self.log.strip().splitlines() or ["nothing"])[-1][:300]
         where = f"its log is {self.file}" if self.file is not None else f"the last that it logged is: {last}"
         return (
-            f"{self.what} died, {self.how}; {where}. Give it more room, by fewer or smaller workers and engines or less "
-            "beside them, and start the same command again: what was stored is whole."
+            f"{self.what} died, {self.how}; {where}. Free memory with fewer or smaller workers and engines or fewer "
+            "other processes, then run the same command again: stored results are intact."
         )
 
     def kept_in(self, folder: Path) -> WorkerDied:

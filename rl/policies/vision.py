@@ -64,11 +64,7 @@ def has_vision(folder: Path) -> bool:
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """The `Vision` of the policy in `folder`; None if it takes no images.
-
-    Raises:
-        RequestError: its processor is missing or does not fit.
-    """
+    """The `Vision` of the policy in `folder`; None if it takes no images. Raises RequestError: its processor is missing or does not fit."""
     if not has_vision(folder):
         return None
     from transformers import AutoProcessor
@@ -76,10 +72,10 @@ def load_vision(folder: Path) -> Vision | None:
     try:
         vision = Vision(AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False))  # type: ignore[no-untyped-call]
     except (OSError, ValueError, ImportError, AttributeError) as error:
-        raise RequestError(f"{folder} holds a policy that sees, and its processor of images cannot be loaded: {error}.") from error
+        raise RequestError(f"the image processor of the policy in {folder} cannot be loaded: {error}.") from error
     expected = _config(folder).get("image_token_id")
     if vision.placeholder_id != expected:
-        raise RequestError(f"the processor in {folder} writes images as token {vision.placeholder_id}; its config.json says {expected}.")
+        raise RequestError(f"the processor in {folder} encodes images as token {vision.placeholder_id}; its config.json says {expected}.")
     return vision
 
 

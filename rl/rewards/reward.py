@@ -154,14 +154,10 @@ def weights_of(config: RewardConfig) -> dict[str, float]:
 
 
 def find_functions(config: RewardConfig) -> dict[str, RewardFunction]:
-    """The reward functions with a weight, by name.
-
-    Raises:
-        RequestError: an unknown function, or none has a weight.
-    """
+    """The reward functions with a weight, by name. Raises RequestError: an unknown function, or none has a weight."""
     names = list(weights_of(config))
     if not names:
-        raise RequestError("rl.rewards.parts takes every part out of the reward: give one of them a weight.")
+        raise RequestError("rl.rewards.parts removes every part of the reward: give one a weight.")
     return {name: cast(RewardFunction, REWARD_FUNCTIONS.load(name)) for name in names}
 
 

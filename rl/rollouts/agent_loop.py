@@ -67,7 +67,7 @@ def choice_of(task: Task) -> RolloutChoice:
     try:
         return RolloutChoice.model_validate(task.provenance.get(KEY, {}))
     except ValidationError as error:
-        raise RequestError(f"the provenance of task {task.key!r} does not fit at {KEY}.{first_error(error)}.") from error
+        raise RequestError(f"the provenance of task {task.key!r} is invalid at {KEY}.{first_error(error)}.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,10 +183,8 @@ class LaggedEngine:
 
 
 class LangGraphLoop:
-    """Runs trajectories by a graph, within the limits of one action, one observation, the context, the horizon and seconds.
-
-    Raises:
-        RequestError: the dialect is not of kind chat, or a limit of total tokens is set.
+    """Runs trajectories by a graph, within the limits of one action, one observation, the context, the horizon and seconds. Raises
+    RequestError: the dialect is not of kind chat, or a limit of total tokens is set.
     """
 
     def __init__(self, engine: Generator, dialect: Dialect, limits: Limits, build: Build = react_agent) -> None:

@@ -134,10 +134,8 @@ class Rollouts:
         return [found[request.trajectory_id] for request in requests]
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
-        """Begin a trajectory per request; the stream yields them as they end. At most `concurrency` of all streams run at a time.
-
-        Raises:
-            RequestError: an environment, loop or dialect of a task is unavailable.
+        """Begin a trajectory per request; the stream yields them as they end. At most `concurrency` of all streams run at a time. Raises
+        RequestError: an environment, loop or dialect of a task is unavailable.
         """
         self.wait(self._check(requests))
         stream = TrajectoryStream(self.event_loop, requests, self._one)

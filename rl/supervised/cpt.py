@@ -96,7 +96,7 @@ def _in_stages(
     parts = _by_context(examples, stages_of(config))
     used = [number for number, (_, chosen) in parts.items() if chosen]
     if not used:
-        raise RequestError(f"There is nothing to pre-train on: no example has 1 to {stages_of(config)[-1].max_example_tokens} tokens.")
+        raise RequestError(f"nothing to pre-train on: no example has 1 to {stages_of(config)[-1].max_example_tokens} tokens.")
     found: dict[int, dict[str, Any]] = {number: {"examples": 0} for number in parts}
     start, done = policy_path, 0
     for number in used:
@@ -153,14 +153,10 @@ LONGEST_TEXT = 200_000
 
 
 def split_texts(texts: Sequence[str], held_out: int, seed: int) -> tuple[list[str], list[str]]:
-    """Training and held-out texts, in a seeded order; no text is on both sides.
-
-    Raises:
-        RequestError: none would be left to train on.
-    """
+    """Training and held-out texts, in a seeded order; no text is on both sides. Raises RequestError: none would be left to train on."""
     ordered = sorted(dict.fromkeys(texts), key=lambda text: (seed_from("general", seed, text), text))
     if len(ordered) <= held_out:
-        raise RequestError(f"cpt.general has {len(ordered)} different texts, and held_out = {held_out} leaves none to train on.")
+        raise RequestError(f"cpt.general has {len(ordered)} distinct texts; held_out = {held_out} leaves none to train on.")
     return ordered[held_out:], ordered[:held_out]
 
 

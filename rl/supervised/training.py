@@ -176,7 +176,7 @@ def passes_of(config: SupervisedConfig) -> int:
 
 def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool, apart: bool) -> Dataset:
     if not kept:
-        raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
+        raise RequestError(f"nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
     return (pack_alike if apart else pack_examples)(kept, config.row_tokens, masked)
 
 

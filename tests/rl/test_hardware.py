@@ -65,7 +65,7 @@ def test_the_numbers_of_a_decoder_are_those_that_transformers_makes(kind: str) -
 
 @pytest.mark.parametrize("kind", ["ernie4_5_moe", "gpt_neox", "phi", "qwen3_5_text", "gemma4_text", "starcoder2", "lfm2", "qwen2_vl", None])
 def test_what_these_sizes_do_not_describe_is_refused(kind: str | None) -> None:
-    with pytest.raises(ValueError, match=f"its model_type is {kind!r}"):
+    with pytest.raises(ValueError, match=f"model_type is {kind!r}"):
         Architecture.of_config({"model_type": kind, **SIZES})
 
 

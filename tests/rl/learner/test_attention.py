@@ -188,7 +188,7 @@ def test_a_model_with_another_attention_keeps_its_own_and_varlen_is_refused(make
     loaded_with = model.config._attn_implementation
     assert choose_attention(model, OptimizerConfig(learner=LearnerConfig(gpus=1))) == loaded_with
     assert not joins_rows(model)
-    with pytest.raises(RequestError, match="varlen does not go with this policy: its attention has a window, a cap or dropout"):
+    with pytest.raises(RequestError, match="its attention has a window, a cap or dropout"):
         set_attention(model, JOINING)
 
 
@@ -197,9 +197,9 @@ def test_what_the_model_asks_of_varlen_and_it_has_not_is_an_error_and_no_other_a
     own: dict[str, Any] = {"cu_seq_lens_q": torch.tensor([0, 3], dtype=torch.int32), "max_length_q": 3}
     assert varlen_attention(torch.nn.Identity(), states, states, states, None, **own)[0].shape == (1, 3, 2, 4)
     for more in ({"sliding_window": 2}, {"softcap": 30.0}, {"s_aux": states}, {"dropout": 0.1}):
-        with pytest.raises(ValueError, match="asks for one"):
+        with pytest.raises(ValueError, match="needs"):
             varlen_attention(torch.nn.Identity(), states, states, states, None, **own, **more)
-    with pytest.raises(ValueError, match="asks for one"):
+    with pytest.raises(ValueError, match="needs"):
         varlen_attention(torch.nn.Identity(), states, states, states, states, **own)
     with pytest.raises(ValueError, match="borders"):
         varlen_attention(torch.nn.Identity(), states, states, states, None)

@@ -85,7 +85,7 @@ def test_an_engine_with_other_weights_ends_the_training_before_anything_is_learn
 ) -> None:
     trained = Trained(policy, tmp_path, lambda sampler: [probed(other)])
     assert trained.ended is not None
-    assert str(trained.ended).startswith("training came to a stop: weight_difference is ")
+    assert str(trained.ended).startswith("training ended with a stop: weight_difference is ")
     assert str(trained.ended).endswith(" at step 0 and may not be above 0.001; it began at step 0")
     assert (trained.collected, trained.figures) == ([], {})
     assert not (tmp_path / "config.json").exists()

@@ -77,12 +77,12 @@ def test_a_cold_start_of_text_alone_leaves_a_policy_that_sees(policy: Path, tmp_
 
 def test_a_processor_that_is_missing_or_of_another_policy_is_refused(policy: Path, tmp_path: Path) -> None:
     other = changed(policy, tmp_path / "other", lambda config: config.update(image_token_id=5))
-    with pytest.raises(RequestError, match=r"writes images as token \d+; its config.json says 5"):
+    with pytest.raises(RequestError, match=r"token \d+; its config.json says 5"):
         load_vision(other)
     shutil.copytree(policy, tmp_path / "bare")
     for name in PROCESSOR:
         (tmp_path / "bare" / name).unlink(missing_ok=True)
-    with pytest.raises(RequestError, match="its processor of images cannot be loaded"):
+    with pytest.raises(RequestError, match=r"image processor .* cannot be loaded"):
         load_vision(tmp_path / "bare")
 
 

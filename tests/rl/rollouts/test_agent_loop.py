@@ -330,7 +330,7 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
     trajectory, _ = work(dialect, [[ANSWER]], rollout={"tools": ["code", "browse"]})
     assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
     assert trajectory.error == "the task may call code, browse, and its environment 'workshop' has only search, code"
-    with pytest.raises(RequestError, match=r"task 'k' does not fit at rollout\.tool"):
+    with pytest.raises(RequestError, match=r"task 'k' is invalid at rollout\.tool"):
         work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
 
 
