@@ -168,7 +168,7 @@ def model(
 
     Example: flywheel model smollm2 --to models/smollm2
     """
-    from rl.policies.pretrained import write_model
+    from rl.pretrained import write_model
 
     written = write_model(source, to, template)
     if json_:

@@ -385,7 +385,7 @@ class TrajectoryStream(Iterator[Trajectory]):
 
 LOOPS = Registry(
     "agent loop",
-    {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.rollouts.langgraph_loop:LangGraphLoop"},
+    {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.serving.langgraph_loop:LangGraphLoop"},
     "agent_flywheel.loops",
     "rollout.loops",
     arguments=("engine", "dialect", "limits"),

