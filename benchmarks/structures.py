@@ -49,7 +49,7 @@ from warehouse import Outcome, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
-from warehouse.public_data.places import data_root
+from warehouse.public_data.catalogue import data_root
 
 if TYPE_CHECKING:
     from rl.rollouts.rollout import Rollouts

@@ -25,7 +25,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import first_hit
 from warehouse.corpora.films import read_films
-from warehouse.public_data.places import data_root
+from warehouse.public_data.catalogue import data_root
 from warehouse.records import Document
 
 RELATIONS = tuple(f"relation {number}" for number in range(8))

@@ -28,7 +28,7 @@ from flows.report.yields import read_yields
 from flows.stages.synthesis.sources import read_sources
 from synth.config import CorpusConfig
 from warehouse import Lake
-from warehouse.public_data.places import data_root
+from warehouse.public_data.catalogue import data_root
 
 CORPORA = ("films", "countries")
 RUNS = Path("trajectories", "fireact", "hotpotqa_dev500_gpt35_ft.json")

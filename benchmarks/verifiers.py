@@ -27,7 +27,7 @@ from eval.graders.verifiers import GRADERS  # noqa: E402
 from eval.suites.validation import Subject, validate  # noqa: E402
 from tests.eval.graders.fuzzing import GOLDS, fuzz  # noqa: E402
 from tests.eval.graders.math_cases import CASES, SUITES, taken  # noqa: E402
-from warehouse.public_data.places import data_root  # noqa: E402
+from warehouse.public_data.catalogue import data_root  # noqa: E402
 from warehouse.records import Outcome  # noqa: E402
 
 Row = dict[str, Any]

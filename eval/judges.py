@@ -22,9 +22,8 @@ from eval.graders.base import Attempt, graded, invalid
 from eval.graders.verifiers import asks_for_set, why_not_judged
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.forms import form_of
 from warehouse.records import Check, Completion, Failure, Request, Score, Task, Trajectory, Turn, user
-from warehouse.replies import only_fence, split_reasoning
+from warehouse.replies import form_of, only_fence, split_reasoning
 from warehouse.settings import Section, first_error
 
 STAGE = "judge"

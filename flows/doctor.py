@@ -119,8 +119,7 @@ def sandbox() -> Check:
 
 def public_data() -> Check:
     """The public data sets of some profiles and suites."""
-    from warehouse.public_data.catalogue import DATA_SETS
-    from warehouse.public_data.places import data_root
+    from warehouse.public_data.catalogue import DATA_SETS, data_root
 
     root = data_root()
     there = [name for name, data in DATA_SETS.items() if data.place(root) is not None]

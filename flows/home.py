@@ -29,10 +29,10 @@ from flows.config import FlywheelConfig, load_config
 from flows.operations.config import is_operational
 from flows.overrides import apply_overrides, describe
 from warehouse import Example, Lake, Metric, Policy, Run
-from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.schema import TABLE_OF
 from warehouse.settings import fault_of
 from warehouse.storage import resolved

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from warehouse.bounds import read_json
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.settings import fault_of, models_in
 
 WHOLE = ("counts", "mixture")

@@ -19,7 +19,7 @@ from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
 from synth.worlds.writing_config import WrittenWorldsConfig
-from warehouse.public_data.places import locate
+from warehouse.public_data.catalogue import locate
 from warehouse.settings import Section
 
 

@@ -34,7 +34,7 @@ from synth.worlds.tool_tasks import generate_tasks
 from tests.foreign_rows import SAMPLES, paths
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Task
-from warehouse.benchmark_sets.files import read_tasks
+from warehouse.benchmark_sets import read_tasks
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import Outcome, StopReason, Trajectory

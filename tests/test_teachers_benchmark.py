@@ -14,7 +14,7 @@ from tests.flows.test_seeds import FILMS, make, settings
 from tests.synth.corpora.notes import asking_model, write_notes
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
-from warehouse.public_data.places import data_root
+from warehouse.public_data.catalogue import data_root
 
 
 @pytest.mark.slow

@@ -1,7 +1,4 @@
-"""Surroundings that libraries expect of an account: a home directory that exists, and a user name.
-
-Containers and job schedulers often run without them, and then DuckDB, Prefect, Ray and torch fail, each with a message of its own.
-"""
+"""A working home directory and user name, which DuckDB, Prefect, Ray and torch expect and containers often lack."""
 
 from __future__ import annotations
 
@@ -16,12 +13,10 @@ from warehouse.errors import RequestError
 
 
 def ensure_home() -> None:
-    """Set HOME and USER for this process and its children where the account has none that works.
+    """Set HOME and USER for this process and its children where the account has no working ones.
 
-    The replacement is a private folder under the temporary directory, the same for every process of the account.
-
-    Raises:
-        RequestError: that folder belongs to another user, or others may write to it.
+    The replacement is a private folder in the temporary directory, shared by the account's processes. Raises RequestError where that folder
+    belongs to another user or is writable by others.
     """
     home, user = os.environ.get("HOME"), os.getuid()
     if not home or not _works(home):
@@ -35,7 +30,7 @@ def ensure_home() -> None:
 
 @cache
 def _works(home: str) -> bool:
-    """Whether files can be made in a folder; they are tried, for permissions say nothing to root and nothing about `/proc`."""
+    """Whether files can be created in a folder; permissions tell nothing for root or for `/proc`."""
     try:
         with tempfile.TemporaryFile(dir=home):
             return Path(home).is_absolute()
@@ -44,7 +39,7 @@ def _works(home: str) -> bool:
 
 
 def expanded(path: str) -> Path:
-    """A path in which `~` stands for a home; that of a user who is not known stays as it is written."""
+    """A path with `~` expanded; that of an unknown user stays as written."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user
 
 

@@ -1,9 +1,8 @@
-"""Whether the data files of a lake are as they were written: a SHA-256 of each, kept beside them, and compared when that is asked for.
+"""Checksums of a lake's data files: a SHA-256 of each is kept with them and compared on request.
 
-A writer adds those of its files right after each commit, and when it lets go of the lake those of all files that have none yet: of what
-was merged, and of a writer that was killed between its commit and its digests. Until then these are told as files without a digest. It is
-a guard against disks, copies and careless hands; whoever means harm can change the digests too. Data elsewhere than in the home is its
-store's to guard.
+A writer records its files after each commit and, when it closes the lake, all files that have none yet: merged ones, and those of a writer
+that was killed. This guards against faulty disks and copies, not against attackers, who can change the checksums too. Data outside of the
+home is left to its store.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ WHERE files.begin_snapshot > ?
 
 
 class FileState(StrEnum):
-    """What became of a data file."""
+    """State of a data file."""
 
     same = "same"
     changed = "changed"
@@ -50,7 +49,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A data file that the catalogue knows, by its path within the lake's data."""
+    """A data file that the catalogue lists, by its path within the lake's data."""
 
     path: str
     state: FileState
@@ -63,12 +62,12 @@ def latest_snapshot(cursor: duckdb.DuckDBPyConnection) -> int:
 
 
 def files_since(cursor: duckdb.DuckDBPyConnection, snapshot: int, place: Place) -> list[Path]:
-    """The files that came after a snapshot."""
+    """The files added after a snapshot."""
     return [place.data.joinpath(*parts) for parts in cursor.execute(_SINCE, [snapshot]).fetchall()]
 
 
 def keep_digests_of(files: Sequence[Path], place: Place) -> None:
-    """Keep the digests of files that have none yet."""
+    """Append the checksums of new files."""
     lines = [json.dumps({"file": path.name, "sha256": _digest_of(path)}) + "\n" for path in files]
     if lines:
         with place.digests.open("a") as file:
@@ -76,10 +75,7 @@ def keep_digests_of(files: Sequence[Path], place: Place) -> None:
 
 
 def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
-    """Keep the digests of the files that have none yet; returns how many those were.
-
-    Several processes may do this at once: a file never changes, so they write the same.
-    """
+    """Record the checksums of files that have none and return their number. Concurrent processes write the same."""
     known, there = read_digests(place), _files_there(place)
     new = [path for name, _ in _committed(connection) if name not in known and (path := there.get(name)) is not None]
     keep_digests_of(new, place)
@@ -87,10 +83,9 @@ def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
 
 
 def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], int]:
-    """Every data file of a lake that may be too broken to be opened, and how many digests were kept now, if they are to be (`record`).
+    """Every data file of a lake, which may be too broken to open, and with `record` how many checksums were added.
 
-    Raises:
-        RequestError: the data does not lie in the home, or the catalogue cannot be read.
+    Raises RequestError where the data is not in the home, or the catalogue cannot be read.
     """
     if place.storage.data is not None:
         raise RequestError(f"The data of {place.home} is in {place.storage.data}: its store is who guards it.")
@@ -108,13 +103,13 @@ def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], i
 
 
 def check_files(connection: duckdb.DuckDBPyConnection, place: Place) -> list[CheckedFile]:
-    """Every data file of the lake, those of earlier snapshots too, compared with its size in the catalogue and its digest."""
+    """Every data file, those of earlier snapshots too, compared with its recorded size and checksum."""
     known, there = read_digests(place), _files_there(place)
     return [_checked(name, size, there.get(name), known.get(name), place) for name, size in _committed(connection)]
 
 
 def read_digests(place: Place) -> dict[str, str]:
-    """The digests that are kept, by the names of the files; a line that is torn is none."""
+    """The recorded checksums by file name; torn lines are skipped."""
     found: dict[str, str] = {}
     for line in place.digests.read_text().splitlines() if place.digests.is_file() else ():
         try:
@@ -136,7 +131,7 @@ def _checked(name: str, size: int, path: Path | None, digest: str | None, place:
 
 
 def _committed(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, int]]:
-    """The names of the files that the catalogue knows, which are unique, and their sizes; what a commit is writing now is none of them."""
+    """Names, which are unique, and sizes of the files in the catalogue."""
     for path, size in connection.cursor().execute(_FILES).fetchall():
         yield Path(path).name, int(size)
 

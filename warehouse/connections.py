@@ -1,11 +1,10 @@
-"""DuckDB connections to a lake: the extensions they need, and how one comes to see the lake.
+"""DuckDB connections to a lake, and the extensions that they need.
 
-An extension that is already installed comes first, then the Python package that carries it, which is installed from or, where DuckDB's
-folder cannot be written, loaded from; then DuckDB's own servers. Where all of them fail, the error says what each step answered.
+Extensions come from an installed copy, else from their Python packages, else from DuckDB's servers. An error lists what each step answered.
 
-A SQLite catalogue is in WAL mode with a busy timeout: without WAL a reader fails while another process writes. The data path is given
-at every attach and wins over the stored one, so a home may be moved or copied. Every row goes to a file, however few they are: DuckLake
-would write a handful into the catalogue as SQL text, and fails there on text with a NUL in a list, and on JSON in PostgreSQL.
+A SQLite catalogue is in WAL mode with a busy timeout, so that readers work while another process writes. The data path is given at every
+attach and overrides the stored one, so a home may be moved or copied. Rows are never inlined into the catalogue: DuckLake fails there on
+text with a NUL in a list, and on JSON in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ExtensionError(RuntimeError):
 
 
 def attach_statement(place: Place, read_only: bool, at: int | None = None) -> str:
-    """The ATTACH statement for the lake at `place`: as it is now, or as it was at snapshot `at`."""
+    """The ATTACH statement for the lake at `place`, now or at snapshot `at`."""
     remote = place.storage.catalogue
     options = [f"DATA_PATH {quoted(place.data_path)}", "OVERRIDE_DATA_PATH true", "DATA_INLINING_ROW_LIMIT 0"]
     options += ["META_JOURNAL_MODE 'WAL'", f"META_BUSY_TIMEOUT {BUSY_TIMEOUT_MS}"] if remote is None else []
@@ -54,7 +53,7 @@ def attach_statement(place: Place, read_only: bool, at: int | None = None) -> st
 
 
 def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
-    """A connection that can reach the lake's files and does not see the lake yet."""
+    """A connection that can reach the lake's files but has not attached the lake."""
     connection = connect(place.storage.extensions)
     with closed_on_error(connection):
         secret = place.storage.secret()
@@ -67,10 +66,9 @@ def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
 
 
 def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection for SQL from anybody: it cannot write to the lake, and of other files it sees none but the lake's own data.
+    """A connection for user SQL: read-only, restricted to the lake's data and half of the machine's memory, without temporary files.
 
-    It takes half of the machine's memory at most and writes nothing that does not fit into a folder, which DuckDB would let it read. What
-    DuckDB's settings do not close, functions that read other databases, `queries.py` refuses.
+    `queries.py` refuses the functions that DuckDB's settings do not cover.
     """
     connection = connect_unlocked(place, at)
     connection.execute(f"SET allowed_directories = [{quoted(place.data_path)}]")
@@ -82,12 +80,12 @@ def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConne
 
 
 def most_memory() -> int:
-    """The bytes that a query may take: half of the machine's."""
+    """Bytes that a query may use: half of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection that reads the lake and may use files elsewhere: for our own statements alone."""
+    """An unrestricted reading connection, for our own statements only."""
     connection = connect_to_files(place)
     with closed_on_error(connection):
         connection.execute(attach_statement(place, read_only=True, at=at))
@@ -97,9 +95,9 @@ def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConn
 def connect_or_copy(
     place: Place, connect: Callable[[Place], duckdb.DuckDBPyConnection]
 ) -> tuple[duckdb.DuckDBPyConnection, Place, TemporaryDirectory[str] | None]:
-    """A connection that reads the lake, its place, and the folder of what was copied for it, where something was.
+    """A reading connection, its place, and the temporary folder of the copied catalogue, if any.
 
-    SQLite reads no catalogue beside which it cannot write, as in a home that is read-only; then a copy of the catalogue is read.
+    SQLite cannot read a catalogue in a folder that it cannot write to; then a copy is read.
     """
     try:
         return connect(place), place, None
@@ -116,7 +114,7 @@ def connect_or_copy(
 
 @contextmanager
 def closed_on_error(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Closes `connection` where the work within fails, and leaves it open otherwise."""
+    """Closes `connection` if the block fails."""
     try:
         yield
     except BaseException:
@@ -125,23 +123,22 @@ def closed_on_error(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def cursor_in_lake(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """A cursor of its own for one piece of work, in which the lake's tables need no prefix."""
+    """A cursor for one piece of work, in which the lake's tables need no prefix."""
     cursor = connection.cursor()
     cursor.execute(f"USE {CATALOG}")
     return cursor
 
 
 def try_shared_lock(cursor: duckdb.DuckDBPyConnection) -> bool:
-    """Takes the lock that writers of other machines share, in the open transaction of `cursor`, whose end frees it."""
+    """Takes the lock that writers of other machines share; it is held until the transaction of `cursor` ends."""
     asked = f"SELECT pg_try_advisory_xact_lock({_LOCK_NUMBER})::text AS taken"
     return cursor.execute(f"FROM postgres_query('{LOCKS}', {quoted(asked)})").fetchall() == [("true",)]
 
 
 def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
-    """A connection of its own, in memory, with the extensions loaded.
+    """An in-memory connection with the extensions loaded.
 
-    DuckDB checks the signature of an extension by hashing all of it, 0.2 seconds for both. One check a process is enough: later
-    connections load the same files, and so may skip it.
+    DuckDB verifies an extension's signature by hashing it, 0.2 seconds for both; later connections of this process skip that.
     """
     ensure_home()
     connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.issuperset(names)})
@@ -152,7 +149,7 @@ def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
 
 
 def load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-    """Loads extensions into `connection`; raises `ExtensionError` naming every step that failed and why."""
+    """Loads extensions into `connection`. Raises ExtensionError with every step that failed."""
     for name in names:
         _load(connection, name)
 
@@ -172,7 +169,7 @@ def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> str:
-    """The extension where it is on this machine: LOAD would otherwise go to the network by itself."""
+    """The name of an installed extension; LOAD of a missing one would use the network."""
     installed = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE installed").fetchall()
     if (name,) not in installed:
         raise LookupError("not there")
@@ -205,10 +202,9 @@ _STEPS: tuple[tuple[str, Callable[[duckdb.DuckDBPyConnection, str], str]], ...] 
 
 
 def how_to_attach(home: Path) -> str:
-    """SQL to paste into any DuckDB client of the same version: it attaches the lake in `home` to read and makes it the default.
+    """SQL that attaches the lake in `home` read-only in any DuckDB client of the same version.
 
-    The extensions load by themselves where they are installed, which any use of `Lake` on the same account has done. Data in S3 needs a
-    secret of the client's own before the ATTACH.
+    Data in S3 needs a secret of the client's own before the ATTACH.
     """
     place = Place.of(home)
     lines = [f"LOAD {name};" for name in place.storage.extensions]

@@ -1,4 +1,4 @@
-"""Digests of content: the ids of everything that must be the same when its content is the same."""
+"""Digests of content, from which ids and seeds derive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """Hexadecimal digest of a JSON-able value, equal for equal content whatever the order of its keys."""
+    """Hexadecimal digest of a JSON-able value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def digest_bytes(data: bytes) -> str:
-    """Hexadecimal SHA-256 of `data`, whole: bytes from outside may have been made so that a part of it is another's."""
+    """Hexadecimal SHA-256 of `data` at full length, since foreign bytes may be made to collide with a prefix."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -30,5 +30,5 @@ def digest_files(folder: Path, pattern: str = "*.safetensors", length: int = 16)
 
 
 def seed_from(*parts: Any) -> int:
-    """A 31-bit seed that follows from `parts`, so that seeds flow from the configuration and from nothing else."""
+    """A 31-bit seed derived from `parts`."""
     return int(digest(list(parts), 8), 16) & 0x7FFFFFFF

@@ -1,6 +1,4 @@
-"""Files and folders that are written whole or not at all: they are filled and emptied under another name, and a rename is one step of the
-file system. And how an error says that a disk is full.
-"""
+"""Atomic writes: a file or folder is written and deleted under another name, and renamed in one step. And errors of a full disk."""
 
 from __future__ import annotations
 
@@ -20,10 +18,7 @@ _SAID_FULL = ("no space left on device", "disk is full", "disk quota exceeded")
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write a file or folder to, which takes the name `path` when the block ends, in the place of what is there.
-
-    What is written of it is removed where the block fails. Folders above are made.
-    """
+    """A path to write a file or folder to, which replaces `path` when the block ends and is removed when it fails. Parents are created."""
     draft = path.with_name(path.name + DRAFT)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -39,7 +34,7 @@ def drafted(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder, of which nothing reads a part meanwhile."""
+    """Delete a folder that no one is reading."""
     gone = folder.with_name(f"{folder.name}.old{DRAFT}")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -47,12 +42,12 @@ def remove_folder(folder: Path) -> None:
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a file or folder is not whole."""
+    """Whether a file or folder is incomplete."""
     return path.name.endswith(DRAFT)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk that is full is why."""
+    """Whether an error means that the disk is full."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     return isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _SAID_FULL)

@@ -1,4 +1,4 @@
-"""Errors that the command line tells in one sentence, by what comes of them: its exit status. And the first line of any error."""
+"""Errors that the command line reports in one sentence, each with its exit status; and the first line of any error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ LONGEST = 500
 
 
 class RequestError(Exception):
-    """A request that cannot be met as it stands: one sentence that says what, where, and what to do. Exit status 2."""
+    """The request is wrong: one sentence that says what, where, and what to do. Exit status 2."""
 
 
 class WorkFailed(Exception):
-    """Work that was rightly asked for and cannot go on: one sentence that says what failed. Exit status 1."""
+    """The request was right and the work failed: one sentence that says what. Exit status 1."""
 
 
 def first_line(error: BaseException | str) -> str:
-    """The first line of a message; of a group of errors, that of its first."""
+    """The first line of a message; of an exception group, of its first exception."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error).strip().partition("\n")[0].rstrip()

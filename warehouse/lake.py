@@ -1,4 +1,4 @@
-"""The lake of one home: records in, records out, read-only SQL over all of it, and what it holds in its own words.
+"""The lake of one home: records in, records out, and read-only SQL.
 
 Every batch is one commit, every write is idempotent by key, and any number of processes may read and write at the same time.
 """
@@ -54,13 +54,12 @@ T = TypeVar("T")
 
 
 class Lake:
-    """The lake of `home`: `home/lake/catalog.sqlite` and `home/lake/data/`, or where its storage says. Safe to use from several threads.
+    """The lake of `home`: `home/lake/catalog.sqlite` and `home/lake/data/`, or the configured storage. Thread-safe.
 
-    A lake that may be written is made where it is missing and brought to this program's version where it is older; with
-    `read_only=True` a missing one and an older one are a `RequestError`. A newer one always is.
+    Opened for writing, a missing lake is created; with `read_only=True` that is a RequestError. So is another version.
 
     Args:
-        storage: where a new lake keeps its catalogue and data; None is the home, and for a lake that is there, where it is.
+        storage: where a new lake keeps its catalogue and data; None is the home, or the storage of an existing lake.
     """
 
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
@@ -79,7 +78,7 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the lake's files; what this wrote has its digest then."""
+        """Closes the lake and records checksums of the files that it wrote."""
         if self._wrote and self.place.storage.data is None:
             with suppress(OSError, duckdb.Error):  # a full disk: they have it from the next who writes
                 keep_digests(self._connection, self.place)
@@ -92,11 +91,11 @@ class Lake:
 
     @property
     def seconds(self) -> float:
-        """How long this thread has waited for the lake to store and to read records."""
+        """Seconds that this thread has spent storing and reading records."""
         return float(getattr(self._waited, "seconds", 0.0))
 
     def add(self, records: Iterable[Record]) -> None:
-        """Stores the records that are not there yet, of whatever kinds, in one commit; those that are there stay as they are."""
+        """Stores new records of any kinds in one commit; existing ones stay unchanged."""
         groups = rows.grouped(records)
         if not groups:
             return
@@ -110,7 +109,7 @@ class Lake:
         self.write(work)
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Stores the records in one commit, in the place of those with the same keys."""
+        """Stores records in one commit, replacing those with the same keys."""
         groups = rows.grouped(records)
 
         def work(cursor: rows.Cursor) -> None:
@@ -121,7 +120,7 @@ class Lake:
         self.write(work)
 
     def remove(self, kind: type, keys: Iterable[Any]) -> None:
-        """Takes the records with `keys` out of the present, in one commit; earlier snapshots keep them. Keys as in `existing`."""
+        """Removes the records with `keys` in one commit; earlier snapshots keep them. Keys as in `existing`."""
         table = TABLE_OF[kind]
         single = len(table.key) == 1
         wanted = [(key,) if single else tuple(key) for key in keys]
@@ -129,7 +128,7 @@ class Lake:
             self.write(lambda cursor: rows.delete(cursor, table, wanted))
 
     def write(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
+        """Runs `work` with a cursor as one transaction; it may run again after a conflict."""
         if self.read_only:
             raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
         self._wrote = True
@@ -137,7 +136,7 @@ class Lake:
             return commit(self._connection, self.place, work)
 
     def existing(self, kind: type, keys: Iterable[Any]) -> set[Any]:
-        """Those of `keys` that are stored: plain values where the kind has one key column (`id`, `key`), else tuples."""
+        """The stored ones of `keys`: plain values where the kind has one key column (`id`, `key`), else tuples."""
         table = TABLE_OF[kind]
         single = len(table.key) == 1
         wanted = [(key,) if single else tuple(key) for key in keys]
@@ -155,11 +154,11 @@ class Lake:
         return self.read(Task, *_equal("split", split), at=at)
 
     def trajectories(self, where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[Trajectory]:
-        """Trajectories with all their turns; `where` speaks of the columns of `trajectories`."""
+        """Trajectories with their turns; `where` refers to the columns of `trajectories`."""
         return self.read(Trajectory, where, parameters, at)
 
     def examples(self, kinds: Sequence[str] | None = None, at: int | None = None, turn: int | None = None) -> list[Example]:
-        """Training examples, of some kinds or all, of one turn of the wheel or all."""
+        """Training examples, of some kinds or all, of one iteration or all."""
         chosen = {"list_contains(?, kind)": None if kinds is None else list(kinds), "wheel_turn = ?": turn}
         conditions = {condition: value for condition, value in chosen.items() if value is not None}
         return self.read(Example, " AND ".join(conditions) or "TRUE", list(conditions.values()), at=at)
@@ -185,7 +184,7 @@ class Lake:
         return self.read(Score, where, parameters, at)
 
     def metrics(self, run_id: str | None = None) -> list[Metric]:
-        """Figures of one run or all."""
+        """Metrics of one run or all."""
         return self.read(Metric, *_equal("run_id", run_id))
 
     def failures(self, stage: str | None = None) -> list[Failure]:
@@ -195,10 +194,9 @@ class Lake:
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), at: int | None = None, timeout_seconds: float | None = None
     ) -> pa.Table:
-        """The result of one SELECT, now or as it was at snapshot `at`.
+        """The result of one SELECT, now or at snapshot `at`, on a connection that reads only the lake's own data.
 
-        Anything but a SELECT, an error in the SQL, an unknown snapshot and a query that takes too long are a `RequestError`. The statement
-        runs on a connection that cannot write to the lake and reads no file but the lake's own data.
+        Raises RequestError for any other statement, an error in the SQL, an unknown snapshot, or a timeout.
         """
         if at is None:
             return run_query(self._reader(), sql, parameters, timeout_seconds)
@@ -210,12 +208,11 @@ class Lake:
             return run_query(connection, sql, parameters, timeout_seconds)
 
     def snapshot(self) -> int:
-        """Id of the latest snapshot: the version of everything that is stored now."""
+        """Id of the latest snapshot."""
         sql = f"SELECT id FROM ducklake_current_snapshot('{CATALOG}')"
         return self._with_cursor(lambda cursor: int(cursor.execute(sql).fetchall()[0][0]))
 
     def _with_cursor(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Reads in one transaction, so that several statements see one snapshot."""
         with self._timed(), cursor_in_lake(self._connection) as cursor:
             cursor.begin()
             try:
@@ -271,13 +268,12 @@ class Lake:
 
 
 def _equal(column: str, value: str | None) -> tuple[str, list[Any]]:
-    """The condition that `column` has `value`, or none where there is no value."""
     return ("TRUE", []) if value is None else (f'"{column}" = ?', [value])
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A table, view or macro, or one of its columns (`column` and `type` are then given); `kind` is `table`, `view` or `macro`."""
+    """A table, view or macro (`kind`), or one of its columns (with `column` and `type`)."""
 
     name: str
     kind: str
@@ -299,7 +295,7 @@ FROM duckdb_columns() WHERE database_name = '{CATALOG}' ORDER BY name, column_in
 
 
 def describe(lake: Lake) -> list[CatalogEntry]:
-    """Every table, then every view, each before its columns; then the macros, of which a catalogue keeps no comment."""
+    """Every table and view, each before its columns; then the macros."""
     columns: dict[str, list[dict[str, str]]] = {}
     for column in lake.query(_COLUMNS).to_pylist():
         columns.setdefault(column["name"], []).append(column)

@@ -1,9 +1,8 @@
-"""Code of one's own by its name, for each kind of thing that users may bring: environments, tools, agent loops, rewards and more.
+"""User code by name, for each kind of thing that users may bring: environments, tools, agent loops, rewards and more.
 
-What a name stands for is code that then runs with all rights of this process. So there are two ways to ask a registry, and they differ in
-whom they believe. A name from the *configuration* may be built in, an entry point of an installed package, `module:attribute`, or
-`path/to/file.py:attribute`. A name from a *record* (a task, a row of a file, anything that data can hold) finds what is built in, what is
-installed, and what the configuration lists under that name; it never names a module or a file itself.
+Loaded code has all rights of this process. A name from the *configuration* may be built in, an entry point of an installed package,
+`module:attribute`, or `path/to/file.py:attribute`. A name from a *record* (a task, a row of a file) may only be built in, installed, or
+listed by the configuration; it never names a module or a file.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 from warehouse.account import expanded
 from warehouse.digests import digest
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,11 @@ class Registry:
     """One kind of thing that goes by names.
 
     Attributes:
-        what: what it is called in errors.
+        what: its name in errors.
         built_in: names that come with this project, each with its `module:attribute`.
-        group: the group of entry points by which installed packages bring more.
-        setting: the key of the configuration that lists names for records; error messages name it.
-        arguments: names of the positional arguments that each entry is called with; None where entries are no functions.
+        group: the group of entry points by which installed packages add more.
+        setting: the configuration key that lists names for records.
+        arguments: names of the positional arguments that each entry is called with; None where entries are not functions.
     """
 
     what: str
@@ -44,12 +43,9 @@ class Registry:
     arguments: tuple[str, ...] | None = None
 
     def resolve(self, name: str) -> str:
-        """What `name` of the configuration stands for, as `module:attribute` or, with an absolute path, as `file.py:attribute`.
+        """`name` from the configuration as `module:attribute` or `/absolute/file.py:attribute`, which workers elsewhere find too.
 
-        The path of a file is made absolute so that workers elsewhere on this machine find it.
-
-        Raises:
-            RequestError: where there is nothing of that name.
+        Raises RequestError for an unknown name.
         """
         found = self._known(name) or name
         module, _, attribute = found.rpartition(":")
@@ -66,11 +62,7 @@ class Registry:
         return f"{path}:{attribute}"
 
     def resolve_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> str:
-        """What `name` of a record stands for; `listed` are the names that the configuration has for records, each with its code.
-
-        Raises:
-            RequestError: where it is no text, or neither listed, nor built in, nor an entry point.
-        """
+        """`name` from a record; `listed` are the names that the configuration allows, each with its code. Raises RequestError."""
         listed = listed or {}
         if isinstance(name, str) and name in listed:
             return self.resolve(listed[name])
@@ -83,27 +75,25 @@ class Registry:
         return found
 
     def load(self, name: str) -> Any:
-        """What `name` of the configuration stands for, imported. Raises RequestError as `resolve` does, and where it cannot be imported."""
+        """`name` from the configuration, imported. Raises RequestError."""
         return self._import(self.resolve(name))
 
     def load_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> Any:
-        """What `name` of a record stands for, imported. Raises RequestError as `resolve_recorded` does, and where it cannot be imported."""
+        """`name` from a record, imported. Raises RequestError."""
         return self._import(self.resolve_recorded(name, listed))
 
     def installed(self, name: str) -> bool:
-        """Whether an installed package brings something of this name; it is not imported."""
+        """Whether an installed package provides this name; it is not imported."""
         return bool(entry_points(group=self.group, name=name))
 
     def _import(self, reference: str) -> Any:
-        """Import what one of the `resolve`s gave, here or in another process. Raises RequestError where that cannot be done."""
         module, _, attribute = reference.rpartition(":")
         try:
             loaded = _load_file(Path(module)) if module.endswith(".py") else import_module(module)
-        except (ImportError, SyntaxError, RequestError) as error:
-            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {_line(error)}.") from error
         except Exception as error:  # somebody's code, which may raise anything while it is imported
-            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {type(error).__name__}: {_line(error)}.") from error
-
+            kind = "" if isinstance(error, ImportError | SyntaxError | RequestError) else f"{type(error).__name__}: "
+            why = first_line(error).rstrip(".")[:300]
+            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {kind}{why}.") from error
         try:
             found = getattr(loaded, attribute)
         except AttributeError as error:
@@ -130,7 +120,7 @@ class Registry:
 
 
 def check_call(function: Any, arguments: Sequence[str], what: str) -> None:
-    """Raises RequestError, which begins with `what`, where `function` cannot be called with these positional arguments."""
+    """Raises RequestError, starting with `what`, unless `function` takes these positional arguments."""
     if not callable(function):
         raise RequestError(f"{what} is of the type {type(function).__name__}: it must be callable with ({', '.join(arguments)}).")
     try:
@@ -142,18 +132,14 @@ def check_call(function: Any, arguments: Sequence[str], what: str) -> None:
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
-    """Whether a value is a module's own: no module, and no class or function that it imported."""
+    """Whether a value is defined in the module itself."""
     if isinstance(value, type | FunctionType):
         return value.__module__ == module.__name__
     return not isinstance(value, ModuleType) and type(value).__module__ != "__future__"
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:300]
-
-
 def _load_file(path: Path) -> ModuleType:
-    """The module in a file, run once in a process; it stands in `sys.modules` because dataclasses and pickle look there."""
+    """The module in a file, run once in a process; registered in `sys.modules` for dataclasses and pickle."""
     name = f"file_{path.stem}_{digest(str(path))}"
     if name in sys.modules:
         return sys.modules[name]

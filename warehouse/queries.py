@@ -1,9 +1,8 @@
-"""SQL from a person: one statement, a SELECT, with errors that say what to mend.
+"""SQL from users: one SELECT, with errors that say what to change.
 
-A connection made for reading opens no file but the lake's own. Some functions of DuckDB's extensions read other databases without
-asking the connection (`sqlite_scan`), and some run SQL that stands in a string: of functions that give tables, those alone may be
-called that are known to read nothing else. So may the views and macros that a query goes through: a home that somebody gave may define them
-as anything.
+A reading connection opens only the lake's own data. Some functions of DuckDB's extensions read other databases without asking the
+connection (`sqlite_scan`), and some run SQL from a string; so table functions are restricted to a list of those that read nothing else.
+The same holds for the views and macros behind a query, which a home from someone else may define as anything.
 """
 
 from __future__ import annotations
@@ -46,10 +45,9 @@ _harmless: set[str] = set()
 def run_query(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | Mapping[str, Any], timeout_seconds: float | None = None
 ) -> pa.Table:
-    """The rows of `sql` on a connection made for reading.
+    """The rows of `sql` on a reading connection.
 
-    Raises:
-        RequestError: it is not one SELECT, does not run, wants more memory than there is for it, or takes longer than `timeout_seconds`.
+    Raises RequestError where it is not one SELECT, fails, needs too much memory, or takes longer than `timeout_seconds`.
     """
     with cursor_in_lake(connection) as cursor, _interrupted_after(cursor, timeout_seconds):
         try:
@@ -72,7 +70,7 @@ def run_query(
 
 
 def _bounded(rows: pa.RecordBatchReader) -> pa.Table:
-    """All the rows; raises MemoryError where they are more than a query may hold, for DuckDB counts none that it has handed out."""
+    """All rows. Raises MemoryError where they exceed a query's memory, since DuckDB does not count rows that it has handed out."""
     batches, left = [], most_memory()
     for batch in rows:
         batches.append(batch)
@@ -84,7 +82,7 @@ def _bounded(rows: pa.RecordBatchReader) -> pa.Table:
 
 @contextmanager
 def bounded_process() -> Iterator[None]:
-    """Within, this process holds no more memory than a query may: nor does DuckDB count the long texts that a query is making."""
+    """Limits this process to a query's memory within the block: DuckDB does not count long strings that a query builds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lower = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([most_memory(), *lower]), hard))
@@ -96,7 +94,6 @@ def bounded_process() -> Iterator[None]:
 
 @contextmanager
 def _interrupted_after(cursor: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
-    """Stops what the cursor runs when it has taken so long."""
     timer = threading.Timer(seconds, cursor.interrupt) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
@@ -109,15 +106,14 @@ def _interrupted_after(cursor: duckdb.DuckDBPyConnection, seconds: float | None)
 
 
 def first_paragraph(error: duckdb.Error) -> str:
-    """What an error of DuckDB says, in one line without its hints."""
+    """DuckDB's message on one line, without hints."""
     return " ".join(str(error).split("\n\n")[0].split())
 
 
 def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
-    """Check, before anything of it is read, that a lake's tables are tables, its macros this program's, its files within its data.
+    """Check a lake before anything of it is read: tables are tables, macros are this program's, files are within its data.
 
-    Raises:
-        RequestError: a view stands in the place of a table, a macro could stand in the place of any function, a file lies elsewhere.
+    Raises RequestError.
     """
     tables = ", ".join(map(quoted, [*(table.name for table in TABLES), "versions"]))
     elsewhere = "NOT path_is_relative::BOOLEAN OR contains(path, '..')"
@@ -138,12 +134,12 @@ def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
 
 
 def check_view(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Check that a view or table of the lake reads the lake alone. Raises RequestError where it calls what reads anything else."""
+    """Raises RequestError where a view or table of the lake calls what reads anything else."""
     _check_named(cursor, [name])
 
 
 def _check_functions(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Check what a statement calls and reads, and so the views and macros that it goes through."""
+    """Check what a statement calls and reads, including the views and macros behind it."""
     if sql in _harmless:
         return
     ((text,),) = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
@@ -155,7 +151,7 @@ def _check_functions(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _check_named(cursor: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-    """Check the definitions that the lake has, or had, for these names; those of tables and functions are none."""
+    """Check the definitions, current and past, of these names; tables and functions have none."""
     wanted = ", ".join(quoted(name.lower()) for name in names if name)
     if not wanted:
         return
@@ -187,7 +183,7 @@ def _check_parsed(parsed: Any) -> None:
 
 
 def _places(node: Any, *fields: str) -> Iterator[str]:
-    """What tables are read, anywhere in a parsed statement: their catalogues, schemas or names, by the fields."""
+    """The given fields of every table reference in a parsed statement."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
             yield from (node.get(name, "") for name in fields)
@@ -199,7 +195,7 @@ def _places(node: Any, *fields: str) -> Iterator[str]:
 
 
 def _table_functions(node: Any) -> Iterator[str]:
-    """The names of functions that stand where a table may, anywhere in a parsed statement."""
+    """The names of table functions in a parsed statement."""
     if isinstance(node, dict):
         if node.get("type") == "TABLE_FUNCTION":
             yield node["function"].get("function_name", "").lower()

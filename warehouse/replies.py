@@ -1,9 +1,8 @@
-"""What stands around the content of a model's reply: reasoning in tags, and fences of code.
+"""What is around the content of a model's reply: reasoning in tags, fences of code; and the JSON schema that a reply is held to.
 
-Verifiers, importers, parsers and environments share these readings, so that the same reply means the same everywhere.
-
-A closing mark counts only outside of what guards it: a `</think>` in a closed fence, in quotes of its own, or inside the JSON of a
-call ends no reasoning. No function raises.
+Verifiers, importers, parsers and environments share these readings, so that the same reply means the same everywhere. A closing mark counts
+only outside of what guards it: a `</think>` in a closed fence, in quotes of its own, or inside the JSON of a call ends no reasoning. No
+function raises.
 """
 
 from __future__ import annotations
@@ -13,6 +12,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
 
 _NAMES = "think|thinking|thought|thoughts|reasoning|reason|analysis|scratchpad|seed:think"
 _OPENING = re.compile(
@@ -44,10 +47,10 @@ class Fence:
 
 
 def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
-    """The reasoning of a reply and the rest of it, both without blanks around them.
+    """The reasoning of a reply and the rest, both stripped.
 
-    Reasoning that is never closed leaves nothing. Without an opening mark, all before a closing one is reasoning. A closed block that
-    begins a later line is taken out as well.
+    Unclosed reasoning leaves nothing. Without an opening mark, all text before a closing one is reasoning. A closed block at the start of a
+    later line is removed as well.
 
     Args:
         opened: the prompt has opened the reasoning already, as some chat templates do.
@@ -70,10 +73,7 @@ def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
 
 
 def fences(text: str) -> list[Fence]:
-    """The fenced blocks of a text, of backticks or tildes.
-
-    As in CommonMark, a fence closes with at least its own marks, indented by at most three spaces more, or with the end of the text.
-    """
+    """The fenced blocks of a text, of backticks or tildes, roughly as in CommonMark."""
     found: list[Fence] = []
     opening: re.Match[str] | None = None
     for mark in _FENCE.finditer(text):
@@ -86,7 +86,7 @@ def fences(text: str) -> list[Fence]:
 
 
 def only_fence(text: str) -> Fence | None:
-    """The fenced block that a text is, where it is nothing else."""
+    """The fenced block that a text consists of, if it is nothing else."""
     found = fences(text)
     alone = len(found) == 1 and not text[: found[0].start].strip() and not text[found[0].end :].strip()
     return found[0] if alone else None
@@ -147,3 +147,26 @@ def _in_call(text: str, place: int) -> bool:
         if call.end() <= place < end:
             return True
     return False
+
+
+@cache
+def form_of(shape: TypeAdapter[Any], **choices: tuple[str, ...]) -> str:
+    """The JSON schema of `shape` for constrained decoding, without titles and descriptions, so that a docstring never changes a request.
+
+    Objects are closed to other properties, since a model that wanders would invent them. Properties keep the order of declaration, which a
+    grammar enforces: a question before its answer. `choices` restricts a property to some texts.
+    """
+    form = _narrowed(shape.json_schema())
+    for name, texts in choices.items():
+        form["properties"][name] = {"enum": list(texts), "type": "string"}
+    return json.dumps(form)
+
+
+def _narrowed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_narrowed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    said = {key for key in ("title", "description") if isinstance(schema.get(key), str)}
+    closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    return {**closed, **{key: _narrowed(value) for key, value in schema.items() if key not in said}}

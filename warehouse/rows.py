@@ -1,7 +1,4 @@
-"""Rows of the lake from records and records from rows, over one DuckDB cursor: what is already there, inserts, deletes, reads.
-
-Nothing here opens a transaction; `lake.py` decides what belongs together.
-"""
+"""Records to rows and back over one DuckDB cursor: existing keys, inserts, deletes, reads. Transactions are the caller's."""
 
 from __future__ import annotations
 
@@ -46,11 +43,7 @@ _PIECES_AHEAD = 6
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Puts garbage collection off while many records become rows or rows records.
-
-    That makes hundreds of thousands of small objects, all of which live on; looking through them again and again took a fifth of the time
-    of storing ten thousand trajectories. Of threads that are within at once, the one that came first ends it for all.
-    """
+    """Suspends garbage collection while many records are converted, which took a fifth of the time of storing ten thousand trajectories."""
     if not gc.isenabled():
         yield
         return
@@ -63,7 +56,7 @@ def gc_paused() -> Iterator[None]:
 
 @gc_paused()
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
-    """Records by kind and by key; of several with one key the last counts."""
+    """Records by kind and key; the last of those with one key wins."""
     kinds: dict[type, list[Record]] = defaultdict(list)
     for record in records:
         kinds[type(record)].append(record)
@@ -71,7 +64,7 @@ def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
 
 
 def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set[Key]:
-    """Those of `keys` that have a row."""
+    """The keys that have a row."""
     columns = ", ".join(f'"{name}"' for name in table.key)
     key_range, bounds = _key_range(table, keys)
     with _registered(cursor, table.encode_keys(keys)) as wanted:
@@ -82,9 +75,9 @@ def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set
 
 
 def _key_range(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
-    """A condition that rows with `keys` meet, and its parameters: it spares the files whose keys all lie elsewhere.
+    """A condition and its parameters that rows with `keys` meet, which spares DuckLake the files whose keys are outside of it.
 
-    Ids that are made together are alike (`t1-rl-00012-…`). DuckLake cannot look for a text with a NUL: such keys are looked for everywhere.
+    DuckLake cannot search for text with a NUL; such keys are looked for everywhere.
     """
     first = [key[0] for key in keys]
     if not first or not all(isinstance(value, str) and "\x00" not in value for value in first):
@@ -94,7 +87,7 @@ def _key_range(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
 
 @gc_paused()
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
-    """Appends a row for each record; the turns of trajectories, their calls, and images that are not there yet go with them."""
+    """Appends a row for each record, with the turns, calls and new images of trajectories."""
     if not records:
         return
     if table is TRAJECTORIES and (images := owned_images(records)):
@@ -111,7 +104,6 @@ def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
 
 
 def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], Sequence[Any]]]:
-    """The tables that `records` of `table` have rows in, with what those rows are made from."""
     if table is not TRAJECTORIES:
         return [(table, records)]
     parts = ((TRAJECTORIES, records), (TURNS, owned_turns(records)), (TOOL_CALLS, owned_calls(records)))
@@ -119,7 +111,7 @@ def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], 
 
 
 def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Iterator[pa.Table]:
-    """The pieces in their order, the next few encoded by another thread while DuckDB writes one: it lets go of the interpreter then."""
+    """The pieces in order; another thread encodes the next few while DuckDB writes one, which releases the GIL."""
     waiting = deque(encoder.submit(piece) for piece in islice(pieces, _PIECES_AHEAD))
     while waiting:
         piece = waiting.popleft().result()
@@ -128,10 +120,7 @@ def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) 
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
-    """Removes the rows with `keys`; with trajectories go their turns, their calls and what was counted of these.
-
-    Images stay: other turns may show them.
-    """
+    """Removes the rows with `keys`, and of trajectories also their turns, calls and search counts. Images stay, since turns share them."""
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
         cursor.execute(f"DELETE FROM {CATALOG}.{table.name} USING {batch} WHERE {match}")
@@ -142,10 +131,7 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
 
 @gc_paused()
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
-    """The records whose rows meet `where`, in the order of their keys.
-
-    `version` is empty or an AT clause.
-    """
+    """The records whose rows meet `where`, ordered by key. `version` is empty or an AT clause."""
     names = table.stored_fields
     order = ", ".join(f'"{name}"' for name in table.key)
     columns = ", ".join(f'"{name}"' for name in names)
@@ -171,7 +157,6 @@ def _trajectory(fields: dict[str, Any], turns: dict[str, list[Turn]]) -> Traject
 
 
 def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[Turn]]:
-    """The turns of the trajectories `ids` with their calls, unordered, by trajectory."""
     calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
     names = TURNS.stored_fields
@@ -187,7 +172,6 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
 
 
 def _images(cursor: Cursor, digests: set[str], version: str) -> dict[str, Image]:
-    """The images of `digests`, by digest; most trajectories have none, and then nothing is asked."""
     if not digests:
         return {}
     names = IMAGES.stored_fields
@@ -200,7 +184,6 @@ def _images(cursor: Cursor, digests: set[str], version: str) -> dict[str, Image]
 
 
 def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, int], list[Call]]:
-    """The calls of the trajectories `ids` in their order, by trajectory and turn."""
     found: dict[tuple[str, int], list[Call]] = defaultdict(list)
     names = ("trajectory_id", "turn_index", "call_index", *TOOL_CALLS.stored_fields)
     for owner, turn, _, *fields in sorted(_rows_of_trajectories(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
@@ -229,7 +212,6 @@ def _read(cursor: Cursor, sql: str, parameters: Sequence[Any], table: Table[Any]
 
 @contextmanager
 def _registered(cursor: Cursor, batch: pa.Table | pa.RecordBatchReader) -> Iterator[str]:
-    """Shows `batch` to SQL under the name that this yields."""
     name = "flywheel_batch"
     cursor.register(name, batch)
     try:

@@ -1,7 +1,7 @@
-"""Where a lake keeps its catalogue and its data: beside the home by default, else in PostgreSQL and in S3-compatible storage.
+"""Where a lake keeps its catalogue and data: in the home, or in PostgreSQL and S3-compatible storage.
 
-The choice is made once and written into the home, so that every later command finds the lake. Secrets are never written: PostgreSQL
-reads its own (`PGPASSWORD`, `~/.pgpass`), S3 the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
+The choice is made once and stored in the home. Secrets are never written: PostgreSQL reads `PGPASSWORD` or `~/.pgpass`, S3 the variables
+`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.settings import Section
 
@@ -54,12 +55,12 @@ class Storage(Section):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The DuckDB extensions that a lake here needs."""
+        """The DuckDB extensions that the lake needs."""
         catalogue = "sqlite_scanner" if self.catalogue is None else "postgres_scanner"
         return ("ducklake", catalogue, *(() if self.data is None else ("httpfs",)))
 
     def secret(self) -> str | None:
-        """The statement that lets DuckDB reach the data; None where it is local."""
+        """The SQL statement that gives DuckDB access to the data; None where it is local."""
         if self.data is None:
             return None
         options = {option: os.environ[key] for key, option in _KEYS.items() if key in os.environ}
@@ -75,9 +76,9 @@ LOCAL = Storage()
 
 
 def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
-    """The storage of the lake in `folder`: as it was chosen, or `wanted`, which is then written down; all local where nothing was.
+    """The stored choice for the lake in `folder`, else `wanted`, which is then stored, else local.
 
-    Raises `RequestError` where the lake is elsewhere already.
+    Raises RequestError where the lake already uses another storage.
     """
     file = folder / FILE
     stored = Storage.model_validate_json(file.read_text()) if file.is_file() else LOCAL
@@ -85,17 +86,13 @@ def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
         return stored
     if any(folder.glob("*")):
         raise RequestError(f"The lake in {folder.parent} has its catalogue and data elsewhere already ({stored}); choose another --home.")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(wanted.model_dump_json(indent=2) + "\n")
+    with drafted(folder / FILE) as draft:
+        draft.write_text(wanted.model_dump_json(indent=2) + "\n")
     return wanted
 
 
 def resolved(home: Path) -> Path:
-    """The absolute path of a home, without links.
-
-    Raises:
-        RequestError: there is no such path, or DuckDB could not hold files there.
-    """
+    """The absolute path of a home, without links. Raises RequestError where there is none, or DuckDB could not use it."""
     try:
         path = home.resolve()
         str(path).encode()
@@ -111,7 +108,7 @@ def resolved(home: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The files of one lake, and where those lie that are not in its home."""
+    """The files of one lake."""
 
     home: Path
     storage: Storage = LOCAL
@@ -120,20 +117,17 @@ class Place:
 
     @classmethod
     def of(cls, home: Path, wanted: Storage | None = None) -> Place:
-        """The place of the lake of `home`, in its storage or a new one's in `wanted`.
-
-        Raises `RequestError` as `resolved` and `choose_storage` do.
-        """
+        """The place of the lake of `home`. Raises as `resolved` and `choose_storage`."""
         return cls(home, choose_storage(resolved(home) / "lake", wanted))
 
     @property
     def folder(self) -> Path:
-        """All that the lake is, where it is local."""
+        """The folder of the lake in its home."""
         return self.home.resolve() / "lake"
 
     @property
     def catalogue(self) -> Path:
-        """The SQLite file that knows tables, snapshots and data files."""
+        """The SQLite file with tables, snapshots and the list of data files."""
         return self.copy or self.folder / "catalog.sqlite"
 
     @property
@@ -143,12 +137,12 @@ class Place:
 
     @property
     def data_path(self) -> str:
-        """Where the Parquet files lie, ending in a slash."""
+        """The path of the Parquet files, ending in a slash."""
         return f"{self.data}/" if self.storage.data is None else f"{self.storage.data.rstrip('/')}/"
 
     @property
     def digests(self) -> Path:
-        """The digests of the data files, where these lie in the home."""
+        """The checksums of local data files."""
         return self.folder / "digests.jsonl"
 
     @property
@@ -158,5 +152,5 @@ class Place:
 
 
 def quoted(text: str) -> str:
-    """`text` as a string literal of SQL, for the places where SQL takes no parameter."""
+    """`text` as an SQL string literal, where SQL takes no parameter."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,9 +1,7 @@
-"""One commit: a lock that lets writers in one at a time, a transaction, and a bounded number of tries.
+"""One commit: a lock that admits one writer at a time, a transaction, and bounded retries.
 
-DuckLake lets two commits append to one table at the same time, so "insert what is missing" in two processes could insert a
-row twice. The lock closes that gap for every writer that comes through here and spares them conflicts. The tries are for
-everybody else: a plain client that writes, or a checkpoint of the catalogue. A catalogue that machines share has a lock of its own,
-beside the one on this machine.
+DuckLake lets two commits append to one table at the same time, so that two processes that insert what is missing could insert a row twice.
+The lock prevents that among our writers. Retries cover other clients and checkpoints. A shared catalogue has a second lock of its own.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ _TRANSIENT = ("database is locked", "database table is locked", "conflict", "bus
 def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
     """Holds the lock at `path` against other threads and processes; the system frees it if this process dies.
 
-    The next in line holds a second lock until it has the first. A writer that has just let go and wants it again finds that one taken:
-    it would else be there before all that wait, and starve them. Raises TimeoutError after `patience_s` seconds of waiting in either place.
+    The next in line holds a second lock until it has the first, so that a writer that just released it cannot starve those who wait. Raises
+    TimeoutError after `patience_s` seconds in either place.
     """
     with path.open("a") as held, path.with_suffix(".next").open("a") as line:
         _wait(partial(_try_lock, line.fileno()), patience_s, str(path))
@@ -51,7 +49,7 @@ def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[No
 
 @contextmanager
 def all_writer_locks(connection: duckdb.DuckDBPyConnection, place: Place, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
-    """Holds every lock of the lake's writers: the one of this machine, and the catalogue's where machines share it."""
+    """Holds the lock of this machine's writers and, for a shared catalogue, that of the catalogue."""
     with writers_lock(place.lock, patience_s), ExitStack() as held:
         if place.storage.catalogue is not None:
             held.enter_context(_shared_lock(connection, patience_s))
@@ -70,10 +68,7 @@ def _shared_lock(connection: duckdb.DuckDBPyConnection, patience_s: float) -> It
 
 
 def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-    """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict.
-
-    What it wrote into the home has its digests when this returns.
-    """
+    """Runs `work` with a cursor as one transaction, which may run again after a conflict; new files in the home get their checksums."""
     written: list[Path] = []
     with all_writer_locks(connection, place):
         result, before = _in_tries(connection, work)
@@ -86,7 +81,6 @@ def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[
 
 
 def _in_tries(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.DuckDBPyConnection], T]) -> tuple[T, int]:
-    """What `work` returned, and the snapshot before it."""
     for attempt in range(ATTEMPTS):
         try:
             return _transaction(connection, work)
@@ -130,5 +124,4 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _is_transient(error: duckdb.Error) -> bool:
-    """Whether the same work may succeed a moment later."""
     return any(sign in str(error).lower() for sign in _TRANSIENT)

@@ -1,7 +1,6 @@
 """The version of a lake's tables, and the definitions of its views, macros and comments.
 
-A lake is written and read by programs of its own version alone. Views, macros and comments belong to no version: they are made anew
-wherever they differ from this program's, when a lake is opened for writing.
+A program reads and writes only lakes of its own version. Views, macros and comments are updated when a lake is opened for writing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TABLE = "versions"
 
 
 def check_version(cursor: Cursor, home: str) -> None:
-    """Raises RequestError where the lake of `home` is of another version."""
+    """Raises RequestError where the lake of `home` has another version."""
     state = _state(cursor)
     version = None if state is None else state[0]
     if version != VERSION:
@@ -40,7 +39,7 @@ def check_version(cursor: Cursor, home: str) -> None:
 
 
 def define(cursor: Cursor, home: str) -> None:
-    """Make the tables of a new lake, and the definitions of this program, within the caller's transaction. Raises as `check_version`."""
+    """Create the tables of a new lake and update the definitions, in the caller's transaction. Raises as `check_version`."""
     state = _state(cursor)
     if state is None and not _has(cursor, "turns"):
         cursor.execute(f"CREATE TABLE {TABLE} (version BIGINT, definitions VARCHAR, recorded TIMESTAMP)")
@@ -59,14 +58,14 @@ def define(cursor: Cursor, home: str) -> None:
 
 
 def definitions_digest() -> str:
-    """Digest of the views, macros and comments of this program."""
+    """Digest of this program's views, macros and comments."""
     tables = [[table.name, table.comment, [[column.name, column.comment] for column in table.columns]] for table in TABLES]
     views = [[view.name, view.comment, view.sql] for view in VIEWS.values()]
     return digest([tables, views, [[macro.signature, macro.sql] for macro in MACROS.values()]])
 
 
 def _state(cursor: Cursor) -> tuple[int, str] | None:
-    """The lake's version and the digest of its definitions; None where it says neither."""
+    """The lake's version and the digest of its definitions, if it has them."""
     if not _has(cursor, TABLE):
         return None
     ((version, definitions),) = cursor.execute(f"SELECT version, definitions FROM {TABLE} ORDER BY recorded DESC LIMIT 1").fetchall()

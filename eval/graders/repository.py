@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from eval.sandbox.sandbox import MIB, Sandbox, SandboxConfig, SandboxResult, python_program
-from warehouse.bounds import MOST_MEMBERS, unpacked
 from warehouse.errors import RequestError
+from warehouse.foreign import read_foreign
+from warehouse.foreign_child import MOST_MEMBERS
 
 LIMITS = SandboxConfig(wall_seconds=60, cpu_seconds=60, memory_mib=1024, disk_mib=256)
 CONFIGURES_TESTS = frozenset(
@@ -128,12 +128,8 @@ def read_snapshot(path: Path) -> dict[str, bytes]:
         return _bounded(found, path)
     if not path.is_file():
         raise RequestError(f"there is no snapshot {path}: give a folder or a tar.")
-    try:
-        with unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
-            members = ((str(PurePosixPath(m.name)), m.size, lambda m=m: _member(archive, m)) for m in archive if m.isfile())
-            return _bounded(members, path)
-    except tarfile.TarError as error:
-        raise RequestError(f"the snapshot {path} cannot be read: {error}.") from error
+    members = (member.value for member in read_foreign("tar", path)[1])
+    return _bounded(((str(PurePosixPath(name)), size, lambda content=content: content) for name, size, content in members), path)
 
 
 def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS) -> TestRun:
@@ -216,11 +212,6 @@ def _files_of(tests: Iterable[str]) -> frozenset[str]:
 
 def _is_plain(file: Path) -> bool:
     return file.is_file() and not file.is_symlink() and ".git" not in file.parts
-
-
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return b"" if file is None else file.read()
 
 
 def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, bytes]:

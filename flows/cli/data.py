@@ -15,9 +15,9 @@ from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, 
 from rl.terminal import say
 
 if TYPE_CHECKING:
-    from warehouse.delimited import Delimiting
+    from warehouse.foreign import Delimiting
+    from warehouse.public_data.catalogue import PublicDataSet
     from warehouse.public_data.download import Told
-    from warehouse.public_data.sets import PublicDataSet
 
 OPTIONS_OF = {
     "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding"),
@@ -129,7 +129,7 @@ def _import_tasks(path: Path, home: Path, given: dict[str, Any]) -> dict[str, An
 
 
 def _delimiting(given: dict[str, Any]) -> Delimiting:
-    from warehouse.delimited import Delimiting
+    from warehouse.foreign import Delimiting
 
     delimiter = given.get("delimiter", "")
     return Delimiting({"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter), given.get("encoding", ""))
@@ -218,7 +218,7 @@ def export(
 
             say(f"{len(export_logs(lake, to))} evaluations")
         else:
-            from warehouse.exporters.tables import export_database, export_table
+            from warehouse.exporters.dataset import export_database, export_table
 
             if kind == "duckdb":
                 export_database(lake, to)
@@ -276,8 +276,7 @@ def list_(json_: JsonOption = False) -> None:
 
     Example: flywheel data list
     """
-    from warehouse.public_data.catalogue import DATA_SETS
-    from warehouse.public_data.places import data_root, in_bytes
+    from warehouse.public_data.catalogue import DATA_SETS, data_root, in_bytes
 
     root = data_root()
     rows = [_row(data, root) for data in DATA_SETS.values()]
@@ -307,8 +306,8 @@ def get(
 
     Example: flywheel data get films gsm8k
     """
-    from warehouse.public_data.fetching import fetch
-    from warehouse.public_data.places import data_root, data_set, in_bytes
+    from warehouse.public_data.catalogue import data_root, data_set, in_bytes
+    from warehouse.public_data.download import fetch
 
     root = data_root()
     for data in [data_set(name) for name in names]:

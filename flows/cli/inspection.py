@@ -31,7 +31,7 @@ def sql(
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
     from warehouse.queries import bounded_process
-    from warehouse.snapshots import snapshot_of
+    from warehouse.upkeep import snapshot_of
 
     if how:
         from warehouse.connections import how_to_attach

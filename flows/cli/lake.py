@@ -27,7 +27,7 @@ def pin(
     from dataclasses import asdict
 
     from flows.lakes import open_to_keep
-    from warehouse.snapshots import pin as keep
+    from warehouse.upkeep import pin as keep
 
     with open_to_keep(home) as lake:
         kept = keep(lake, name, at, query)
@@ -44,7 +44,7 @@ def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: Hom
     Example: flywheel lake unpin paper --home runs/demo
     """
     from flows.lakes import open_to_keep
-    from warehouse.snapshots import unpin as let_go
+    from warehouse.upkeep import unpin as let_go
 
     with open_to_keep(home) as lake:
         let_go(lake, name)
@@ -60,7 +60,7 @@ def pins(home: HomeOption, json_: JsonOption = False) -> None:
     from dataclasses import asdict
 
     from flows.lakes import open_lake
-    from warehouse.snapshots import check_pins
+    from warehouse.upkeep import check_pins
 
     with open_lake(home) as lake:
         checked = check_pins(lake)
@@ -133,7 +133,7 @@ def retain(
     from datetime import timedelta
 
     from flows.lakes import open_to_keep
-    from warehouse.snapshots import expire_snapshots as work
+    from warehouse.upkeep import expire_snapshots as work
 
     with open_to_keep(home) as lake:
         say(f"{work(lake, timedelta(days=days))} snapshots expired")

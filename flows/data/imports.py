@@ -32,11 +32,10 @@ from rl.terminal import say
 from synth.formulas.webshaper import read_rows, task_of
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import TRAINED_SPLITS, Document, DocumentSplit, Failure, Lake, Score, Task, Trajectory
-from warehouse.bounds import read_json
 from warehouse.corpora.files import read_documents, read_pages
-from warehouse.delimited import GUESSED, Delimiting, guess, is_delimited, usual_delimiter
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.foreign import GUESSED, Delimiting, open_table
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.inspect_logs import read_inspect
 from warehouse.importers.openai import read_openai
@@ -47,6 +46,7 @@ from warehouse.importers.tasks import TaskFormat, broken_row, read_tasks
 from warehouse.importers.tau_bench import read_tau_bench
 from warehouse.importers.verifiers import read_verifiers
 from warehouse.importers.webdancer import read_webdancer
+from warehouse.json_text import read_json
 from warehouse.schema import TABLE_OF, Record
 from warehouse.storage import LOCAL
 
@@ -279,11 +279,10 @@ def import_documents(
 
 
 def _read_as(path: Path, given: Delimiting) -> dict[str, str]:
-    if not path.is_file() or not is_delimited(path):
+    head = open_table(path, given)[0] if path.is_file() else {"format": ""}
+    if head["format"] != "delimited" or head["usual"]:
         return {}
-    form = guess(path, given)
-    usual = form.encoding == "utf-8-sig" and form.delimiter == usual_delimiter(path)
-    return {} if usual else {"read_as": f"{form.encoding.removesuffix('-sig')}, delimiter {form.delimiter!r}"}
+    return {"read_as": f"{head['encoding'].removesuffix('-sig')}, delimiter {head['delimiter']!r}"}
 
 
 def parse_columns(texts: Iterable[str]) -> dict[str, str]:

@@ -123,8 +123,7 @@ def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
 @flow(name="flywheel-compaction", description="Small files of the lake merged, old snapshots forgotten.", **HOOKS)
 def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str, float]:
     """Merge the lake's small files while others read and write; with `retain_days`, expire older snapshots first."""
-    from warehouse.snapshots import expire_snapshots
-    from warehouse.upkeep import compact
+    from warehouse.upkeep import compact, expire_snapshots
 
     with unattended(), open_to_keep(home) as lake:
         forgotten = expire_snapshots(lake, timedelta(days=retain_days)) if retain_days is not None else 0

@@ -12,7 +12,7 @@ from flows.report.plots import COLOURS, GREY, Entry, Panel, Plots, figure, hop_l
 from synth.formulas.drawing import NodeKind, PlacedEdge, PlacedNode, cut_label, formula_tree, placed
 from synth.graph.knowledge_graph import KnowledgeGraph, Topology, describe
 from warehouse import Lake
-from warehouse.bounds import read_json
+from warehouse.json_text import read_json
 from warehouse.records import Triple
 
 DRAWN = 12

@@ -24,7 +24,7 @@ from rl.rollouts.config import Limits, RolloutConfig
 from synth.questions.builder import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
-from warehouse.public_data.places import locate
+from warehouse.public_data.catalogue import locate
 from warehouse.settings import Section, read_options
 
 FOLDER = PROFILES / "suites"

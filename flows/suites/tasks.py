@@ -23,8 +23,7 @@ from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
 from synth.worlds.world import generate_world
 from warehouse import Document, Failure, Lake, Task
-from warehouse.benchmark_sets.files import read_tasks
-from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp, read_musique
+from warehouse.benchmark_sets import read_gsm8k, read_humaneval, read_mbpp, read_musique, read_tasks
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.files import read_documents, read_pages

@@ -18,8 +18,8 @@ from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
 from rl.serving.guard import Guard
-from warehouse.bounds import read_json
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.records import Document
 
 MAX_QUERIES = 1024

@@ -29,8 +29,8 @@ from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defec
 from synth.questions.text_comparison import NameKey, name_key, plain, unqualified
 from synth.teachers.teacher import Teacher, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
-from warehouse.forms import form_of
 from warehouse.records import Document, Fact, Failure, Request, user
+from warehouse.replies import form_of
 
 STAGE = "extraction"
 

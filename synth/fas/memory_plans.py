@@ -30,8 +30,8 @@ from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, json_values, read_json
 from synth.teachers.worked_examples import BLANK, QUESTION
 from warehouse.digests import digest, seed_from
-from warehouse.forms import form_of
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
+from warehouse.replies import form_of
 from warehouse.settings import first_error
 
 _ASK_QUESTIONS = """Known statements:

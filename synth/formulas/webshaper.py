@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, FormulaDefect, count_constants, depth, validate
-from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.records import Failure, Task, Triple
 
 PACK = " & "

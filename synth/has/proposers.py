@@ -31,8 +31,8 @@ from synth.questions.wording import spoken
 from synth.teachers.teacher import Reply, Teacher, parted, read_json
 from synth.teachers.worked_examples import BLANK, QUESTION
 from warehouse.digests import seed_from
-from warehouse.forms import form_of
 from warehouse.records import Document, Failure, Request, Task, Trajectory, Turn, user
+from warehouse.replies import form_of
 
 StepKey = tuple[str, int]
 """Trajectory id and turn index."""

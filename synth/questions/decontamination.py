@@ -22,9 +22,9 @@ from pydantic import Field
 
 from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members, nodes_of
 from synth.questions.text_comparison import NearDuplicates, words_of
-from warehouse.bounds import read_text_json, unpacked
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
+from warehouse.foreign import open_table
 from warehouse.records import Example, Failure, Task, Triple
 from warehouse.settings import Section
 
@@ -253,14 +253,11 @@ def read_evaluation_set(path: Path) -> list[Task]:
     """
     if not path.is_file():
         raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")
-    with unpacked(path) as file:
-        data = file.read()
-    try:
-        text = data.decode("utf-8-sig")
-        listed = text.lstrip().startswith("[")
-        rows = read_text_json(text) if listed else [read_text_json(line) for line in text.split("\n") if line.strip()]
-    except ValueError as error:
-        raise RequestError(f"{path} is neither JSON nor JSON lines: {error}.") from error
+    rows = []
+    for found in open_table(path, text="json")[1]:
+        if found.fault is not None:
+            raise RequestError(f"{path} is neither JSON nor JSON lines: in line {found.line} {found.fault}.")
+        rows.append(found.value)
     if not rows:
         raise RequestError(f"{path} holds no row, and nothing can be held against it: name the file of the evaluation set.")
     tasks: dict[str, Task] = {}

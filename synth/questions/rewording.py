@@ -25,8 +25,8 @@ from synth.questions.text_comparison import mentions, numbers, plain, without
 from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted, read_json
 from warehouse.digests import digest, seed_from
-from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request, Task, Triple, user
+from warehouse.replies import form_of
 from warehouse.settings import Section
 
 if TYPE_CHECKING:

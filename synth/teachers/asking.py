@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from eval.judges import LEAST_TEMPERATURE
 from synth.teachers.teacher import Fault, Teacher, read_json
 from warehouse.digests import seed_from
-from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request
+from warehouse.replies import form_of
 
 T = TypeVar("T")
 

@@ -56,6 +56,8 @@ class Seen:
         if not self.watching:
             return
         name = str(arguments[0])[:200] if arguments else ""
+        if event == "subprocess.Popen" and "warehouse.foreign_child" in arguments[1]:
+            return
         if event == "import" and "planted" in name:
             self.found.append(f"import {name}")
         elif event == "open" and name.endswith("planted.py"):

@@ -18,7 +18,7 @@ from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Policy, Task
 from warehouse.errors import RequestError
-from warehouse.exporters.tables import export_table
+from warehouse.exporters.dataset import export_table
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 WORLD = (

@@ -19,8 +19,7 @@ from flows.evaluation_config import EvaluationConfig
 from flows.suites.config import GraphSource, QuestionSetSource, check_data, find_suite, place_of
 from tests.warehouse.public_data.host import Host, serving
 from warehouse.errors import RequestError
-from warehouse.public_data.catalogue import DATA_SETS
-from warehouse.public_data.places import data_root, locate
+from warehouse.public_data.catalogue import DATA_SETS, data_root, locate
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("films", "countries", "musique", "gsm8k", "humaneval", "mbpp")

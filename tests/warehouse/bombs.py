@@ -22,10 +22,10 @@ import pytest
 
 from synth.questions.decontamination import read_evaluation_set
 from warehouse import Lake, queries
-from warehouse.benchmark_sets.files import read_tasks
-from warehouse.bounds import FREE_VALUES, MIB
+from warehouse.benchmark_sets import read_tasks
 from warehouse.corpora.files import read_documents, read_texts
 from warehouse.errors import RequestError
+from warehouse.foreign import FREE_VALUES, MIB
 from warehouse.importers.inspect_logs import read_inspect
 from warehouse.importers.tables import table_rows
 
@@ -92,7 +92,7 @@ def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_
     parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=shape != "rows")
     assert (tmp_path / "bomb.parquet").stat().st_size < MIB
     for read in (lambda path: list(table_rows(path)), read_documents):
-        with pytest.raises(RequestError, match="unpacks to"):
+        with pytest.raises(RequestError, match=r"unpacks to more than|of memory to be read"):
             read(tmp_path / "bomb.parquet")
 
 
@@ -118,17 +118,14 @@ def test_a_small_parquet_file_of_many_rows_or_empty_lists_is_refused(tmp_path: P
     for name, column in (("rows", ones), ("nulls", pa.nulls(3_000_000, pa.int8())), ("lists", empty)):
         parquet.write_table(pa.table({"question": column}), tmp_path / f"{name}.parquet")
         assert (tmp_path / f"{name}.parquet").stat().st_size < 100_000
-        with pytest.raises(RequestError, match="values, and at most 2,000,000 is read"):
+        with pytest.raises(RequestError, match="unpacks to more than 2,000,000 values"):
             list(table_rows(tmp_path / f"{name}.parquet"))
 
 
-def test_columns_that_share_what_they_hold_are_counted_or_refused(tmp_path: Path) -> None:
+def test_columns_that_share_what_they_hold_are_read(tmp_path: Path) -> None:
     ints = pa.table({"question": pa.array([1, 2, 1]).dictionary_encode(), "m": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int8()))})
     parquet.write_table(ints, tmp_path / "ints.parquet")
     assert [row.value["question"] for row in table_rows(tmp_path / "ints.parquet")] == [1, 2, 1]
-    parquet.write_table(pa.table({"question": pa.array([[1]] * 9, pa.list_view(pa.int64()))}), tmp_path / "view.parquet")
-    with pytest.raises(RequestError, match=r"list_view.* is not read"):
-        list(table_rows(tmp_path / "view.parquet"))
 
 
 def saved(folder: Path, table: pa.Table, packing: str | None = None) -> Path:
@@ -146,8 +143,8 @@ def test_a_saved_data_set_that_says_much_is_refused(read: Callable[[Path], Any],
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([10**9], pa.int32()), pa.array(["x"]))
     texts = pa.array(["x" * (100 * MIB)])
     for column, packing, told in (
-        (texts, "zstd", "packed columns"), (texts, "lz4", "packed columns"), (long, None, "unpacks to more than"),
-        (pa.nulls(10**9), None, "more than 2,000,000 values"), (runs, None, "which is not read"),
+        (texts, "zstd", "unpacks to more than"), (texts, "lz4", "unpacks to more than"), (long, None, "unpacks to more than"),
+        (pa.nulls(10**9), None, "more than 2,000,000 values"), (runs, None, "more than 2,000,000 values"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=told):
             read(saved(tmp_path / "set", pa.table({"question": column}), packing))

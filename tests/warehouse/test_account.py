@@ -15,7 +15,7 @@ from warehouse import account
 from warehouse.account import ensure_home, expanded
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
-from warehouse.public_data.places import locate
+from warehouse.public_data.catalogue import locate
 
 PROGRAM = "from pathlib import Path; from warehouse import Lake; lake = Lake(Path('lake')); print(lake.tasks()); lake.close()"
 

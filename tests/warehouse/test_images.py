@@ -11,7 +11,7 @@ import pytest
 
 from warehouse import Image, Lake, Trajectory
 from warehouse.digests import digest_bytes
-from warehouse.exporters.tables import export_database, export_table
+from warehouse.exporters.dataset import export_database, export_table
 
 MakeTrajectory = Callable[..., Trajectory]
 

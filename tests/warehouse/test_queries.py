@@ -10,7 +10,7 @@ import pytest
 
 from warehouse import Document, Lake, RequestError, queries
 from warehouse.connections import cursor_in_lake
-from warehouse.exporters.tables import export_table
+from warehouse.exporters.dataset import export_table
 
 
 @pytest.fixture(scope="module")

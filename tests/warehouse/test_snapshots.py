@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from warehouse import Lake, Policy, RequestError, Run, Task
-from warehouse.snapshots import check_pins, expire_snapshots, measure, pin, snapshot_of, unpin
-from warehouse.upkeep import compact
+from warehouse.upkeep import check_pins, compact, expire_snapshots, measure, pin, snapshot_of, unpin
 
 pytestmark = pytest.mark.slow
 

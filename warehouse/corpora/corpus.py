@@ -1,7 +1,4 @@
-"""A corpus: the facts of a knowledge graph, the documents that state them, and what had to be left out of it.
-
-Beside it stand the questions about text that all readers of corpora ask, and the search for the documents that state a fact.
-"""
+"""A corpus: the facts of a knowledge graph, the documents that state them, and what was left out. And helpers to compare texts."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a relation is spoken of in plain English: `{s}` stands for its subject, `{o}` for its object.
+    """English for a relation; `{s}` is its subject, `{o}` its object. Empty parts are derived from the relation's name.
 
     `questions` ask for the object («In which year was {s} released?»), `phrases` name it within a longer question («the release year of
-    {s}»), `condition` tells a subject by its object («released in {o}»). `word` stands for the relation in the compact form of a question
-    («year of Night Boat?»). The first of several is the plainest. What is empty is made of the relation's name.
+    {s}»), `condition` describes a subject by its object («released in {o}»), `word` names the relation in compact questions («year of Night
+    Boat?»). The first of several is the plainest.
     """
 
     questions: tuple[str, ...] = ()
@@ -38,9 +35,8 @@ class Wording:
 class Corpus:
     """Facts and documents of one world.
 
-    Entities are named by the text a reader would use for them, and one name means one entity. `types` says what kind of thing
-    an entity is (`film`, `person`, ...), where that is known. `failures` are the rows and strings that were left out. `wordings` say how
-    relations are spoken of.
+    Each entity has one name, the text that a reader would use. `types` gives the kind of an entity (`film`, `person`, ...) where known.
+    `failures` are rows and strings that were left out.
     """
 
     facts: tuple[Fact, ...] = ()
@@ -51,7 +47,7 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of what it says: its facts with their documents, and the documents' texts."""
+        """Hexadecimal digest of the facts with their documents, and of the documents' texts."""
         state = hashlib.sha256()
         for fact in self.facts:
             state.update(repr((fact.subject, fact.relation, fact.object, fact.documents)).encode("utf-8", "surrogatepass"))
@@ -60,7 +56,7 @@ class Corpus:
         return state.hexdigest()
 
     def joined(self, other: Corpus) -> Corpus:
-        """Both corpora as one; a type that only one of them knows is kept."""
+        """Both corpora as one."""
         return Corpus(
             facts=tuple(dict.fromkeys(self.facts + other.facts)),
             documents=tuple(dict.fromkeys(self.documents + other.documents)),
@@ -71,7 +67,7 @@ class Corpus:
 
 
 def tidy(text: str) -> str:
-    """`text` in Unicode's composed form, with single ordinary spaces."""
+    """`text` in Unicode's composed form, with single spaces."""
     return _SPACE.sub(" ", unicodedata.normalize("NFC", text)).strip()
 
 
@@ -81,13 +77,13 @@ def plain(markup: str) -> str:
 
 
 def folded(text: str) -> str:
-    """`text` without case and accents: for matching names, never for showing them."""
+    """`text` without case and accents, for comparing names."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 
 def states(text: str, phrase: str) -> bool:
-    """Whether `phrase` stands in `text` as whole words; case and accents count."""
+    """Whether `text` contains `phrase` as whole words; case and accents count."""
     start = text.find(phrase) if phrase else -1
     while start >= 0:
         end = start + len(phrase)
@@ -98,10 +94,9 @@ def states(text: str, phrase: str) -> bool:
 
 
 def with_documents(corpus: Corpus) -> Corpus:
-    """The corpus with, on every fact that names no document, the ids of those that state it; a fact that none states stays without.
+    """The corpus with document ids on every fact that had none, where a document states it.
 
-    A page about the one end of a fact (its title is that entity's name) which names the other is taken to state it; a text that names both
-    and says something else about them cannot be told from one that states the fact without reading it.
+    A page about one end of a fact (its title is that entity's name) that names the other end is assumed to state the fact.
     """
     by_title: dict[str, list[Document]] = defaultdict(list)
     for document in corpus.documents:

@@ -1,6 +1,6 @@
 """Countries as a corpus: borders, capitals, languages, currencies and regions as facts, the World Factbook as documents.
 
-The Factbook's pages are long, so each of their sections is a document of its own; the first bears the country's bare name.
+Each section of a Factbook page is a document; the first has the country's bare name as title.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording, folded, plain, states
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.records import Document, Fact, Failure
 
 SOURCE = "kg_countries"
@@ -44,8 +44,6 @@ WORDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class _Country:
-    """One country with what its document states about it."""
-
     row: Mapping[str, Any]
     sections: tuple[Document, ...]
 
@@ -61,10 +59,9 @@ class _Country:
 
 
 def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
-    """The graph in `folder` (`countries.json`) with the documents under `factbook` (by default `corpus_factbook` beside it).
+    """The graph in `folder` (`countries.json`) with the documents in `factbook` (default: `corpus_factbook` next to it).
 
-    Raises `RequestError` where `countries.json` is missing or no JSON. A country without a document keeps its facts and is
-    reported as a failure.
+    Raises RequestError where `countries.json` is missing or not JSON. A country without a document is reported as a failure.
     """
     rows = _load(folder / "countries.json")
     pages = _pages(factbook or folder.parent / "corpus_factbook")
@@ -79,7 +76,7 @@ def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
 
 
 class _Names:
-    """Gives each thing a name that only it bears: a city called like its country becomes «Singapore (city)»."""
+    """Gives each thing a unique name: a city named like its country becomes «Singapore (city)»."""
 
     def __init__(self, countries: Iterator[str]) -> None:
         self.types = dict.fromkeys(countries, "country")
@@ -100,7 +97,7 @@ def _load(path: Path) -> Any:
 
 
 def _pages(folder: Path) -> dict[str, tuple[str, Any]]:
-    """Pages of the Factbook, each with its id, by the folded names that it gives its country; none where the folder is absent."""
+    """Pages of the Factbook with their ids, by the folded names of their country."""
     pages: dict[str, tuple[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         page = _load(path)
@@ -125,7 +122,7 @@ def _sections(row: Mapping[str, Any], pages: Mapping[str, tuple[str, Any]]) -> t
 
 
 def _sentences(fields: Any, name: str = "") -> Iterator[str]:
-    """«Field: text.» for each text in a section, whatever its depth."""
+    """«Field: text.» for each text in a section, at any depth."""
     for key, value in fields.items():
         if key == "text" and isinstance(value, str):
             yield f"{name}: {plain(value)}." if name else f"{plain(value)}."
@@ -150,7 +147,7 @@ def _facts(country: _Country, by_code: Mapping[str, _Country], names: _Names) ->
 
 
 def _fact(country: _Country, relation: str, value: str, spellings: Sequence[str]) -> Fact:
-    """The fact with the section that states it: the one that treats of this relation, where it names the value."""
+    """The fact with the section that treats of its relation, where that names the value."""
     ending = f"#{_SECTION_OF[relation]}"
     sections = [section for section in country.sections if section.id.endswith(ending)]
     stating = [section.id for section in sections if any(states(folded(section.text), folded(spelling)) for spelling in spellings)]

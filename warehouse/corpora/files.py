@@ -1,23 +1,21 @@
-"""Facts, documents and texts from files: rows (CSV, TSV, JSON lines, Parquet), folders of pages, data sets that `datasets` has saved.
+"""Facts, documents and texts from files: tables, folders of pages, data sets that `datasets` has saved.
 
-A broken row or page never stops the reading: it is left out and reported as a `Failure` with its line and what is wrong with it.
+A broken row or page is left out and reported as a `Failure` with its line and reason.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from warehouse.arrow_rows import is_saved, saved_rows
-from warehouse.bounds import read_text_json
 from warehouse.corpora.corpus import Corpus, Wording
-from warehouse.delimited import GUESSED, Delimiting, is_delimited, read_delimited
 from warehouse.errors import RequestError
-from warehouse.parquet_rows import is_parquet, open_parquet
+from warehouse.foreign import GUESSED, Delimiting, Row, is_saved, open_table
 from warehouse.records import Document, Fact, Failure
 from warehouse.settings import Section, first_error, read_toml
 
@@ -28,8 +26,6 @@ SEPARATOR = "|"
 """Between the document ids in one cell of a CSV or TSV file."""
 
 R = TypeVar("R")
-Row = tuple[int, Mapping[str, Any] | str]
-"""A line number, from 1, and the row in it, or what is wrong with it."""
 SUFFIXES = (".md", ".markdown", ".txt")
 _OTHER_PAGES = (".html", ".htm", ".rst", ".mdx", ".adoc", ".org", ".tex", ".rtf", ".pdf", ".docx", ".odt", ".epub")
 """Endings of what somebody may take for a page, and is none here."""
@@ -42,16 +38,16 @@ MOST_FRONT_MATTER = 2**16
 
 
 def read_facts(path: Path, source: str | None = None) -> Corpus:
-    """The facts in a file of rows `subject, relation, object[, documents]`; `source` is the file's name unless given.
+    """The facts in a table `subject, relation, object[, documents]`; `source` defaults to the file's name.
 
-    Raises `RequestError` where the file is missing, of no known format, or lacks a column altogether.
+    Raises RequestError where the file is missing, cannot be read, or lacks a column.
     """
     facts, failures = _read_records(path, FACT_COLUMNS, _fact, source or path.stem)
     return Corpus(facts=tuple(dict.fromkeys(facts)), failures=tuple(failures))
 
 
 def read_documents(path: Path, source: str | None = None, form: Delimiting = GUESSED) -> Corpus:
-    """The documents in a file of rows `id, title, text`; errors as in `read_facts`. The second of two with one id is left out."""
+    """The documents in a table `id, title, text`; raises as `read_facts`. A repeated id is left out."""
     documents, failures = _read_records(path, DOCUMENT_COLUMNS, _document, source or path.stem, form)
     unique: dict[str, Document] = {}
     for document in documents:
@@ -62,7 +58,7 @@ def read_documents(path: Path, source: str | None = None, form: Delimiting = GUE
 
 
 def read_column(path: Path, column: str) -> tuple[list[str], list[Failure]]:
-    """The texts in one column of a file of rows, and its rows that have none; errors as in `read_facts`."""
+    """The texts in one column of a table, and failures for rows without one; raises as `read_facts`."""
     return _read_records(path, (column,), lambda row, source: _text(row, column), path.stem)
 
 
@@ -72,59 +68,27 @@ def _read_records(
     if not path.is_file():
         raise RequestError(f"There is no file {path}: check the path.")
     records, failures = [], []
-    for line, row in _rows(path, columns, form):
+    for row in _rows(path, columns, form):
         try:
-            if isinstance(row, str):
-                raise ValueError(row)
-            records.append(build(row, source))
+            if row.fault is not None or not isinstance(row.value, dict):
+                raise ValueError(row.fault or "not a JSON object")
+            records.append(build(row.value, source))
         except ValueError as error:
-            item = {"file": str(path), "line": line, "row": row if isinstance(row, str) else dict(row)}
-            failures.append(Failure("import", "broken_row", f"{path.name}, line {line}: {error}", item))
+            item = {"file": str(path), "line": row.line, "row": row.text if row.value is None else row.value}
+            failures.append(Failure("import", "broken_row", f"{path.name}, line {row.line}: {error}", item))
     return records, failures
 
 
 def _rows(path: Path, columns: tuple[str, ...], form: Delimiting) -> Iterator[Row]:
-    if is_parquet(path):
-        return _parquet_rows(path, columns)
-    if is_delimited(path):
-        return _delimited_rows(path, columns, form)
-    if path.suffix.lower() == ".jsonl":
-        return _json_rows(path)
-    if path.suffix.lower() == ".parquet":
-        return _parquet_rows(path, columns)
-    raise RequestError(f"{path} is of no known format: give a file that ends in .csv, .tsv, .jsonl or .parquet.")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not empty; bytes that are no UTF-8 become the replacement character, which rows then refuse."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line.rstrip("\r\n")
-
-
-def _delimited_rows(path: Path, columns: tuple[str, ...], form: Delimiting) -> Iterator[Row]:
-    """Rows of a file with a header, in which capitals do not count."""
-    header, rows = read_delimited(path, form)
-    _require(path, columns, [name.lower() for name in header])
+    head, rows = open_table(path, form)
+    if head["format"] != "delimited":
+        if "columns" in head:
+            _require(path, columns, head["columns"])
+        yield from rows
+        return
+    _require(path, columns, [name.lower() for name in head["columns"]])
     for row in rows:
-        yield row.line, row.fault if row.cells is None else {name.lower(): cell for name, cell in row.cells.items()}
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    for number, line in _lines(path):
-        try:
-            row = read_text_json(line)
-        except ValueError as error:
-            yield number, f"not JSON ({error})"
-            continue
-        yield number, row if isinstance(row, dict) else "not a JSON object"
-
-
-def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    with open_parquet(path) as file:
-        _require(path, columns, file.names)
-        yield from enumerate(file.rows(), start=1)
+        yield row if row.value is None else replace(row, value={name.lower(): cell for name, cell in row.value.items()})
 
 
 def _require(path: Path, columns: tuple[str, ...], found: list[str]) -> None:
@@ -158,12 +122,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _named(value: Any) -> Any:
-    """An id that is a number as text, and any other value as it is."""
+    """A numeric id as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _ids(value: Any) -> tuple[str, ...]:
-    """Document ids from a list or from one cell."""
     ids = value.split(SEPARATOR) if isinstance(value, str) else value or []
     ids = [_named(item) for item in ids] if isinstance(ids, list | tuple) else ids
     if not isinstance(ids, list | tuple) or not all(isinstance(item, str) for item in ids):
@@ -172,14 +135,12 @@ def _ids(value: Any) -> tuple[str, ...]:
 
 
 def read_pages(folder: Path, source: str | None = None) -> Corpus:
-    """The pages in `folder` and the folders below it, in the order of their paths; `source` is the folder's name unless given.
+    """The pages in `folder` and below it, ordered by path; `source` defaults to the folder's name.
 
-    A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or that of its
-    front matter, or the file's name.
-    A page that is empty, no UTF-8 text, of another format, or behind a link out of the folder is left out, with its reason.
+    A document's id is its relative path; its title is the page's first top heading, else that of its front matter, else the file's name.
+    Pages that are empty, not UTF-8, of another format, or linked from outside are left out with a reason.
 
-    Raises:
-        RequestError: the folder is missing or holds no page.
+    Raises RequestError where the folder is missing or holds no page.
     """
     found = sorted(folder.rglob("*"))
     paths = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
@@ -191,7 +152,6 @@ def read_pages(folder: Path, source: str | None = None) -> Corpus:
 
 
 def _not_read(found: list[Path], folder: Path) -> Iterator[Failure]:
-    """What holds pages, or is one, and is not read."""
     for path in found:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and path.is_symlink():
@@ -222,7 +182,7 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
 
 
 def _title_in(matter: str) -> str:
-    """The title in front matter of YAML, on one line; none where it names none or cannot be read."""
+    """The one-line title in YAML front matter, or nothing."""
     import yaml
 
     try:
@@ -238,13 +198,12 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failure]]:
-    """The texts in `path`, in their order, and what was left out, with its reason.
+    """The texts at `path` in order, and failures for what was left out.
 
     Args:
-        column: where the rows of a file or of a saved data set have their text; the split of one with several is `train`.
+        column: the text column of a table or saved data set; of several splits, `train` is read.
 
-    Raises:
-        RequestError: there is nothing at `path`, it is of no known format, or it has no such column.
+    Raises RequestError where `path` is missing, of unknown format, or without that column.
     """
     if not path.exists():
         raise RequestError(f"There is nothing at {path}: check the path.")
@@ -259,7 +218,7 @@ def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failur
 def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
     texts: list[str] = []
     failures: list[Failure] = []
-    for number, row in enumerate(saved_rows(path)):
+    for number, row in enumerate(one.value for one in open_table(path)[1]):
         if column not in row:
             raise RequestError(f"{path} has no column {column!r}, but {', '.join(row)}: name one of them.")
         if isinstance(text := row[column], str) and text.strip():
@@ -271,8 +230,6 @@ def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
 
 
 class _WordingTable(Section):
-    """One relation's wording, as a file has it."""
-
     questions: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
     condition: str = ""
@@ -280,10 +237,9 @@ class _WordingTable(Section):
 
 
 def read_wordings(path: Path) -> dict[str, Wording]:
-    """The wordings of relations in a TOML file, a table each: `["release year"]` with `questions`, `phrases`, `condition`, `word`.
+    """The wordings of relations in a TOML file, one table each: `["release year"]` with `questions`, `phrases`, `condition`, `word`.
 
-    Raises:
-        RequestError: the file is missing or no TOML, or a wording lacks the place of what it speaks of.
+    Raises RequestError where the file is missing or not TOML, or a wording lacks a placeholder.
     """
     try:
         read = {relation: _WordingTable.model_validate(table) for relation, table in read_toml(path, "the file of wordings").items()}

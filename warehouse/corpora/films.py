@@ -1,9 +1,8 @@
 """Real films as a corpus: cast, genres and year of 36,000 films as facts, their Wikipedia summaries as documents.
 
-The rows of `kg_movies` are cleaned first: debris taken out, double ids merged, articles given to the right film. Every string that is left
-out is counted as a `Failure` with its reason. An entity is named as a text would name it. Titles that mean several things are kept apart by
-"title (year)", then by the name of the article. A fact lists the film's own document where that text really states it: about three casts in
-five do.
+The rows of `kg_movies` are cleaned: debris removed, duplicate ids merged, articles assigned to the right film. Whatever is left out is a
+`Failure` with its reason. Ambiguous titles become "title (year)", then the name of the article. A fact lists the film's document only
+where its text states the fact, as about three in five casts do.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording, states, tidy
 from warehouse.errors import RequestError
+from warehouse.json_text import read_json
 from warehouse.records import Document, Fact, Failure
 
 SOURCE = "kg_movies"
@@ -58,10 +57,10 @@ _SPELLINGS = {"Sport": "Sports"}
 
 
 def read_films(folder: Path, longest: int | None = None) -> Corpus:
-    """The corpus in `folder` (`movies-*.json`); raises `RequestError` where there are no such files or one is no JSON list.
+    """The corpus in `folder` (`movies-*.json`). Raises RequestError where the files are missing or not JSON lists.
 
     Args:
-        longest: characters of a document at most, cut after a sentence; a fact then counts as stated only in what is left.
+        longest: maximum characters of a document, cut after a sentence; facts count as stated only in what is left.
     """
     films, failures = parse_films(_rows(folder))
     if longest is not None:
@@ -73,7 +72,7 @@ def read_films(folder: Path, longest: int | None = None) -> Corpus:
 
 
 def first_sentences(text: str, longest: int) -> str:
-    """As many whole sentences of `text` as fit into `longest` characters; the beginning of the first where not even that fits."""
+    """The whole sentences of `text` that fit into `longest` characters, or the start of the first."""
     if len(text) <= longest:
         return text
     end = max(text.rfind(mark, 0, longest) for mark in (". ", "! ", "? "))
@@ -95,7 +94,7 @@ def _rows(folder: Path) -> Iterator[Any]:
 
 
 def _names(films: Sequence[Film]) -> list[str]:
-    """A name for each film that nothing else bears, whatever its case: search by title ignores case."""
+    """A unique name for each film, ignoring case as search by title does."""
     others = {name.casefold() for film in films for name in (*film.cast, *film.genres, str(film.year))}
     titles = Counter(film.title.casefold() for film in films)
     dated = Counter(_dated(film).casefold() for film in films)
@@ -159,7 +158,7 @@ def _types(films: Sequence[Film], names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """One film; `href` is its Wikipedia article and `summary` that article's beginning, both empty where there is none."""
+    """One film; `href` is its Wikipedia article and `summary` the article's beginning, both empty where there is none."""
 
     title: str
     year: int
@@ -175,14 +174,14 @@ class Film:
 
 
 def parse_films(rows: Iterable[Any]) -> tuple[list[Film], list[Failure]]:
-    """Films out of the rows of the files, each id once, and everything that was left out."""
+    """Films from the rows of the files, each id once, and everything that was left out."""
     failures: list[Failure] = []
     films = [film for row in rows if (film := _parse(row, failures)) is not None]
     return _merge(_relink(films, failures), failures), failures
 
 
 def base_name(person: str) -> str:
-    """A person's name as a text would give it: without the qualifier that tells namesakes apart."""
+    """A person's name without the qualifier that tells namesakes apart."""
     return _QUALIFIER.sub("", person)
 
 

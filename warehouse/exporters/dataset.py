@@ -1,24 +1,32 @@
-"""A dataset: rows by split, the card that says all about them, and how both are written.
+"""What leaves the lake: datasets with a card, one table as a file, or all of it as a single DuckDB file. Each is written atomically.
 
-Nothing in it depends on when or where it is made. A folder that `datasets.load_dataset` reads holds a file for each split and the card as
-README.md. A path that ends in `.parquet` or `.jsonl` is one file with all splits, the card beside it. It is written whole or not at all.
+A dataset depends only on the lake's snapshot and the options, not on when or where it is made. A folder that `datasets.load_dataset` reads
+has a file for each split and the card as README.md. A path that ends in `.parquet` or `.jsonl` is one file with all splits, with the card
+next to it.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from warehouse.connections import connect_unlocked, cursor_in_lake
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
+from warehouse.lake import Lake
+from warehouse.queries import check_view
 from warehouse.records import Failure
+from warehouse.schema import TABLES
+from warehouse.storage import quoted
+from warehouse.views import MACROS, VIEWS
 
 Row = dict[str, Any]
 
@@ -45,11 +53,11 @@ class Dataset:
         kind: `cpt`, `sft`, `rl` or `webshaper`.
         columns: what each column of `schema` holds, for the card.
         splits: rows by split, in the order of the files.
-        sources: how many rows come from each source; a row may count for several.
-        filters: how the rows were chosen, a sentence each.
-        removed: how many rows are not there, by reason, besides those of `failures`.
-        snapshot: the lake's snapshot that all of it was read at.
-        settings: options of `flywheel export` beside kind, home, path and snapshot.
+        sources: number of rows from each source; a row may count for several.
+        filters: how rows were chosen, one sentence each.
+        removed: number of rows left out, by reason, besides `failures`.
+        snapshot: the lake's snapshot that was read.
+        settings: other options of the `flywheel export` command.
     """
 
     kind: str
@@ -66,18 +74,18 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """How many rows there are in all."""
+        """Total number of rows."""
         return sum(map(len, self.splits.values()))
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many rows are left out, by reason."""
+        """Number of rows left out, by reason."""
         kinds = Counter(str(failure.kind).replace("_", " ") for failure in self.failures)
         return {**self.removed, **dict(sorted(kinds.items()))}
 
 
 def licence_of(source: str) -> str:
-    """The licence of a source, or that nobody has stated it."""
+    """The licence of a source, if stated."""
     return next((licence for prefix, licence in LICENCES.items() if source.startswith(prefix)), UNSTATED)
 
 
@@ -90,12 +98,7 @@ def by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
 
 
 def card_of(dataset: Dataset, form: str, files: Mapping[str, str]) -> str:
-    """The text of the card.
-
-    Args:
-        form: the format as `flywheel export` calls it.
-        files: for each split the path of its file within the dataset.
-    """
+    """The text of the card; `form` is the format, `files` the path of each split's file."""
     parts = [_front_matter(files), f"# {dataset.kind}", dataset.about, _counts(dataset), _columns(dataset), _sources(dataset)]
     return "\n\n".join([*parts, _filters(dataset), _reproduction(dataset, form)]) + "\n"
 
@@ -137,7 +140,7 @@ def _reproduction(dataset: Dataset, form: str) -> str:
 
 
 def format_of(path: Path, requested: str | None) -> str:
-    """The format to write: as requested, else by the suffix of `path`, else `hf`. Raises `RequestError` where the two contradict."""
+    """The format to write: the requested one, else that of the suffix, else `hf`. Raises RequestError where they contradict."""
     suffix = path.suffix.removeprefix(".")
     if requested is not None and requested not in FORMATS:
         raise RequestError(f"there is no format {requested!r}; choose one of {', '.join(FORMATS)}.")
@@ -152,12 +155,12 @@ def is_file(path: Path) -> bool:
 
 
 def card_beside(path: Path) -> Path:
-    """Where the card of a dataset in one file stands."""
+    """The path of the card of a one-file dataset."""
     return path.with_name(f"{path.name}.card.md")
 
 
 def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
-    """Write `dataset` to `path`. Raises `RequestError` where there is something already."""
+    """Write `dataset` to `path`. Raises RequestError where `path` exists."""
     check_free(path)
     with drafted(path) as part:
         if is_file(path):
@@ -169,7 +172,7 @@ def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Raises `RequestError` where `path` is taken."""
+    """Raises RequestError where `path` exists."""
     if path.exists():
         raise RequestError(f"{path} exists already: choose another path or remove it.")
 
@@ -196,7 +199,7 @@ def _write_rows(schema: pa.Schema, rows: Sequence[Row], file: Path, form: str) -
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values before JSON is marked as such, which Arrow cannot read from objects."""
+    """A column's type with JSON as text, since Arrow cannot build its JSON type from objects."""
     if isinstance(kind, pa.JsonType):
         return pa.string()
     return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
@@ -207,3 +210,67 @@ def _stored(value: Any, kind: pa.DataType) -> Any:
     if isinstance(kind, pa.JsonType):
         return json.dumps(value, ensure_ascii=False)
     return [_stored(one, kind.value_type) for one in value] if pa.types.is_list(kind) and value is not None else value
+
+
+_FORMATS = {".parquet": "PARQUET, COMPRESSION zstd", ".jsonl": "JSON", ".json": "JSON, ARRAY true", ".csv": "CSV, HEADER"}
+_NUMBERS = ("DOUBLE", "FLOAT")
+
+
+def export_table(lake: Lake, name: str, path: Path) -> int:
+    """Write one table or view to `path` in the format of its suffix and return the number of rows.
+
+    Raises RequestError for an unknown name or suffix and an existing file.
+    """
+    known = [table.name for table in TABLES] + list(VIEWS)
+    if name not in known:
+        raise RequestError(f"The lake has no table {name!r}: choose one of {', '.join(known)}.")
+    if path.suffix not in _FORMATS:
+        raise RequestError(f"{path} names no known format: end it in one of {', '.join(_FORMATS)}.")
+    check_free(path)
+    with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
+        check_view(cursor, name)
+        chosen = _rows_of(cursor, name, path.suffix)
+        rows = cursor.execute(f"COPY ({chosen}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
+    return int(rows[0][0])
+
+
+def _rows_of(cursor: duckdb.DuckDBPyConnection, name: str, suffix: str) -> str:
+    write = _WRITERS.get(suffix)
+    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()} if write else {}
+    replaced = ", ".join(f'{value} AS "{column}"' for column, kind in kinds.items() if write and (value := write(f'"{column}"', kind)))
+    return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
+
+
+def _in_json(column: str, kind: str) -> str | None:
+    """NULL for NaN and infinity, which JSON lacks; None for columns without numbers."""
+    if kind.removesuffix("[]") not in _NUMBERS:
+        return None
+    finite = "CASE WHEN isfinite({0}) THEN {0} END"
+    return f"list_transform({column}, lambda n: {finite.format('n')})" if kind.endswith("[]") else finite.format(column)
+
+
+def _in_csv(column: str, kind: str) -> str | None:
+    """Nested values as JSON, since DuckDB's `[a, b]` in CSV is ambiguous; None for other columns."""
+    nested = kind.endswith("[]") or kind.startswith(("STRUCT(", "MAP("))
+    return f"to_json({_in_json(column, kind) or column})::VARCHAR" if nested else None
+
+
+_WRITERS: dict[str, Callable[[str, str], str | None]] = {".jsonl": _in_json, ".json": _in_json, ".csv": _in_csv}
+
+
+def export_database(lake: Lake, path: Path) -> None:
+    """Write all tables, views and macros to one DuckDB file. Raises RequestError where `path` exists."""
+    check_free(path)
+    with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
+        cursor.execute(f"ATTACH {quoted(str(part))} AS exported")
+        cursor.begin()
+        for table in TABLES:
+            cursor.execute(f"CREATE TABLE exported.{table.name} AS FROM {table.name} ORDER BY recorded, rowid")
+        cursor.commit()
+        cursor.execute("USE exported")
+        for view in VIEWS.values():
+            cursor.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        for macro in MACROS.values():
+            cursor.execute(f"CREATE MACRO {macro.signature} AS TABLE {macro.sql}")
+        cursor.execute("USE memory")
+        cursor.execute("DETACH exported")

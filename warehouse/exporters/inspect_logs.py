@@ -1,10 +1,8 @@
-"""Evaluations as logs of Inspect AI, so that `inspect view` opens them: one log for each policy and suite.
+"""Evaluations as Inspect AI logs for `inspect view`: one log for each policy and suite.
 
-A task is a sample; an action is a message of the assistant with its calls, and each call has its result as a message of the tool. The
-latest verdict of each verifier stands as a score, an invalid one as unscored; an invalid trajectory has its error. The share of successes
-among the valid is the metric `accuracy`. Everything follows from the lake, so the same lake gives the same log.
-
-Not in the log: token ids and their log-probabilities, versions of weights, and the wording of the prompt around the question.
+A task is a sample; an action is an assistant message with its calls, each with its result as a tool message. The latest verdict of each
+verifier is a score, unscored if invalid; an invalid trajectory has its error. The metric `accuracy` is the share of successes among the
+valid. The same lake gives the same log. Left out: token ids, log-probabilities, weight versions, and the prompt around the question.
 """
 
 from __future__ import annotations
@@ -30,13 +28,9 @@ _SUFFIXES = (".eval", ".json")
 
 
 def export_logs(lake: Lake, path: Path) -> list[Path]:
-    """Write the evaluations to `path`: a file where there is one evaluation, else a folder with a log for each.
+    """Write the evaluations to `path`, one file for one evaluation, else a folder with a log for each; returns the files.
 
-    Returns:
-        The files that were written.
-
-    Raises:
-        RequestError: there is no evaluation, there are several for one file, `path` exists, or the package `inspect-ai` is missing.
+    Raises RequestError where there is no evaluation, several for one file, `path` exists, or `inspect-ai` is missing.
     """
     module = inspect_log_module()
     sql = "SELECT DISTINCT policy, suite FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL ORDER BY policy, suite"
@@ -85,7 +79,6 @@ def _log(module: ModuleType, lake: Lake, policy: str, suite: str) -> Any:
 
 
 def _latest(lake: Lake, runs: Sequence[Trajectory]) -> dict[str, list[Score]]:
-    """The latest score of each verifier, by trajectory."""
     sql = """SELECT trajectory_id, verifier, version FROM scores WHERE trajectory_id IN (SELECT unnest(?))
         QUALIFY row_number() OVER (PARTITION BY trajectory_id, verifier ORDER BY recorded DESC, rowid) = 1"""
     latest = {tuple(row.values()) for row in lake.query(sql, [[run.id for run in runs]]).to_pylist()}
@@ -150,7 +143,7 @@ def _messages(task: Task, run: Trajectory) -> list[Any]:
 
 
 def _turn_messages(name: str, turn: Turn, policy: str) -> list[Any]:
-    """An action and what came back: by call where it made calls, else as words of the environment."""
+    """An action and its results, by call, or the environment's words where it made no call."""
     from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
     from inspect_ai.tool import ToolCall
 
@@ -171,7 +164,7 @@ def _result(key: str, call: Call) -> Any:
 
 
 def _arguments(call: Call) -> dict[str, Any]:
-    """The arguments as an object; those of a call in tags are one text, `input`."""
+    """The arguments as an object; plain text of a call in tags becomes `input`."""
     try:
         value = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

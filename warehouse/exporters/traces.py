@@ -1,8 +1,8 @@
 """Trajectories as OpenTelemetry traces, for viewers such as Phoenix and MLflow.
 
-A trajectory is a trace: the agent's span, below it a span for each turn of the policy and one for each call of a tool. Attributes bear the
-names of OpenTelemetry's conventions for generative AI and those of OpenInference. Ids follow from the trajectory's, so that a trace
-that is sent twice is one. Where a duration was not recorded a span has none; the order of the spans is that of the record.
+A trajectory is a trace: the agent's span, with a span for each turn and each tool call below it. Attributes follow OpenTelemetry's
+conventions for generative AI and OpenInference. Ids derive from the trajectory's, so that sending a trace twice is harmless. Spans without
+a recorded duration have length zero, in recorded order.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The one form of a chat that importers share, and its turns.
+"""The chat form that importers share, and its turns.
 
-An assistant's message is a turn with all its calls, and each call gets its result: the one that names its id, in whatever order results
-come; an id that is used again later means the latest call. Results without ids belong to the calls of the message before them in their
-order, where there are as many. A call without a result keeps none (its outcome is empty). A result that no call asked for, and one that may
-belong to several, make the row malformed. What a user says later is an observation of the turn before it. The last message, if it is the
-assistant's and calls nothing, is the answer; a run that ends otherwise was broken off.
+An assistant message is a turn with its calls. A result belongs to the call whose id it names, in any order; a reused id means the latest
+call. Results without ids go to the calls of the preceding message in order, if the numbers match. A call may lack a result (its outcome is
+then empty); unrequested and ambiguous results make the row malformed. Later user messages are observations of the preceding turn. The last
+message is the answer if it is the assistant's and has no calls; otherwise the run was cut off.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from warehouse.importers.contents import as_json
-from warehouse.importers.runs import MalformedRow
+from warehouse.importers.runs import MalformedRow, as_json
 from warehouse.records import ANSWER, Call, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the assistant requested it."""
-
     id: str | None
     tool: str
     arguments: str
@@ -34,9 +30,8 @@ class ChatMessage:
 
     Attributes:
         role: system, user, assistant or tool.
-        thought: reasoning, apart from the text.
-        answers, tool: the id and the tool of the call that a tool's message is the result of.
-        weight: 0 where the message is not to be trained on.
+        answers, tool: id and tool of the call that a tool message answers.
+        weight: 0 where the message is excluded from training.
         item: whether it is one of several items of a response.
     """
 
@@ -52,18 +47,17 @@ class ChatMessage:
 
     @property
     def only_thought(self) -> bool:
-        """Whether it holds reasoning and nothing else."""
         return bool(self.thought) and not self.text.strip() and not self.calls
 
     @property
     def awaits_results(self) -> bool:
-        """Whether results may follow it."""
+        """Whether results may follow."""
         return bool(self.calls) or self.role == "tool"
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A turn that is being gathered: what was written, the results by call, and what was said after it."""
+    """A turn under construction: the message, results by call, and later replies."""
 
     message: ChatMessage
     results: dict[int, ChatMessage] = field(default_factory=dict)
@@ -75,10 +69,7 @@ _Waiting = list[tuple[_Draft, int]]
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
-    """What the user first asked, in one message or several; an assistant's greeting may stand before it.
-
-    Raises MalformedRow where that is nothing.
-    """
+    """The user's first question, in one or several messages, possibly after a greeting. Raises MalformedRow where it is empty."""
     begin = next((number for number, message in enumerate(messages) if message.role == "user"), len(messages))
     end = next((number for number in range(begin, len(messages)) if messages[number].role == "assistant"), len(messages))
     question = "\n\n".join(message.text for message in messages[begin:end] if message.role == "user")
@@ -88,13 +79,12 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
 
 
 def turns_of_messages(messages: Sequence[ChatMessage], closed: bool = False) -> tuple[Turn, ...]:
-    """The assistant's messages as turns; no token ids and no times, for none were recorded.
+    """The assistant's messages as turns, without token ids and times.
 
     Args:
-        closed: the run is over although a user had the last word, so that the assistant's last text is its answer.
+        closed: the assistant's last text is the answer even though the user had the last word.
 
-    Raises:
-        MalformedRow: a result that no call asked for, or that may be of several calls.
+    Raises MalformedRow for unrequested and ambiguous results.
     """
     drafts: list[_Draft] = []
     waiting: _Waiting = []
@@ -112,12 +102,12 @@ def turns_of_messages(messages: Sequence[ChatMessage], closed: bool = False) -> 
 
 
 def unlearnt_turns(messages: Sequence[ChatMessage]) -> list[int]:
-    """The turns that are not to be trained on."""
+    """Indices of turns that are excluded from training."""
     return [index for index, message in enumerate(one for one in messages if one.role == "assistant") if not message.weight]
 
 
 def _assign(results: list[tuple[int, ChatMessage]], waiting: _Waiting) -> None:
-    """Give results that came together to the calls that wait: those with an id first, then those with the name of a tool, then the rest."""
+    """Match a group of results to waiting calls: by id first, then by tool name, then in order."""
     without_ids = all(_request(one).id is None for one in waiting)
     left: list[tuple[int, ChatMessage]] = []
     for number, result in results:
@@ -140,7 +130,7 @@ def _give(waiting: _Waiting, place: int, result: ChatMessage) -> None:
 
 
 def _by_id(number: int, result: ChatMessage, waiting: _Waiting) -> int:
-    """The place of the call that has the id of a result: the latest, which must be the only one of its message."""
+    """The waiting call with the result's id: the latest, which must be unique within its message."""
     found = [place for place, one in enumerate(waiting) if _request(one).id == result.answers]
     if not found:
         raise MalformedRow(f"message {number} is the result of a call that was not made: {result.answers}")
@@ -152,7 +142,7 @@ def _by_id(number: int, result: ChatMessage, waiting: _Waiting) -> int:
 
 
 def _in_order(results: list[tuple[int, ChatMessage]], waiting: _Waiting, tool: str | None) -> None:
-    """Give results without ids to the calls of the latest message in their order, or of all that wait: there must be as many."""
+    """Match results without ids to the latest message's calls in order, or to all waiting calls, if the numbers match."""
     if not results:
         return
     number = results[0][0]

@@ -9,15 +9,13 @@ Lost: blanks around a question, the `Observation:` label, and the closing line "
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import unique_object
 from warehouse.digests import digest
-from warehouse.errors import RequestError
+from warehouse.foreign import read_foreign
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -29,7 +27,6 @@ from warehouse.importers.runs import (
     trajectory_of,
     turns_of,
 )
-from warehouse.json_rows import why_not_storable
 from warehouse.records import Outcome, Score, Task
 from warehouse.replies import split_reasoning
 
@@ -54,41 +51,22 @@ def read_fireact(path: Path) -> ImportedRuns:
 
 
 def _read_file(path: Path, collector: RunCollector) -> None:
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    try:
-        rows = json.loads(text, object_pairs_hook=list)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path} is not JSON ({error}); fetch the file again.") from error
-    if not isinstance(rows, list) or not all(isinstance(row, tuple) for row in rows):
-        raise RequestError(f"{path} is no JSON object of runs by question number; name one of FireAct's files.")
-    place, line = 0, 1
     seen: set[str] = set()
-    for key, pairs in rows:
+    for entry in read_foreign("entries", path)[1]:
         collector.rows += 1
-        found = max(place, text.find(json.dumps(key, ensure_ascii=False), place))
-        place, line = found, line + text.count("\n", place, found)
         try:
+            if entry.fault is not None:
+                raise MalformedRow(entry.fault)
+            key, row = entry.value
             if key in seen:
                 raise MalformedRow(f"the question number {key} stands twice in the file, and the first is kept")
             seen.add(key)
-            _read_row(key, _plain(pairs), path, line, collector)
+            _read_row(key, row, path, entry.line, collector)
         except (MalformedRow, RecursionError) as error:
-            collector.quarantine(path, line, str(error), text[place : place + 500])
-
-
-def _plain(value: Any) -> Any:
-    """Lists of pairs as dictionaries again."""
-    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
-        try:
-            return unique_object([(key, _plain(item)) for key, item in value])
-        except ValueError as error:
-            raise MalformedRow(str(error)) from error
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+            collector.quarantine(path, entry.line, str(error), entry.text)
 
 
 def _read_row(key: str, row: Any, path: Path, line: int, collector: RunCollector) -> None:
-    if fault := why_not_storable(row):
-        raise MalformedRow(fault)
     if not isinstance(row, dict):
         raise MalformedRow(f"row {key} is no object")
     question, exchanges = _exchanges(row.get("traj"))

@@ -13,20 +13,19 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from warehouse.bounds import Archive, read_json, why_too_large
 from warehouse.columns import to_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.foreign import Row, read_foreign
+from warehouse.foreign_text import MIB, MOST_ROW_BYTES
 from warehouse.importers.conversation import ChatMessage, turns_of_messages
 from warehouse.importers.messages import read_messages
 from warehouse.importers.runs import (
@@ -40,6 +39,7 @@ from warehouse.importers.runs import (
     trajectory_of,
     verdict_of,
 )
+from warehouse.json_text import MOST_DEPTH, TOO_DEEP, inner_values
 from warehouse.records import ANSWER, Call, Outcome, Score, StopReason, Trajectory, Turn
 
 FORMAT = "inspect"
@@ -52,13 +52,9 @@ _LIMITS = {
     "time": StopReason.MAX_SECONDS,
     "working": StopReason.MAX_SECONDS,
 }
-_EVENTS = {"events", "events_data", "timelines"}
-_LEFT_OUT = {*_EVENTS, "attachments"}
+_LEFT_OUT = {"events", "events_data", "timelines", "attachments"}
 _FRAME = ("version", "status", "eval", "plan")
 """The parts of a log in one object that a sample cannot be read without."""
-
-Named = tuple[str, Callable[[], Any]]
-"""A sample's name and what reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,47 +87,40 @@ def read_inspect(path: Path) -> ImportedRuns:
 
 
 def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
-    with ExitStack() as held:
-        try:
-            log, samples = (_open_archive if zipfile.is_zipfile(path) else _open_json)(module, path, held)
-        except RequestError:
-            raise
-        except Exception as error:  # whatever a broken archive or header makes zip, JSON and validation raise
-            raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
-        for place, (name, read) in enumerate(samples, start=1):
-            collector.rows += 1
-            try:
-                _read_sample(log, _sample(read), path, place, collector)
-            except (MalformedRow, UnicodeEncodeError) as error:
-                collector.quarantine(path, place, str(error).encode(errors="replace").decode(), name)
-
-
-def _sample(read: Callable[[], Any]) -> Any:
+    head, samples = read_foreign("inspect", path)
+    frame = {name: str(content).encode() for name, content in head["members"].items()}
     try:
-        return read()
+        log = _parse(module, head["format"], frame)
+        if head["format"] == "json":
+            data = json.loads(frame[""])
+            frame = {"": json.dumps({name: data[name] for name in _FRAME if name in data}).encode()}
+    except Exception as error:  # whatever Inspect's validation raises
+        raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
+    for row in samples:
+        collector.rows += 1
+        try:
+            _read_sample(log, _sample(module, head["format"], frame, row), path, row.line, collector)
+        except (MalformedRow, UnicodeEncodeError) as error:
+            collector.quarantine(path, row.line, str(error).encode(errors="replace").decode(), row.text)
+
+
+def _sample(module: ModuleType, form: str, frame: Mapping[str, bytes], row: Row) -> Any:
+    """A sample, given to Inspect in a log of its own."""
+    if row.fault is not None:
+        raise MalformedRow(row.fault)
+    content = str(row.value).encode()
+    members = {**frame, row.text: content} if form == "eval" else {"": b'{"samples": [' + content + b"], " + frame[""][1:]}
+    try:
+        (sample,) = _parse(module, form, members).samples
     except Exception as error:  # as above, and then of this sample alone
         raise MalformedRow(f"the sample cannot be read: {type(error).__name__}: {error}") from error
+    return sample
 
 
-def _open_archive(module: ModuleType, path: Path, held: ExitStack) -> tuple[Any, Iterator[Named]]:
-    """A log and its samples one by one: each is given to Inspect in an archive of its own, made of what was read within bounds."""
-    archive = held.enter_context(closing(Archive(path)))
-    frame = {name: archive.read(name) for name in archive.names if _is_frame(name)}
-
-    def read(name: str) -> Any:
-        (sample,) = _from_archive(module, {**frame, name: _without_events(read_json(archive.read(name)))}).samples
-        return sample
-
-    names = (name for name in archive.names if name.startswith("samples/") and name.endswith(".json"))
-    return _from_archive(module, frame), ((name, partial(read, name)) for name in names)
-
-
-def _is_frame(name: str) -> bool:
-    """Whether a member says what was evaluated: the header, or what stands in its place until a log is finished."""
-    return name == "header.json" or (name.startswith("_journal/") and not name.startswith("_journal/summaries/"))
-
-
-def _from_archive(module: ModuleType, members: Mapping[str, bytes]) -> Any:
+def _parse(module: ModuleType, form: str, members: Mapping[str, bytes]) -> Any:
+    """A log from the members of an archive, or from one object under the name ``."""
+    if form == "json":
+        return module.read_eval_log(BytesIO(members[""]), resolve_attachments=True, format="json")
     plain = BytesIO()
     with zipfile.ZipFile(plain, "w") as archive:
         for name, content in members.items():
@@ -139,29 +128,9 @@ def _from_archive(module: ModuleType, members: Mapping[str, bytes]) -> Any:
     return module.read_eval_log(plain, resolve_attachments=True, format="eval")
 
 
-def _open_json(module: ModuleType, path: Path, held: ExitStack) -> tuple[Any, Iterator[Named]]:
-    """As `_open_archive`, of a log in one object."""
-    data = read_json(path.read_bytes())
-    samples = data.pop("samples", None) or []
-    frame = {name: data[name] for name in _FRAME if name in data}
-
-    def read(sample: Any) -> Any:
-        whole = b'{"samples": [' + _without_events(sample) + b"], " + json.dumps(frame).encode()[1:]
-        (read,) = module.read_eval_log(BytesIO(whole), resolve_attachments=True, format="json").samples
-        return read
-
-    log = module.read_eval_log(BytesIO(json.dumps(data).encode()), format="json")
-    return log, ((f"sample {place}", partial(read, sample)) for place, sample in enumerate(samples, start=1))
-
-
-def _without_events(sample: Any) -> bytes:
-    """A sample as JSON without what is not kept of it and is most of it."""
-    return json.dumps({name: value for name, value in sample.items() if name not in _EVENTS}).encode()
-
-
 def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCollector) -> None:
     kept = sample.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
-    if fault := why_too_large(kept):  # an attachment stands once in a log, and here wherever it is named
+    if fault := _why_too_large(kept):  # an attachment stands once in a log, and here wherever it is named
         raise MalformedRow(fault)
     to_json(kept).encode()  # raises for halves of surrogate pairs, which no table holds
     messages = _chat(message for message in sample.messages if not _is_prompt_example(message))
@@ -175,6 +144,20 @@ def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCo
     run = trajectory_of(identifier, task, log.eval.model, _with_answer(turns_of_messages(messages)), end, provenance)
     run = replace(run, sample=sample.epoch - 1, started=_time(sample.started_at), seconds=sample.total_time)
     collector.records += [task, run, *_scores(run, scored)]
+
+
+def _why_too_large(value: Any) -> str | None:
+    """Why a value, in which one text may occur many times, would be too large or too deep as JSON."""
+    level, letters = [value], 0
+    for _ in range(MOST_DEPTH + 1):
+        inside = list(inner_values(level))
+        letters += sum(len(one) for one in inside if isinstance(one, str))
+        if letters > MOST_ROW_BYTES:
+            return f"it holds more than {MOST_ROW_BYTES // MIB} MiB of text"
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if not level:
+            return None
+    return TOO_DEEP
 
 
 def _scores(run: Trajectory, scored: list[_Scored]) -> list[Score]:

@@ -1,23 +1,205 @@
 """Chat messages of every dialect as one form, `ChatMessage`: what importers read and `conversation.py` makes turns of.
 
 Read are OpenAI's chat messages (older forms too), items of its Responses API, Anthropic's content blocks, ShareGPT's `from`/`value`, the
-channels of Harmony, and calls written as text in `<tool_call>` (Hermes, Qwen). Reasoning is kept apart from the text, wherever it stands.
-What the form cannot hold (images, unknown parts, calls in another syntax) is a `MalformedRow` with the number of the message.
+channels of Harmony, and calls and results written as text (`<tool_call>` and `<tool_response>` of Hermes and Qwen), whose JSON is decoded
+first, so that a closing tag within a string ends nothing. Reasoning is kept apart from the text. What the form cannot hold (images, unknown
+parts, calls in another syntax) is a `MalformedRow` with the number of the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warehouse.bounds import read_json, unique_object
-from warehouse.importers.contents import Content, as_json, read_content, text_of
 from warehouse.importers.conversation import ChatMessage, ToolCall
-from warehouse.importers.runs import MalformedRow
+from warehouse.importers.runs import MalformedRow, as_json
 from warehouse.importers.schemas import NO_TOOLS, ToolSchemas
-from warehouse.importers.text_calls import read_responses, read_text_calls
-from warehouse.replies import split_reasoning
+from warehouse.json_text import TOO_DEEP, is_too_deep, read_json, unique_object
+from warehouse.replies import fences, split_reasoning
+
+TEXTS = ("text", "input_text", "output_text", "refusal")
+THOUGHTS = ("thinking", "reasoning", "redacted_thinking", "reasoning_text", "summary_text", "thought", "redacted_reasoning")
+_CALLS = ("tool_use", "tool_call", "tool-call")
+_RESULTS = ("tool_result", "tool-result")
+_MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document")
+PARTS = frozenset({*TEXTS, *THOUGHTS, *_CALLS, *_RESULTS, *_MEDIA})
+"""The types of parts that are known; a list of other objects is a tool's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a call, as a part."""
+
+    call: str | None
+    text: str
+    outcome: str
+
+
+@dataclass(slots=True)
+class Content:
+    """What the parts of a message hold."""
+
+    text: str = ""
+    thought: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+
+def read_content(value: Any, result: bool = False) -> Content:
+    """The content of a message; of a tool's (`result`), what is neither text nor parts is JSON.
+
+    Raises:
+        MalformedRow: a part is no text (an image, a file), or of no known type.
+    """
+    if value is None or isinstance(value, str):
+        return Content(value or "")
+    parts = value if isinstance(value, list) else [value]
+    if result and not (parts and all(isinstance(part, dict) and part.get("type") in PARTS and _is_part(part) for part in parts)):
+        return Content(as_json(value))
+    found = Content()
+    if parts and all(isinstance(part, str) for part in parts):
+        return Content("\n".join(parts))
+    for part in parts:
+        _add_part(found, part)
+    found.thought = found.thought.strip()
+    return found
+
+
+def _is_part(part: dict[str, Any]) -> bool:
+    """Whether an object of a tool's JSON is a part of text or media: beside its type it has what that type holds."""
+    kind = str(part["type"])
+    return kind in part or any(name in part for name in ("text", "image_url", "source", "data", "content", "id"))
+
+
+def _add_part(found: Content, part: Any) -> None:
+    if not isinstance(part, dict):
+        raise MalformedRow("has a content that is neither text nor parts")
+    kind = part.get("type")
+    if kind is None and isinstance(part.get("text"), str):
+        kind = "text"
+    if kind in TEXTS:
+        found.text += _own_text(part, "text", "refusal", "content")
+    elif kind in THOUGHTS:
+        found.thought += f"{text_of(part)}\n"
+    elif kind in _CALLS and any(part.get(name) is not None for name in ("input", "arguments", "args", "function")) and "result" not in part:
+        found.calls.append({**part, "id": part.get("id") or part.get("toolCallId"), "name": part.get("name") or part.get("toolName")})
+    elif kind in _RESULTS:
+        found.results.append(_result(part))
+    else:
+        what = f"has a part of the type {kind!r:.60}"
+        raise MalformedRow(f"{what}, and only text is imported" if kind in _MEDIA else f"{what}, which is not read")
+
+
+def _own_text(part: dict[str, Any], *names: str) -> str:
+    text = next((part[name] for name in names if isinstance(part.get(name), str)), None)
+    if text is None:
+        raise MalformedRow(f"has a part of the type {part.get('type')!r:.60} without a text")
+    return text
+
+
+def _result(part: dict[str, Any]) -> Result:
+    identity = next((part[name] for name in ("tool_use_id", "tool_call_id", "toolCallId") if part.get(name)), None)
+    given = next((part[name] for name in ("content", "output", "result") if part.get(name) is not None), None)
+    failed = part.get("is_error") is True or part.get("isError") is True
+    return Result(identity if isinstance(identity, str) else None, read_content(given, result=True).text, "error" if failed else "ok")
+
+
+def text_of(value: Any) -> str:
+    """The text of reasoning, however deep it stands in parts and summaries; what is encrypted has none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(text_of, value)))
+    if isinstance(value, dict):
+        names = ("text", "thinking", "reasoning", "thought", "content", "summary")
+        return next((text for name in names if (text := text_of(value.get(name)))), "")
+    return ""
+
+
+_CALL = re.compile(r"<tool_call>\s*(?=[{\[])")
+_CALL_END = re.compile(r"\s*(?:</tool_call>|\Z)")
+_OTHER = re.compile(
+    r"\s*(?:\[TOOL_CALLS\]|<\|python_tag\|>|<function_call>|<function=|<tool_call>\s*(?:<function=|\w+\s*<arg_key>)|<\|tool_call)"
+)
+"""How a text begins that is a call in a syntax which is not read."""
+_RESPONSE = "<tool_response>"
+_RESPONSE_CLOSED = re.compile(r"\s*</tool_response>")
+_ANY_RESPONSE_END = re.compile(r"\n?</tool_response>")
+_RESPONSE_END = re.compile(r"\n?</tool_response>(?=\s*(?:<tool_response>|\Z))")
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
+
+
+@dataclass(frozen=True, slots=True)
+class TextCall:
+    """A call in a text: where it stands, tags included, and its JSON."""
+
+    start: int
+    end: int
+    value: Any
+
+
+def find_text_calls(text: str, start: int = 0) -> Iterator[TextCall]:
+    """The calls of a text outside of closed fences. Raises MalformedRow for one that is not JSON."""
+    guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed]
+    place = start
+    while (opening := _CALL.search(text, place)) is not None:
+        place = opening.end()
+        if any(begin < opening.start() < end for begin, end in guards):
+            continue
+        try:
+            value, end = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            raise MalformedRow(f"has a call in its text that is not JSON: {error}") from error
+        closing = _CALL_END.match(text, end)
+        if closing is None or is_too_deep(value):
+            why = TOO_DEEP if closing else "text stands between its JSON and </tool_call>"
+            raise MalformedRow(f"has a call in its text that is not JSON: {why}")
+        place = closing.end()
+        yield TextCall(opening.start(), place, value)
+
+
+def read_text_calls(text: str) -> tuple[str, list[Any]]:
+    """The text without its calls, and the calls. Raises MalformedRow for a call that cannot be read."""
+    if _OTHER.match(text):
+        raise MalformedRow(f"has a call in a syntax that is not read: {text.strip()[:40]!r}")
+    rest, calls, place = "", [], 0
+    for call in find_text_calls(text):
+        rest, place = rest + text[place : call.start], call.end
+        calls += call.value if isinstance(call.value, list) else [call.value]
+    return ((rest + text[place:]).strip(), calls) if calls else (text, [])
+
+
+def read_responses(text: str) -> tuple[list[str], str] | None:
+    """The results in a text that begins with `<tool_response>`, and what follows them; None where it does not, or one is not closed."""
+    found: list[str] = []
+    rest = text.strip()
+    while rest.startswith(_RESPONSE):
+        inside = rest[len(_RESPONSE) :]
+        end, behind = _response_end(inside)
+        if end < 0:
+            return None
+        found.append(inside[:end].removeprefix("\n"))
+        rest = inside[behind:].strip()
+    return (found, rest) if found else None
+
+
+def _response_end(inside: str) -> tuple[int, int]:
+    """Where a result ends, and what is behind its closing tag; -1 where nothing closes it."""
+    json_begin = len(inside) - len(inside.lstrip())
+    if inside[json_begin : json_begin + 1] in ("{", "["):
+        try:
+            _, end = json.JSONDecoder().raw_decode(inside, json_begin)
+        except (ValueError, RecursionError):
+            end = -1
+        closing = _RESPONSE_CLOSED.match(inside, end) if end >= 0 else None
+        if closing is not None:
+            return end, closing.end()
+    closing = _RESPONSE_END.search(inside) or _ANY_RESPONSE_END.search(inside)
+    return (closing.start(), closing.end()) if closing else (-1, -1)
+
 
 _ROLES = {
     "developer": "system",

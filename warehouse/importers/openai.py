@@ -11,12 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from warehouse.foreign import Row
 from warehouse.importers.conversation import question_of, turns_of_messages, unlearnt_turns
 from warehouse.importers.messages import read_messages
-from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import ImportedRuns, MalformedRow, RunCollector, RunEnd, first_of, number_of, task_of, texts_of, verdict_of
 from warehouse.importers.schemas import schemas_of
-from warehouse.json_rows import Row
+from warehouse.importers.tables import read_rows
 
 FORMAT = "openai"
 _MESSAGES = ("messages", "conversations", "conversation")

@@ -1,12 +1,12 @@
-"""What the readers of foreign trajectories share: rows of JSON, the pieces of a run, the records made of them, and the quarantine.
+"""Shared by the importers of foreign trajectories: collecting runs, building records, and the quarantine.
 
-A run is kept whole: every call that stands in it is a turn, those that were written and never run as well, and what a format has
-beyond a trajectory goes into `provenance`. A run that holds no action, or breaks off before its answer, is *invalid*: it says
-nothing about the policy and is never a failure. A row that is not of the format is a `Failure` with its line and its reason.
+Every call of a run is a turn, also those that were never run; format-specific data goes into `provenance`. A run without an action, or one
+that breaks off before its answer, is *invalid*, never a failure. A row that is not of the format is a `Failure` with line and reason.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +16,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from warehouse.arrow_rows import is_saved
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.json_rows import Row
+from warehouse.foreign import Row, is_saved
 from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
@@ -31,7 +30,7 @@ class MalformedRow(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ParsedAction:
-    """One action as it was written (`text`, as is), the call in it if it has one, and what came back."""
+    """One action: its exact text, its call if any, and the response."""
 
     text: str
     tool: str | None
@@ -42,12 +41,12 @@ class ParsedAction:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended, as far as its format says it.
+    """How a run ended, as far as its format tells.
 
     Attributes:
-        outcome, reward: the verdict that came with it, if one did.
+        outcome, reward: the released verdict, if any.
         stop: why it ended; None where the format does not say, and then only an answer ends it.
-        error: what broke it, if something did.
+        error: what broke it, if anything.
     """
 
     outcome: Outcome | None = None
@@ -58,7 +57,7 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRuns:
-    """What a reader made of a file: its rows in all, the records of the good ones, and a failure for each of the others."""
+    """A reader's result: the number of rows, the records of good ones, and a failure for each other one."""
 
     rows: int
     records: tuple[Task | Trajectory | Score, ...]
@@ -66,13 +65,12 @@ class ImportedRuns:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """The runs alone."""
         return [record for record in self.records if isinstance(record, Trajectory)]
 
 
 @dataclass(slots=True)
 class RunCollector:
-    """Gathers what a reader yields row by row."""
+    """Collects records and failures row by row."""
 
     format: str
     rows: int = 0
@@ -83,14 +81,14 @@ class RunCollector:
     _copies: Counter[str] = field(default_factory=Counter)
 
     def identify(self, path: Path, policy: str, row: Any) -> str:
-        """The id of a run, from its content; a row that stands in its file again is another sample, and has an id of its own."""
+        """The id of a run from its content; a row that occurs again in its file is another sample with its own id."""
         identifier = f"{self.format}-{digest([policy, row])}"
         self._copies[f"{path} {identifier}"] += 1
         again = self._copies[f"{path} {identifier}"] - 1
         return f"{identifier}-{again}" if again else identifier
 
     def add_run(self, row: Row, task: Task, policy: str, turns: Sequence[Turn], end: RunEnd, verifier: str, **about: Any) -> None:
-        """Add the run in `row`, its task and the verdict that came with it as a score of `verifier`; `about` goes into its provenance."""
+        """Add the run in `row`, its task, and the released verdict as a score of `verifier`; `about` goes into provenance."""
         provenance = {"file": row.path.name, "line": row.line, **about, "row": row.value}
         run = trajectory_of(self.identify(row.path, policy, row.value), task, policy, turns, end, provenance)
         self.records += [task, run]
@@ -98,17 +96,17 @@ class RunCollector:
             self.records.append(Score(run.id, verifier, "released", run.reward, run.outcome))
 
     def quarantine(self, path: Path, line: int, reason: str, text: str) -> None:
-        """Set a row aside; `text` is its beginning."""
+        """Quarantine a row; `text` is its beginning."""
         item = {"file": path.name, "line": line, "text": text[:500]}
         self.failures.append(Failure("import", f"{self.format}_row", f"{path.name}, line {line}: {reason}", item))
 
     def quarantine_file(self, path: Path, reason: str) -> None:
-        """Set a whole file aside, and whatever was read of it."""
+        """Quarantine a whole file."""
         self.records.clear()
         self.failures[:] = [Failure("import", f"{self.format}_file", reason, {"file": path.name})]
 
     def done(self) -> ImportedRuns:
-        """All of it."""
+        """The result."""
         return ImportedRuns(self.rows, tuple(self.records), tuple(self.failures))
 
 
@@ -117,7 +115,7 @@ Reader = Callable[[dict[str, Any], Row, RunCollector], None]
 
 
 def files_of(path: Path, *suffixes: str) -> list[Path]:
-    """`path` itself, or the files with one of `suffixes` in it where it is a folder. Raises RequestError where there is none."""
+    """`path` itself, or the files in the folder `path` with one of `suffixes`. Raises RequestError where there are none."""
     files = (
         sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
         if path.is_dir() and not is_saved(path)
@@ -135,7 +133,7 @@ def task_of(form: str, question: str, answers: Sequence[str]) -> Task:
 
 
 def texts_of(value: Any) -> tuple[str, ...]:
-    """Accepted answers: none, one, a list of them, or SQuAD's object with them under `text`. Raises MalformedRow for anything else."""
+    """Accepted answers from a value, a list, or SQuAD's `{text: [...]}`. Raises MalformedRow for anything else."""
     if isinstance(value, dict) and isinstance(value.get("text"), list | str) and value.keys() <= {"text", "answer_start"}:
         listed = value["text"] if isinstance(value["text"], list) else [value["text"]]
         value = [text for place, text in enumerate(listed) if text not in listed[:place]]
@@ -149,24 +147,29 @@ def texts_of(value: Any) -> tuple[str, ...]:
     return tuple(text for one in map(whole, values) if (text := str(one)).strip())
 
 
+def as_json(value: Any) -> str:
+    """The JSON text of a value."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def is_calls(value: Any) -> bool:
-    """Whether a value is a tool call or a list of them."""
+    """Whether a value is a tool call or a list of tool calls."""
     calls = value if isinstance(value, list) else [value]
     return bool(calls) and all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls)
 
 
 def first_of(row: dict[str, Any], *names: str) -> Any:
-    """The value under the first of `names` that has one; a table has null where a row has none."""
+    """The value under the first of `names` that is not null."""
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def whole(value: Any) -> Any:
-    """A whole number as such where it is a float, as which tables with gaps and JSON of some programs have it; else the value."""
+    """A float with an integral value as int, since some programs write ints as floats; else the value."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def number_of(value: Any, name: str) -> float | None:
-    """A figure, which may stand as text, or None where there is none. Raises MalformedRow where it is no finite number."""
+    """A number, possibly given as text, or None. Raises MalformedRow where it is not finite."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if value is not None and not isinstance(value, bool | int | float):
@@ -181,17 +184,14 @@ def number_of(value: Any, name: str) -> float | None:
 
 
 def verdict_of(value: float | None, full: float = 1.0) -> Outcome | None:
-    """Full marks (`full` to 1) are a success and anything less a failure; beyond 1 the scale is not known, and so is the verdict.
-
-    The tolerance of 1e-6 is that of tau-bench (`tau_bench/types.py`).
-    """
+    """Success for `full` to 1, failure below; beyond 1 the scale is unknown. The tolerance 1e-6 is tau-bench's (`tau_bench/types.py`)."""
     if value is None or value > 1 + 1e-6:
         return None
     return Outcome.SUCCESS if value >= full - 1e-6 else Outcome.FAILURE
 
 
 def turns_of(calls: Sequence[ParsedAction]) -> tuple[Turn, ...]:
-    """The turns of a run: no token ids and no times, for none were recorded."""
+    """The turns of a run, without token ids and times, which were not recorded."""
     return tuple(
         Turn(
             index, (), (), call.text, call.tool, call.arguments, (), call.response, None, call.outcome, None, 0,
@@ -202,7 +202,7 @@ def turns_of(calls: Sequence[ParsedAction]) -> tuple[Turn, ...]:
 
 
 def trajectory_of(identifier: str, task: Task, policy: str, turns: Sequence[Turn], end: RunEnd, provenance: dict[str, Any]) -> Trajectory:
-    """The run as a trajectory; invalid, whatever its verdict, where it holds no action, was broken off, or was broken."""
+    """The run as a trajectory; invalid, whatever its verdict, where it has no action, broke off, or has an error."""
     run = Trajectory(
         identifier, task.key, policy, "import", 0, (), tuple(turns), end.stop or StopReason.ANSWERED, end.outcome,
         end.reward, 0, None, None, provenance=provenance,
@@ -220,16 +220,15 @@ def _broken_off(run: Trajectory, end: RunEnd) -> str | None:
 
 
 def mark_not_run(calls: Iterable[ParsedAction], response: str) -> list[ParsedAction]:
-    """The calls of one message of which only the first was run and got `response`; the others are marked as not run."""
+    """The calls of one message of which only the first was run and got `response`."""
     first, *others = calls
     return [replace(first, response=response), *(replace(call, outcome=NOT_RUN) for call in others)]
 
 
 def read_files(form: str, path: Path, suffixes: tuple[str, ...], read: Callable[[Path, RunCollector], None]) -> ImportedRuns:
-    """What `read` makes of a file, or of each of the files with `suffixes` in a folder, of which one that cannot be read is set aside.
+    """What `read` makes of a file, or of each file with `suffixes` in a folder, where an unreadable file is quarantined.
 
-    Raises:
-        RequestError: there is no such file, or the one that is named cannot be read.
+    Raises RequestError where there is no such file, or `path` itself cannot be read.
     """
     collectors = []
     for file in files_of(path, *suffixes):

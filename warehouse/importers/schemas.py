@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from warehouse.bounds import MOST_DEPTH, read_json, unique_object
+from warehouse.json_text import MOST_DEPTH, read_json, unique_object
 
 _OFFERS = ("tools", "tool_defs", "functions", "available_tools")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
@@ -19,14 +19,14 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input")
 
 @dataclass(frozen=True, slots=True)
 class ToolSchemas:
-    """The tools of a row in OpenAI's form, and whether the file's arguments are filled."""
+    """The tools of a row in OpenAI's form, and whether the file's arguments are padded with nulls."""
 
     tools: tuple[dict[str, Any], ...] = ()
     filled: bool = False
     _properties: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def without_fill(self, tool: str, arguments: Any) -> Any:
-        """The arguments of a call without the nulls that were filled in."""
+        """A call's arguments without padding nulls."""
         if tool in self._properties:
             return _fitting(arguments, self._properties[tool])
         return _without_nulls(arguments) if self.filled else arguments
@@ -36,7 +36,7 @@ NO_TOOLS = ToolSchemas()
 
 
 def schemas_of(row: Mapping[str, Any], filled: bool = False) -> ToolSchemas:
-    """The tools that a row offers under `tools`, `tool_defs` or `functions`, as a list or its JSON text."""
+    """The tools that a row offers under `tools`, `tool_defs` or `functions`, as a list or JSON text."""
     offered = next((found for name in _OFFERS if (found := _offered(row.get(name)))), [])
     functions = [_function(tool) for tool in offered]
     tools = tuple({"type": "function", "function": function} for function in functions)
@@ -45,7 +45,7 @@ def schemas_of(row: Mapping[str, Any], filled: bool = False) -> ToolSchemas:
 
 
 def is_filled(rows: Iterable[Any]) -> bool:
-    """Whether the calls of rows without schemas show one struct of arguments: the same keys in all, and two tools or more."""
+    """Whether the calls of rows without schemas share one struct: the same keys in all, for two tools or more."""
     tools: set[str] = set()
     keys: frozenset[str] | None = None
     nulls = False
@@ -60,7 +60,7 @@ def is_filled(rows: Iterable[Any]) -> bool:
 
 
 def _calls_in(value: Any, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The calls whose arguments are objects, wherever they stand in a row."""
+    """The calls in a row whose arguments are objects, at any depth."""
     if depth > MOST_DEPTH:
         return
     if isinstance(value, list):
@@ -107,7 +107,7 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(value: Any, schema: Any) -> Any:
-    """The value without nulls under keys that the schema does not name, or does not allow to be null."""
+    """The value without nulls that the schema does not name or allow."""
     if not isinstance(schema, dict):
         return value
     if isinstance(value, list):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.importers.rows import read_rows
+from warehouse.foreign import Row
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -31,7 +31,7 @@ from warehouse.importers.runs import (
     turns_of,
     verdict_of,
 )
-from warehouse.json_rows import Row
+from warehouse.importers.tables import read_rows
 
 FORMAT = "search-r1"
 _TEXTS = ("response", "output", "sequences_str")

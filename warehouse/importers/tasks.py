@@ -16,17 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from warehouse.benchmark_sets.files import task_of
-from warehouse.benchmark_sets.published import HUMANEVAL_COLUMNS, MARK, MBPP_COLUMNS, gsm8k_task, humaneval_task, mbpp_task
-from warehouse.bounds import read_json, unique_object
-from warehouse.delimited import GUESSED, Delimiting
+from warehouse.benchmark_sets import HUMANEVAL_COLUMNS, MARK, MBPP_COLUMNS, gsm8k_task, humaneval_task, mbpp_task, task_of
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.foreign import GUESSED, Delimiting, Row
 from warehouse.importers.conversation import question_of
 from warehouse.importers.messages import read_messages
 from warehouse.importers.runs import ImportedRuns, MalformedRow, is_calls, texts_of, whole
 from warehouse.importers.tables import table_rows
-from warehouse.json_rows import Row, why_not_storable
+from warehouse.json_text import read_json, unique_object, why_not_storable
 from warehouse.records import Failure, Task
 from warehouse.replies import split_reasoning
 

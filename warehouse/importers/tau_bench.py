@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.digests import digest
+from warehouse.foreign import Row
 from warehouse.importers.conversation import turns_of_messages
 from warehouse.importers.messages import read_messages
-from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -29,7 +29,7 @@ from warehouse.importers.runs import (
     verdict_of,
 )
 from warehouse.importers.schemas import schemas_of
-from warehouse.json_rows import Row
+from warehouse.importers.tables import read_rows
 from warehouse.records import StopReason, Task
 
 FORMAT = "tau-bench"

@@ -14,10 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import read_json
+from warehouse.foreign import Row
 from warehouse.importers.conversation import ChatMessage, question_of, turns_of_messages
 from warehouse.importers.messages import plain_messages
-from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import (
     ImportedRuns,
     RunCollector,
@@ -28,7 +27,8 @@ from warehouse.importers.runs import (
     verdict_of,
 )
 from warehouse.importers.schemas import schemas_of
-from warehouse.json_rows import Row
+from warehouse.importers.tables import read_rows
+from warehouse.json_text import read_json
 from warehouse.records import StopReason
 
 FORMAT = "verifiers"

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import RepeatedKey, is_too_deep
 from warehouse.digests import digest
-from warehouse.importers.rows import read_rows
+from warehouse.foreign import Row
+from warehouse.importers.messages import TextCall, find_text_calls, read_responses
 from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, trajectory_of, turns_of
-from warehouse.importers.text_calls import TextCall, find_text_calls, read_responses
-from warehouse.json_rows import Row
+from warehouse.importers.tables import read_rows
+from warehouse.json_text import RepeatedKey, is_too_deep
 from warehouse.records import Task
 from warehouse.replies import split_reasoning
 

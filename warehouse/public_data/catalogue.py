@@ -1,11 +1,106 @@
-"""The public data sets and their pins.
+"""The public data sets: folders of files, each pinned to a commit with its size and SHA-256, and where they are on this machine.
 
-Every size and digest was taken from the files at the named commits. Licences come with the files.
+Every size and digest was taken from the files at the named commits. Licences come with the files. The folder is the one that
+FLYWHEEL_DATA names, else a cache of the user.
 """
 
 from __future__ import annotations
 
-from warehouse.public_data.sets import PublicDataSet, Repository
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from warehouse.account import expanded
+from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedFile:
+    """A file called `name` here, with its size and SHA-256."""
+
+    name: str
+    url: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedArchive:
+    """A packed tree, of which the files whose path fully matches `members` are taken: `size` bytes of them.
+
+    Hosts pack archives anew, so `sha256` is that of the list of files as `sha256sum` prints it, ordered by path.
+    """
+
+    url: str
+    members: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A GitHub repository at one commit."""
+
+    name: str
+    commit: str
+
+    @property
+    def address(self) -> str:
+        """The page of the commit."""
+        return f"https://github.com/{self.name}/tree/{self.commit}"
+
+    def file(self, path: str, size: int, sha256: str, name: str | None = None) -> PinnedFile:
+        """A file of the repository, renamed to `name` if given."""
+        url = f"https://raw.githubusercontent.com/{self.name}/{self.commit}/{path}"
+        return PinnedFile(name=name or PurePosixPath(path).name, url=url, size=size, sha256=sha256)
+
+    def archive(self, members: str, size: int, sha256: str) -> PinnedArchive:
+        """The files of the repository whose path matches `members`."""
+        return PinnedArchive(url=f"https://codeload.github.com/{self.name}/tar.gz/{self.commit}", members=members, size=size, sha256=sha256)
+
+    def folder(self, name: str, *parts: PinnedFile | PinnedArchive) -> PublicFolder:
+        """A folder of a data set, made of parts of the repository."""
+        return PublicFolder(name, self, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFolder:
+    """A folder of a data set and its source."""
+
+    name: str
+    repository: Repository
+    parts: tuple[PinnedFile | PinnedArchive, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicDataSet:
+    """A data set that suites and profiles name.
+
+    `entries` are the files or folders that readers open; the first that exists is used, so that a sample may replace the whole.
+    """
+
+    name: str
+    about: str
+    licence: str
+    entries: tuple[str, ...]
+    folders: tuple[PublicFolder, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(part.size for folder in self.folders for part in folder.parts)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The pages of its sources."""
+        return tuple(folder.repository.address for folder in self.folders)
+
+    def place(self, root: Path) -> Path | None:
+        """Where readers find it under `root`; None where it is incomplete."""
+        if not all((root / folder.name).is_dir() for folder in self.folders):
+            return None
+        return next((root / entry for entry in self.entries if (root / entry).exists()), None)
+
 
 _FILMS = Repository("prust/wikipedia-movie-data", "91ae721d3672e8ef4f15b213c763a634250ef61a")
 _COUNTRIES = Repository("mledoze/countries", "5e9f370050f83ad2ba4cb885f75d66114badf72c")
@@ -153,3 +248,39 @@ WEBSHAPER = PublicDataSet(
 
 DATA_SETS = {data.name: data for data in (FILMS, COUNTRIES, GSM8K, MBPP, HUMANEVAL, MUSIQUE, WEBSHAPER)}
 """The data sets by name, in the order in which they are listed."""
+
+VARIABLE = "FLYWHEEL_DATA"
+
+
+def data_root() -> Path:
+    """The folder of all public data sets."""
+    if named := os.environ.get(VARIABLE):
+        return expanded(named)
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "agent-flywheel" / "data"
+
+
+def data_set(name: str) -> PublicDataSet:
+    """The data set called `name`. Raises RequestError."""
+    if name not in DATA_SETS:
+        raise RequestError(f"there is no public data set {name!r}; choose one of {', '.join(DATA_SETS)}.")
+    return DATA_SETS[name]
+
+
+def locate(name: str) -> Path:
+    """The file or folder that the data set `name` is read from.
+
+    Raises RequestError where it is unknown or not here, with the command that fetches it.
+    """
+    data, root = data_set(name), data_root()
+    place = data.place(root)
+    if place is None:
+        raise RequestError(
+            f"the data set {name} is not in {root}: `flywheel data get {name}` fetches it ({in_bytes(data.size)}), "
+            f"or let {VARIABLE} name the folder that has it."
+        )
+    return place
+
+
+def in_bytes(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

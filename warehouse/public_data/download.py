@@ -1,10 +1,12 @@
-"""Files over HTTPS: resumed where they were cut, bounded in size, and checked by their digest before they bear their name.
+"""Public data sets over HTTPS: resumed where a transfer was cut, bounded in size, and checked by digest before a file gets its name.
 
-While it comes, a file is called NAME.part. What turns out to be another file than was pinned is removed.
+A file is NAME.part and a folder .NAME.part until all of it is there and checked, so a reader never finds half of one. A file that is not
+the one that was pinned is removed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -12,13 +14,15 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from warehouse.drafts import DRAFT
 from warehouse.errors import RequestError
-from warehouse.public_data.sets import PinnedArchive, PinnedFile
+from warehouse.public_data.catalogue import VARIABLE, PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
 
 ATTEMPTS = 4
 """How often a transfer that was cut is taken up again."""
@@ -34,27 +38,23 @@ Told = Callable[[str, int, int], None]
 
 
 def open_client() -> httpx.Client:
-    """A client that asks over HTTPS alone, and for files as they are: of what is packed for the way no byte could be counted or resumed."""
+    """A client that uses HTTPS only and asks for unencoded content, so that bytes can be counted and transfers resumed."""
     hooks = {"request": [_refuse_open_line]}
     return httpx.Client(follow_redirects=True, timeout=_SECONDS, headers={"Accept-Encoding": "identity"}, event_hooks=hooks)
 
 
 def _refuse_open_line(request: httpx.Request) -> None:
-    """Every request, those of redirections too; plain HTTP never leaves this machine."""
+    """Refuse plain HTTP, also in redirections, except to this machine."""
     if request.url.scheme != "https" and request.url.host not in _LOCAL:
         raise RequestError(f"{request.url} is not HTTPS: nothing is fetched over a line that others can write on.")
 
 
 def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told) -> None:
-    """Bring a file into `folder`; one that bears its name was checked and is not fetched again.
-
-    Raises:
-        RequestError: it cannot be fetched, or is another one.
-    """
+    """Bring a file into `folder` unless it is there, complete. Raises RequestError where it cannot be fetched or differs from the pin."""
     target = folder / wanted.name
     if target.is_file():
         return
-    part = _received(client, wanted.url, folder / f"{wanted.name}.part", wanted.size, told)
+    part = _received(client, wanted.url, folder / f"{wanted.name}{DRAFT}", wanted.size, told)
     with part.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != wanted.sha256:
@@ -64,12 +64,8 @@ def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told)
 
 
 def download_archive(client: httpx.Client, wanted: PinnedArchive, folder: Path, told: Told) -> None:
-    """Bring the files of an archive into `folder`, all of them or none.
-
-    Raises:
-        RequestError: it cannot be fetched, is no archive, or holds other files.
-    """
-    part = _received(client, wanted.url, folder / "archive.part", wanted.size, told)
+    """Bring the files of an archive into `folder`, all or none. Raises RequestError."""
+    part = _received(client, wanted.url, folder / f"archive{DRAFT}", wanted.size, told)
     try:
         members = read_members(part.read_bytes(), wanted)
     finally:
@@ -81,13 +77,9 @@ def download_archive(client: httpx.Client, wanted: PinnedArchive, folder: Path, 
 
 
 def read_members(packed: bytes, wanted: PinnedArchive) -> dict[str, bytes]:
-    """The wanted files of a `tar.gz` by their paths below its one top folder.
+    """The wanted files of a `tar.gz`, by path below its one top folder.
 
-    Only a path that matches the pattern is taken, so none can lead out of a folder. Unpacked, the whole may have twice the bytes that
-    are wanted.
-
-    Raises:
-        RequestError: it is no archive, is too large, or holds other files.
+    Only paths that match the pattern are taken. The archive may unpack to twice the wanted bytes. Raises RequestError.
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
@@ -111,7 +103,7 @@ def _members(tar: tarfile.TarFile, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def digest_of_tree(files: Mapping[str, bytes]) -> str:
-    """The SHA-256 of the list of files as `sha256sum` prints it, in the order of their paths."""
+    """SHA-256 of the list of files as `sha256sum` prints it, ordered by path."""
     lines = (f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -121,7 +113,7 @@ def _other_content(url: str, found: str, wanted: str) -> RequestError:
 
 
 def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> Path:
-    """`part` with all that `url` gives, which begins with what is there of it already."""
+    """`part` completed from `url`, starting from what is there already."""
     retrying = Retrying(
         retry=retry_if_exception(_may_pass), stop=stop_after_attempt(ATTEMPTS), wait=wait_exponential(FIRST_WAIT_SECONDS), reraise=True
     )
@@ -136,14 +128,14 @@ def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told)
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same request may do better in a moment; a server that cannot be reached at all is told at once."""
+    """Whether a retry may help; an unreachable server is reported at once."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code == _TOO_MANY_REQUESTS or error.response.status_code >= _OF_SERVERS
     return isinstance(error, _CUT)
 
 
 def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> None:
-    """One request. A server that knows no ranges sends all of it again; one that has no more to send says so (416)."""
+    """One request; a server without ranges sends everything again, and one with nothing left answers 416."""
     have = part.stat().st_size if part.is_file() else 0
     if have == most:
         return
@@ -158,3 +150,45 @@ def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) 
                     raise RequestError(f"{url} has more than the {most:,} bytes that were expected: nothing of it was kept.")
                 file.write(chunk)
                 told(url, file.tell(), most)
+
+
+def fetch(data: PublicDataSet, root: Path, told: Told) -> Path:
+    """Bring a data set into `root`, unless it is there, and return where readers find it. An interrupted transfer is resumed.
+
+    Raises RequestError where it cannot be fetched, differs from the pin, or `root` is not writable.
+    """
+    if (place := data.place(root)) is not None:
+        return place
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _alone(root), open_client() as client:
+            for folder in data.folders:
+                if not (root / folder.name).exists():
+                    _fetch_folder(client, folder, root, told)
+    except OSError as error:
+        raise RequestError(f"{root} cannot be written ({error}): let {VARIABLE} name another folder.") from error
+    if (place := data.place(root)) is None:
+        raise RequestError(f"{root} has something else in the place of {data.entries[0]}: move it away, and fetch {data.name} again.")
+    return place
+
+
+def _fetch_folder(client: httpx.Client, folder: PublicFolder, root: Path, told: Told) -> None:
+    draft = root / f".{folder.name}{DRAFT}"
+    draft.mkdir(exist_ok=True)
+    for part in folder.parts:
+        if isinstance(part, PinnedFile):
+            download(client, part, draft, told)
+        else:
+            download_archive(client, part, draft, told)
+    draft.replace(root / folder.name)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Lock `root` against other processes that fetch into it."""
+    with (root / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RequestError(f"another process is fetching into {root}; wait for it.") from error
+        yield

@@ -18,8 +18,8 @@ from synth.teachers.model_teacher import ModelTeacher, open_teacher
 from synth.teachers.teacher import Fault, Reply, ask
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
-from warehouse.forms import form_of
 from warehouse.records import Request, user
+from warehouse.replies import form_of
 
 pytestmark = pytest.mark.slow
 

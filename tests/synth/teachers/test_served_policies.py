@@ -27,8 +27,8 @@ from synth.teachers.teacher import Fault, Reply, Teacher, read_json
 from synth.worlds import world_proposals
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
-from warehouse.forms import form_of
 from warehouse.records import Message, user
+from warehouse.replies import form_of
 
 WORDS = ("Amber", "Stone", "Blue", "River")
 

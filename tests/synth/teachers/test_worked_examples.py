@@ -15,8 +15,8 @@ from synth.has import proposers
 from synth.questions import rewording
 from synth.teachers.teacher import Ending, Fault, judged, read_json, read_yes
 from synth.teachers.worked_examples import INVENTED
-from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request, user
+from warehouse.replies import form_of
 
 Examples = tuple[tuple[str, str], ...]
 OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from warehouse.benchmark_sets.files import read_tasks
-from warehouse.benchmark_sets.published import CORPUS, QUESTIONS, read_gsm8k, read_humaneval, read_mbpp, read_musique
+from warehouse.benchmark_sets import CORPUS, QUESTIONS, read_gsm8k, read_humaneval, read_mbpp, read_musique, read_tasks
 from warehouse.errors import RequestError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

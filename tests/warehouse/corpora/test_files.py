@@ -72,11 +72,11 @@ def test_documents(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("missing.csv", None, "no file"),
-        ("graph.xml", "<a/>", "no known format"),
+        ("graph.xml", "<a/>", "no format that is known"),
         ("graph.csv", "subject,object\na,b\n", "no column relation"),
         ("graph.csv", "", "no column"),
         ("graph.csv", '"subject,relation\n', "header"),
-        ("graph.parquet", "no parquet", "not a Parquet file"),
+        ("graph.parquet", "no parquet", "not a table in Parquet"),
     ],
 )
 def test_requests_that_cannot_be_met(tmp_path: Path, name: str, content: str | None, message: str) -> None:

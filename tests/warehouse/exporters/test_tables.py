@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from warehouse import Lake, Metric, Record, RequestError, Task, Trajectory
-from warehouse.exporters.tables import export_database, export_table
+from warehouse.exporters.dataset import export_database, export_table
 from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.upkeep import compact
 

@@ -97,7 +97,7 @@ def test_rows_that_are_printed_over_many_lines_are_read_up_to_a_break(tmp_path: 
     ("name", "content", "reason"),
     [
         ("rows.xlsx", b"", "of no format that is known; name a .json"),
-        ("rows.parquet", b"PAR", "is not a Parquet file"),
+        ("rows.parquet", b"PAR", "is not a table in Parquet"),
         ("rows.jsonl.gz", b"\x1f\x8b\x08", "cannot be unpacked"),
         ("folder", None, "is none that `datasets` has saved"),
         ("missing.jsonl", b"", "there is no file"),

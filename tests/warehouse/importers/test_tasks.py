@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp
+from warehouse.benchmark_sets import read_gsm8k, read_humaneval, read_mbpp
 from warehouse.errors import RequestError
 from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.records import Task

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from warehouse.public_data.sets import PinnedArchive, PinnedFile, PublicDataSet, PublicFolder, Repository
+from warehouse.public_data.catalogue import PinnedArchive, PinnedFile, PublicDataSet, PublicFolder, Repository
 
 NOWHERE = Repository("nobody/nothing", "0" * 40)
 

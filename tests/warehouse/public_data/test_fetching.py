@@ -12,13 +12,11 @@ import httpx
 import pytest
 
 from tests.warehouse.public_data.host import NOWHERE, Host, packed, serving
-from warehouse.benchmark_sets.published import read_humaneval, read_mbpp, read_musique
+from warehouse.benchmark_sets import read_humaneval, read_mbpp, read_musique
 from warehouse.errors import RequestError
 from warehouse.public_data import download as downloads
-from warehouse.public_data.catalogue import DATA_SETS
-from warehouse.public_data.download import digest_of_tree, open_client, read_members
-from warehouse.public_data.fetching import fetch
-from warehouse.public_data.sets import PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
+from warehouse.public_data.catalogue import DATA_SETS, PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
+from warehouse.public_data.download import digest_of_tree, fetch, open_client, read_members
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
