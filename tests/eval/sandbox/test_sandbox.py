@@ -45,9 +45,9 @@ def run(source: str, config: SandboxConfig = SMALL, **fields: Any) -> SandboxRes
 _CONFINED_LAUNCHER = """
 import os, sys
 sys.path.append(sys.argv[1])
-from eval.sandbox import kernel, launch, seccomp
+from eval.sandbox import kernel, launch
 kernel.gain_no_privileges()
-kernel.filter_calls(seccomp.call_filter(os.uname().machine))
+kernel.filter_calls(kernel.call_filter(os.uname().machine))
 launch.main()
 """
 
