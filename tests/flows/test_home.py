@@ -105,11 +105,6 @@ def test_a_configuration_of_another_version_or_a_damaged_one_is_one_sentence(tmp
             home.load()
 
 
-def test_no_home_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no run's home"):
-        Home(tmp_path).load()
-
-
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = f"""

@@ -24,11 +24,6 @@ def flywheel(*arguments: str, status: int = 0) -> str:
     return done.output
 
 
-def test_every_lake_command_has_an_example() -> None:
-    for command in ("pin", "unpin", "pins", "compact", "retain"):
-        assert f"Example: flywheel lake {command}" in flywheel("lake", command, "--help")
-
-
 def test_pins_are_kept_listed_read_and_let_go(tmp_path: Path) -> None:
     home = ("--home", str(tmp_path))
     with Lake(tmp_path) as lake:

@@ -67,11 +67,6 @@ def test_the_list_says_what_there_is_and_what_is_absent(empty: Path) -> None:
     assert str(empty / "kg_movies") in printed and "flywheel data get countries gsm8k" in printed and "ODbL 1.0" in printed
 
 
-def test_every_data_command_has_an_example() -> None:
-    for command in ("list", "get"):
-        assert f"Example: flywheel data {command}" in flywheel("data", command, "--help").stdout
-
-
 def test_get_prints_where_it_lies_and_tells_the_licence_beside(empty: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATA_SETS, "films", host.data_set("films", one=b"1"))
     monkeypatch.setitem(DATA_SETS, "gsm8k", host.data_set("gsm8k", two=b"2"))

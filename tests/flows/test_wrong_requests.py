@@ -291,7 +291,3 @@ def test_the_real_command_ends_so_too(command: str, places: dict[str, str]) -> N
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("flywheel: ") and len(done.stderr.splitlines()) == 1
     assert contents(folder) == before
-
-
-def test_there_are_forty_of_them() -> None:
-    assert len({wrong.command for wrong in REQUESTS}) == len(REQUESTS) >= 40

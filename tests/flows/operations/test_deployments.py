@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,7 +24,7 @@ from prefect.settings import (
 )
 
 from flows.operations.events import headline
-from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_owner, check_server, deployments, week_of
+from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_owner, check_server, deployments
 from flows.plan import gate_id, next_turn
 from warehouse.errors import RequestError
 
@@ -107,10 +107,6 @@ async def test_a_server_that_is_started_again_knows_the_leases_where_they_are_ke
 def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:
     assert next_turn(set()) == 1
     assert next_turn({gate_id(1), gate_id(2), "t3-cpt"}) == 3
-
-
-def test_the_week_is_that_of_the_calendar() -> None:
-    assert week_of(datetime(2027, 1, 1)) == "2026-W53"
 
 
 def test_the_figure_that_matters_stands_first() -> None:

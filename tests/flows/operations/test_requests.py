@@ -100,20 +100,6 @@ def test_whoever_asks_goes_on_when_it_is_heard_obeyed_and_recorded(home: Home) -
     assert list(home.requests.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_the_same_request_twice_is_two_rows(home: Home) -> None:
-    with Lake(home.root) as lake:
-        writer = ProgressWriter(home.progress, lambda: Progress(os.getpid(), time.time()))
-        until(home.progress.exists)
-        listener = RequestListener(home.requests, Control(), lambda: None, lambda row: lake.add([row]))
-        for _ in range(2):
-            ask(home, Order.pause)
-        listener.close()
-        writer.close()
-        counted = lake.query("SELECT kind, count(*) AS n FROM failures WHERE stage = 'requests' GROUP BY ALL").to_pylist()
-    assert counted == [{"kind": "pause", "n": 2}]
-
-
 def test_nothing_is_asked_where_nothing_runs(home: Home, tmp_path: Path) -> None:
     for arguments in (["pause"], ["resume"], ["limit", "4"]):
         with pytest.raises(RequestError, match="nothing runs in"):
@@ -124,12 +110,6 @@ def test_nothing_is_asked_where_nothing_runs(home: Home, tmp_path: Path) -> None
     home.progress.write_text('{"process": 77, "written": 1000.0}')
     with pytest.raises(RequestError, match="nothing runs in"):
         ask(home, Order.pause)
-
-
-def test_a_limit_below_one_is_refused_by_the_command(home: Home) -> None:
-    with pytest.raises(RequestError, match="greater than or equal to 1"):
-        CliRunner().invoke(app, ["limit", "0", "--home", str(home.root)], catch_exceptions=False)
-    assert not home.requests.exists()
 
 
 def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
