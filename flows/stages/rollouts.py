@@ -225,7 +225,7 @@ def not_played(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRe
 
 
 def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str]:
-    from synth.teachers.conversation import may_pass
+    from synth.teachers.play import may_pass
 
     sql = "SELECT id, error FROM trajectories WHERE list_contains(?, id) AND outcome = 'invalid' AND error IS NOT NULL ORDER BY id"
     rows = lake.query(sql, [[request.trajectory_id for request in requests]]).to_pylist()

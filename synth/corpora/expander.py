@@ -45,7 +45,7 @@ from synth.corpora.proposals import (
     whether_stated,
 )
 from synth.questions.text_comparison import mentions
-from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
+from synth.teachers.play import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.teacher import Ending, Fault, Teacher, read_json, read_yes
 from warehouse.digests import digest, seed_from
 from warehouse.records import Completion, Document, Failure, Outcome, Task, Trajectory, user

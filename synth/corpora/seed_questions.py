@@ -43,9 +43,7 @@ from synth.corpora.seed_proposals import (
 )
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import NameKey, mentions, name_key, unqualified
-from synth.teachers.asking import ask_for
-from synth.teachers.teacher import Teacher, read_yes
-from synth.teachers.worked_examples import QUESTION
+from synth.teachers.teacher import QUESTION, Teacher, ask_for, read_yes
 from warehouse.digests import seed_from
 from warehouse.records import Document, Failure, Request, Task, user
 

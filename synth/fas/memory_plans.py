@@ -26,9 +26,7 @@ from synth.fas.plans import INDEX, Misalignment, PlanJudge, PlanVerdict, example
 from synth.fas.reasoning import Assignment
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions, plain
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, json_values, read_json
-from synth.teachers.worked_examples import BLANK, QUESTION
+from synth.teachers.teacher import BLANK, QUESTION, Teacher, ask_readable, json_values, read_json
 from warehouse.digests import digest, seed_from
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
 from warehouse.replies import form_of

@@ -21,9 +21,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import acted, asked, identity
 from synth.questions.paths import Retrieve, Route, Shape, Walker
 from synth.questions.wording import Phrasing
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, parted
-from synth.teachers.worked_examples import KNOWN, QUESTION
+from synth.teachers.teacher import KNOWN, QUESTION, Teacher, ask_readable, parted
 from warehouse.digests import seed_from
 from warehouse.records import Check, Document, Example, Failure, Request, user
 from warehouse.replies import split_reasoning

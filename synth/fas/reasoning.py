@@ -28,9 +28,7 @@ from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Hop, Retrieve, Route, Shape
 from synth.questions.text_comparison import plain
 from synth.questions.wording import spoken
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, parted
-from synth.teachers.worked_examples import KNOWN, QUESTION
+from synth.teachers.teacher import KNOWN, QUESTION, Teacher, ask_readable, parted
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Check, Completion, Document, Example, Failure, Request, Task, user

@@ -28,8 +28,7 @@ from synth.parts import Called, calls_of
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import numbers, plain
 from synth.questions.wording import spoken
-from synth.teachers.teacher import Reply, Teacher, parted, read_json
-from synth.teachers.worked_examples import BLANK, QUESTION
+from synth.teachers.teacher import BLANK, QUESTION, Reply, Teacher, parted, read_json
 from warehouse.digests import seed_from
 from warehouse.records import Document, Failure, Request, Task, Trajectory, Turn, user
 from warehouse.replies import form_of

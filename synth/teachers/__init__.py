@@ -1,1 +1,1 @@
-"""Teachers: models from elsewhere, our own engines, or the graph's oracle, behind one interface; see `teacher`."""
+"""Teachers: models behind a server, our own engines, or the graph's oracle, behind one interface; see `teacher`."""

@@ -1,4 +1,4 @@
-"""The configuration of teachers; it stands apart from their code, which imports clients and engines."""
+"""The configuration of teachers, apart from their code, which imports clients and engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOW_ASKED = (
     "base_url", "api_key_variable", "concurrency", "requests_per_minute", "timeout_seconds", "attempts", "first_pause_seconds",
     "max_requests", "max_tokens",
 )  # fmt: skip
-"""The settings of a teacher that say how it is reached and what it may cost, and nothing of what it would say."""
+"""The settings that affect how a teacher is reached and what it may cost, but not its replies."""
 
 
 class TeacherConfig(Section):
@@ -64,22 +64,22 @@ class TeacherConfig(Section):
 
     @property
     def is_model(self) -> bool:
-        """Whether it writes what it is asked for, and plays; the graph's oracle answers questions alone."""
+        """Whether it can write and act; the oracle only answers questions."""
         return self.kind != "oracle"
 
     @property
     def holds_to_forms(self) -> bool:
-        """Whether requests name the form of their replies."""
+        """Whether replies are constrained to the JSON schema of requests."""
         return self.kind == "engine" if self.structured is None else self.structured
 
     @property
     def try_seconds(self) -> float:
-        """How long a single try may take."""
+        """Timeout of one try."""
         return self.timeout_seconds or (1_800.0 if self.kind == "engine" else 120.0)
 
     @property
     def name(self) -> str:
-        """What completions are filed under: whatever changes what a teacher would say changes it."""
+        """Cache key of completions: it changes with everything that affects replies."""
         from warehouse.digests import digest
 
         model = self.path.name if self.kind == "engine" and self.path else self.model or ""

@@ -1,7 +1,6 @@
-"""Our own engines on Ray as the source of completions.
+"""Our own vLLM engines on Ray as the source of completions.
 
-Messages become tokens by the tokenizer's chat template or, where it has none, as plain lines. Text that looks like a control token is
-encoded as plain text, as observations are.
+Messages are rendered by the tokenizer's chat template, or as plain lines if it has none.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from warehouse.records import Completion, Message, Request
 
 
 class EngineSource:
-    """A model folder served by engines of this house."""
+    """A model folder served by our engines."""
 
     def __init__(self, config: TeacherConfig, pool: EnginePool, ray: RayRuntime | None = None) -> None:
         folder = _folder(config)
@@ -39,11 +38,11 @@ class EngineSource:
 
     @classmethod
     def start(cls, config: TeacherConfig, loop: BackgroundLoop) -> EngineSource:
-        """Start engines in `loop`, on a Ray that is started if nobody did.
+        """Start engines in `loop`, and Ray if it is not running.
 
         Raises:
-            RequestError: where the folder holds no model.
-            EngineFault: where an engine does not start.
+            RequestError: the folder holds no model.
+            EngineFault: an engine does not start.
         """
         folder = _folder(config)
         ray = RayRuntime(config.ray, total_cpus([engines("teacher", config.engine)]))
@@ -81,7 +80,7 @@ class EngineSource:
         )
 
     async def close(self) -> None:
-        """End the engines, and Ray where it was started here."""
+        """Shut down the engines, and Ray if it was started here."""
         await self._pool.shutdown()
         if self._ray is not None:
             self._ray.close()
@@ -93,7 +92,7 @@ class EngineSource:
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: tuple[Message, ...]) -> list[int]:
-    """Token ids of a conversation up to where the assistant speaks."""
+    """Token ids of a conversation, ending where the assistant's turn begins."""
     if tokenizer.chat_template is None:
         text = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
         return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])

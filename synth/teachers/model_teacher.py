@@ -1,21 +1,21 @@
 """A teacher that is a model: cache, concurrency, rate, budget and retries around whatever generates the text.
 
-stored before?              -> that completion, at no cost
-being asked this moment?    -> wait for it
-else up to `attempts` tries -> set the cost aside, wait for the rate, generate, book the cost, store
+    in the lake               that completion, at no cost
+    already being requested   wait for it
+    else                      up to `attempts` tries: reserve the cost, wait for the rate limit, generate, book the cost, store
 
-The budget bounds requests and tokens, whatever runs side by side (`ledger.py`): before a try the most that it can cost is set aside, and
-afterwards what it did cost is booked. A byte-level tokenizer makes no more tokens than there are bytes, so the bound holds without knowing
-the server's tokenizer. Completions are stored in the lake as soon as they are there, and found again by the next stage and after a crash;
-each try that has to be made again is a row of `failures`.
+Before a try its maximum cost is written to a ledger next to the lake, afterwards its actual cost. A try that was never booked, because its
+process was killed, counts at its maximum, so budgets hold over all processes. Completions are stored in the lake at once, for the next
+stage and after a crash; each retried try is a row of `failures`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.ledger import FILE, Budget, Ledger, Spent, largest_cost
-from synth.teachers.source import RETRYABLE, BackgroundLoop, Source, SourceError
+from synth.teachers.source import RETRYABLE, BackgroundLoop, Source, SourceError, largest_cost
 from synth.teachers.teacher import STAGE, Fault, OracleTeacher, Reply, Teacher, completion_id, failed, judged
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
@@ -38,8 +37,104 @@ RETRIED = "retried_"
 """How the kinds of failures begin that are tries which were made again."""
 
 
+FILE = "spending.sqlite"
+"""The file in the lake's folder."""
+_PATIENCE_SECONDS = 60.0
+_TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS accounts (teacher TEXT PRIMARY KEY, requests INTEGER NOT NULL, tokens INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS tries (id INTEGER PRIMARY KEY AUTOINCREMENT, teacher TEXT NOT NULL, tokens INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Requests made and tokens used."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+class Ledger:
+    """What one teacher has cost, in the file at `path` or in memory; not thread-safe. A new account begins with `known`."""
+
+    def __init__(self, path: Path | None, teacher: str, known: Spent) -> None:
+        self._teacher = teacher
+        place = ":memory:" if path is None else str(path)
+        self._connection = sqlite3.connect(place, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False)
+        self._connection.executescript(_TABLES)
+        self._connection.execute("INSERT OR IGNORE INTO accounts VALUES (?, ?, ?)", (teacher, known.requests, known.tokens))
+
+    @property
+    def spent(self) -> Spent:
+        """Total so far; tries that are not booked count at their maximum."""
+        sql = "SELECT requests, tokens + (SELECT coalesce(sum(tokens), 0) FROM tries WHERE teacher = ?1) FROM accounts WHERE teacher = ?1"
+        ((requests, tokens),) = self._connection.execute(sql, (self._teacher,)).fetchall()
+        return Spent(int(requests), int(tokens))
+
+    def begin(self, tokens: int, limits: tuple[int | None, int | None]) -> int | str:
+        """Reserve a try of at most `tokens` and return its number, or the reason why `limits` of requests and tokens forbid it."""
+        max_requests, max_tokens = limits
+        with self._connection as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            spent = self.spent
+            if max_requests is not None and spent.requests >= max_requests:
+                return f"max_requests: all {max_requests} are made"
+            if max_tokens is not None and spent.tokens + tokens > max_tokens:
+                return f"max_tokens: {spent.tokens} of {max_tokens} are spent, this may cost {tokens}"
+            connection.execute("UPDATE accounts SET requests = requests + 1 WHERE teacher = ?", (self._teacher,))
+            return int(connection.execute("INSERT INTO tries (teacher, tokens) VALUES (?, ?)", (self._teacher, tokens)).lastrowid or 0)
+
+    def book(self, number: int, tokens: int) -> None:
+        """Replace the reserved cost of a try by its actual cost."""
+        with self._connection as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM tries WHERE id = ?", (number,))
+            connection.execute("UPDATE accounts SET tokens = tokens + ? WHERE teacher = ?", (tokens, self._teacher))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+class Budget:
+    """Limits over a ledger, for one event loop."""
+
+    def __init__(self, max_requests: int | None, max_tokens: int | None, ledger: Ledger) -> None:
+        self._limits, self._ledger = (max_requests, max_tokens), ledger
+        self._open: set[int] = set()
+        self._changed = asyncio.Condition()
+
+    @property
+    def spent(self) -> Spent:
+        """Total so far."""
+        return self._ledger.spent
+
+    async def set_aside(self, tokens: int) -> int:
+        """Reserve a try and return its number, after waiting for open tries if only their reserved tokens exceed the limit.
+
+        Raises:
+            SourceError: the limit is reached.
+        """
+        async with self._changed:
+            while isinstance(begun := self._ledger.begin(tokens, self._limits), str):
+                if not self._open or begun.startswith("max_requests"):
+                    raise SourceError(Fault.BUDGET, begun)
+                await self._changed.wait()
+            self._open.add(begun)
+            return begun
+
+    async def book(self, number: int, used: int) -> None:
+        """Replace the reserved cost of a try by what it used."""
+        async with self._changed:
+            self._ledger.book(number, used)
+            self._open.discard(number)
+            self._changed.notify_all()
+
+
 class CompletionCache:
-    """The completions of one lake, kept from one event loop and found from any thread."""
+    """The completions of one lake; stored from one event loop, found from any thread."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -53,11 +148,11 @@ class CompletionCache:
 
     @property
     def ledger(self) -> Path:
-        """The file that says what was spent on completions of this lake."""
+        """File of the ledger."""
         return self._lake.place.folder / FILE
 
     async def keep(self, record: Record) -> None:
-        """Store a completion, or what a try came to that brought none; returns when it is safe."""
+        """Store a completion or the failure of a try; returns when it is committed."""
         self._waiting.append(record)
         async with self._committing:
             batch, self._waiting = self._waiting, []
@@ -88,20 +183,20 @@ class ModelTeacher:
 
     @property
     def name(self) -> str:
-        """The source's name."""
+        """See `Teacher`."""
         return self._source.name
 
     @property
     def spent(self) -> Spent:
-        """What has been spent, on this teacher and for this lake."""
+        """Total cost of this teacher for this lake."""
         return self._budget.spent
 
     def close(self) -> None:
-        """Let go of the file of what was spent; nothing may be asked any more."""
+        """Close the ledger."""
         self._ledger.close()
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """A reply to each request, those in the lake first and without asking."""
+        """See `Teacher`; completions in the lake are not requested again."""
         if not self._config.holds_to_forms:
             requests = [replace(request, form=None) for request in requests]
         ids = [completion_id(self.name, request) for request in requests]
@@ -127,7 +222,7 @@ class ModelTeacher:
         return found | dict(zip(tasks, replies, strict=True))
 
     async def _stored_meanwhile(self, requests: dict[str, Request]) -> dict[str, Reply]:
-        """Replies that another thread brought between the look into the lake and now."""
+        """Replies that another thread stored since the lake was read."""
         keys = [key for key in requests if key in self._stored]
         if not keys or self._cache is None:
             return {}
@@ -135,7 +230,7 @@ class ModelTeacher:
         return {key: judged(completion) for key, completion in found.items()}
 
     def _task(self, key: str, request: Request) -> asyncio.Task[Reply]:
-        """The task that asks, of which there is one however many wait for it."""
+        """The one task for a request, however many wait for it."""
         if key not in self._asked:
             task = self._asked[key] = asyncio.create_task(self._ask(request))
             task.add_done_callback(lambda _: self._asked.pop(key, None))

@@ -1,7 +1,6 @@
-"""Any OpenAI-compatible server as the source of completions.
+"""An OpenAI-compatible server as the source of completions.
 
-The client's own retries are off: tries, pauses and limits are the teacher's. The body is read here, leniently where servers differ
-and strictly where a completion would be missing, so that a reply that cannot be read is a fault with its text.
+The client's own retries are off: the teacher handles retries and limits. The body is validated here, because servers differ.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import BaseModel, Field, ValidationError
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.ledger import largest_cost
-from synth.teachers.source import SourceError
+from synth.teachers.source import SourceError, largest_cost
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.errors import RequestError
 from warehouse.records import Completion, Request
 from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000
-"""How much of an unreadable reply is kept."""
+"""Maximum length of an unreadable reply in a failure."""
 _OUT_OF_MONEY = "insufficient_quota"
 
 
@@ -50,7 +48,7 @@ class OpenAiSource:
     """Chat completions of one model on one server."""
 
     def __init__(self, config: TeacherConfig) -> None:
-        """Raises RequestError where OpenAI's own server is meant and there is no key; other servers may need none."""
+        """Raises RequestError for OpenAI's own server without a key; other servers may need none."""
         key = os.environ.get(config.api_key_variable)
         if key is None and config.base_url is None:
             raise RequestError(f"the teacher has no key: set the environment variable {config.api_key_variable}, or give teacher.base_url.")
@@ -102,7 +100,6 @@ class OpenAiSource:
         return response.http_response.text
 
     def _refusal(self, error: openai.APIStatusError) -> SourceError | RequestError:
-        """What a status other than 200 means."""
         status, text = error.status_code, error.response.text[:SHOWN_CHARACTERS]
         if status in (401, 403, 404):
             mend = f"check teacher.base_url, teacher.model and the key in {self._config.api_key_variable}"
@@ -120,7 +117,7 @@ def _response_format(form: str) -> ResponseFormatJSONSchema:
 
 
 def _largest_usage(request: Request) -> _Usage:
-    """What a completion counts at whose server does not say what it cost."""
+    """The usage to assume where the server reports none."""
     return _Usage(prompt_tokens=largest_cost(request) - request.max_tokens, completion_tokens=request.max_tokens)
 
 

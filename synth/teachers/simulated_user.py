@@ -1,12 +1,11 @@
-"""A teacher plays the users of tool worlds: option `user` of the environment, with the settings of a teacher as the options of that.
+"""A teacher plays the users of tool worlds; the options are a teacher's settings:
 
     [rollout.environments.kinds.tool_world.options.user]
     factory = "synth.teachers.simulated_user:create"
     options = { kind = "openai", model = "Qwen/Qwen3-8B", base_url = "http://localhost:8000/v1" }
 
-It sees its goal and the conversation, in which it is the one who speaks as the assistant. There is one for all trajectories of an
-environment worker, so `concurrency` and the limits of requests and tokens hold for each worker by itself. What it says is recorded with the
-trajectory and kept nowhere else: another trajectory has another seed, and is another conversation.
+It sees its goal and the conversation, with itself as the assistant. All trajectories of an environment worker share one, so `concurrency`
+and the budgets hold per worker. What it says is stored only with the trajectory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from warehouse.replies import split_reasoning
 from warehouse.settings import read_options
 
 GREETING = "Hello. What can I do for you?"
-"""What the conversation begins with for the user; the policy is not shown it."""
+"""The first message that the user sees; the policy does not see it."""
 SYSTEM = """You play a person who talks to a service. You want what the goal below says, and you know nothing but what it says and \
 what the service tells you. Say one or two short sentences at a time, in your own words, as such a person would. Do not say all at \
 once; give details when you are asked for them, and make none up. Never say that you play somebody, or that there is a goal. When the \
@@ -39,11 +38,11 @@ service has done what you want, or clearly will not, reply with {stop} alone.
 
 Goal: {goal}"""
 _OF_USER = frozenset({Fault.EMPTY, Fault.CUT})
-"""Faults of what was said; all others are faults of the server."""
+"""Faults of the message; all others are faults of the server."""
 
 
 class SimulatedUserConfig(TeacherConfig):
-    """The teacher that plays users, and how long its messages may be."""
+    """The teacher that plays users."""
 
     max_message_tokens: PositiveInt = 200
     temperature: float = Field(default=0.7, ge=0, le=2)
@@ -51,10 +50,10 @@ class SimulatedUserConfig(TeacherConfig):
 
 
 class TeacherUser:
-    """Users as a teacher plays them."""
+    """A `SimulatedUser` that is a teacher."""
 
     def __init__(self, teacher: Teacher, config: SimulatedUserConfig, held: ExitStack | None = None) -> None:
-        """`held` is what the teacher ends with."""
+        """`held` keeps the teacher open."""
         self._teacher, self._config, self._held = teacher, config, held
         self._threads = ThreadPoolExecutor(config.concurrency, "simulated user")
 
@@ -62,7 +61,7 @@ class TeacherUser:
         """What the user says next.
 
         Raises:
-            EnvironmentFault: the server did not answer, or what came is empty, cut off or refused.
+            EnvironmentFault: the server did not answer, or the message is empty or cut off.
         """
         spoken = [Message("assistant" if who == "user" else "user", text) for who, text in said]
         system = Message("system", SYSTEM.format(goal=goal, stop=STOP))
@@ -76,10 +75,10 @@ class TeacherUser:
 
 
 def create(options: Mapping[str, Any]) -> TeacherUser:
-    """The users of one worker; the teacher ends with its process.
+    """The users of one worker; the teacher lives as long as its process.
 
     Raises:
-        RequestError: an option does not fit, or it is no server that would play.
+        RequestError: an option is invalid, or the teacher is not a server.
     """
     config = read_options(SimulatedUserConfig, options, "rollout.environments.kinds.tool_world.options.user.options")
     if config.kind != "openai":

@@ -1,4 +1,4 @@
-"""What stands behind a teacher: a model that is asked once, and either completes or says why not, and the event loop that it lives in."""
+"""Sources of completions behind `ModelTeacher`: one try each, its faults, and the event loop that they live in."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RETRYABLE = PASSING - {Fault.BUDGET}
 """Faults after which the same request may succeed at once."""
 
 _UNBILLED = frozenset({Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
-"""Faults that cost no token. After others the server may have written everything that it was asked for."""
+"""Faults that cost no tokens; after others the server may have generated the whole completion."""
 
 
 class SourceError(Exception):
-    """A try that brought no completion.
+    """A failed try.
 
-    `text` is what came instead, `pause_seconds` how long the server asks to be left alone, `reached` whether the request may have come to
-    the server at all, and `number` that of the try in the ledger.
+    `text` was received instead, `pause_seconds` is the server's `Retry-After`, `reached` says whether the request may have reached the
+    server, and `number` identifies the try in the ledger.
     """
 
     number = 0
@@ -37,8 +37,18 @@ class SourceError(Exception):
         return self.reached and self.fault not in _UNBILLED
 
 
+MESSAGE_OVERHEAD_TOKENS = 16
+"""Tokens that a chat template may put around a message."""
+
+
+def largest_cost(request: Request) -> int:
+    """Upper bound of the tokens of a request, prompt and completion: no byte-level tokenizer makes more tokens than bytes."""
+    prompt = sum(len(message.content.encode()) + MESSAGE_OVERHEAD_TOKENS for message in request.messages)
+    return prompt + request.max_tokens
+
+
 class Source(Protocol):
-    """A model. Tries, pauses, limits and the cache are not its business."""
+    """A model, without retries, limits and cache."""
 
     @property
     def name(self) -> str:
@@ -49,13 +59,13 @@ class Source(Protocol):
         """One try.
 
         Raises:
-            SourceError: where it brought nothing.
-            RequestError: where no request whatever can succeed.
+            SourceError: the try failed.
+            RequestError: no request can succeed.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what is held."""
+        """Free its resources."""
         ...
 
 
@@ -63,7 +73,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """The loop and its thread, from construction to `close` or the end of a `with` block."""
+    """An event loop in a thread of its own; a context manager."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -75,7 +85,7 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Cancel what is under way, so that nobody waits for it for ever, stop the loop and end the thread."""
+        """Cancel pending work and end the thread."""
         self.wait(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,24 +1,29 @@
-"""The interface between synthesis and whatever writes text for it, the oracle that implements it without a model, and reading replies.
+"""The interface between synthesis and the models that write text for it: requests, replies, and how replies are read.
 
-A teacher completes requests. What comes back is a `Completion` or a `Failure` with the model's text, never an exception and
-never nothing, in the order of the requests. Which of the two a reply is, `judged` says: a reply that is empty, was cut off at its
-token limit or copies the prompt's worked example is stored and counted as spent, but nobody downstream has to look for half a sentence.
+A teacher completes requests. A reply is a `Completion`, or a `Failure` that holds the model's text, in the order of the requests; never an
+exception. An empty completion, one that was cut off at its token limit and one that copies the prompt's worked example are failures
+(`judged`), but stored and counted as spent. Readers ask again under another seed where a reply cannot be read (`ask_readable`).
+
+Worked examples in prompts are one exchange, as turns before the request. A small model copies what it is shown, so all examples speak of
+the same invented names, and a reply that says one of them unasked is rejected.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from eval.graders.verifiers import right_answer
-from synth.teachers.worked_examples import copied_name
-from warehouse.digests import digest
+from eval.judges import LEAST_TEMPERATURE
+from warehouse.digests import digest, seed_from
 from warehouse.records import Completion, Failure, Request, Task
-from warehouse.replies import split_reasoning
+from warehouse.replies import form_of, split_reasoning
 from warehouse.settings import first_error
 
 T = TypeVar("T")
@@ -28,7 +33,7 @@ STAGE = "teacher"
 
 
 class Fault(StrEnum):
-    """Why a request has no completion. Those up to `BUDGET` may pass (`PASSING`), and the same request is asked again another time."""
+    """Why a request has no completion."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection"
@@ -44,18 +49,17 @@ class Fault(StrEnum):
 
 
 PASSING = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED, Fault.BUDGET})
-"""Faults that say nothing of the request: another time it may have its completion."""
+"""Faults that do not depend on the request: it may succeed another time."""
 
 
 class Ending(StrEnum):
-    """How a completion ended: by itself, or at `max_tokens`."""
+    """A completion ends by itself, or at `max_tokens`."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 Reply = Completion | Failure
-"""What comes back for one request."""
 
 
 class Teacher(Protocol):
@@ -63,14 +67,14 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """What the completions are filed under: the kind of teacher and the model, so that another model is another cache."""
+        """Cache key of its completions: the kind of teacher and the model."""
         ...
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply to each request, in their order.
 
         Raises:
-            RequestError: where no request whatever can succeed, such as a wrong key or an unknown model.
+            RequestError: no request can succeed, for example because of a wrong key or an unknown model.
         """
         ...
 
@@ -81,7 +85,7 @@ def ask(teacher: Teacher, request: Request) -> Reply:
 
 
 def judged(completion: Completion) -> Reply:
-    """The completion, or the failure that it is: empty, cut off, or copied."""
+    """The completion, or a failure if it is empty, cut off, or copied."""
     if not completion.text.strip():
         return Failure(STAGE, Fault.EMPTY, "the completion is empty", _item(completion))
     if completion.ending == Ending.LENGTH:
@@ -92,17 +96,17 @@ def judged(completion: Completion) -> Reply:
 
 
 def failed(fault: Fault, reason: str, teacher: str, request: Request, text: str = "") -> Failure:
-    """The failure of a request; `text` is what came instead of a completion."""
+    """The failure of a request; `text` is what was received instead of a completion."""
     return Failure(STAGE, fault, reason, {"teacher": teacher, "request": request.digest, "text": text})
 
 
 def completion_id(teacher: str, request: Request) -> str:
-    """The key of a completion in the lake: who was asked, and what."""
+    """Id of a completion in the lake."""
     return digest([teacher, request.content])
 
 
 def parted(results: Iterable[T | Failure]) -> tuple[list[T], list[Failure]]:
-    """What came out well, and the failures, each in their order."""
+    """The results and the failures, each in their order."""
     kept, failures = list[T](), list[Failure]()
     for result in results:
         if isinstance(result, Failure):
@@ -118,7 +122,7 @@ def _item(completion: Completion) -> dict[str, Any]:
 
 
 class OracleTeacher:
-    """Answers by question. A request is the question alone, as the last message."""
+    """Answers questions from the graph; a request's last message is the question alone."""
 
     name = "oracle"
 
@@ -131,7 +135,7 @@ class OracleTeacher:
         return cls({task.question: right_answer(task) for task in tasks if task.answers})
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """The answer to each question, the list of all where it asks for a set; a failure where the question is none of those."""
+        """The answer to each question, a list if it asks for a set; a failure for an unknown question."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
@@ -145,7 +149,7 @@ _DECODER = json.JSONDecoder()
 
 
 def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
-    """The first JSON value in the completion that has `shape`, or a failure with the text."""
+    """The first JSON value of this shape in the completion, or a failure."""
     reason = "the reply holds no JSON"
     for value in json_values(completion.text):
         try:
@@ -161,13 +165,13 @@ def malformed(completion: Completion, reason: str) -> Failure:
 
 
 def read_yes(completion: Completion) -> bool | None:
-    """Whether the reply begins with yes or with no; None where with neither."""
+    """Whether the reply begins with yes or no; None if with neither."""
     word = split_reasoning(completion.text)[1].strip("*\"'").casefold()
     return True if word.startswith("yes") else False if word.startswith("no") and not word.startswith(("not ", "none")) else None
 
 
 def json_values(reply: str) -> list[Any]:
-    """Every JSON object and list in a reply that is not inside another; what the model thought before it speaks is passed over."""
+    """Every top-level JSON object and list in a reply, without its reasoning."""
     text = split_reasoning(reply)[1]
     values, place = [], 0
     while (found := min((p for p in (text.find("{", place), text.find("[", place)) if p >= 0), default=-1)) >= 0:
@@ -177,3 +181,106 @@ def json_values(reply: str) -> list[Any]:
         except (json.JSONDecodeError, RecursionError):
             place = found + 1
     return values
+
+
+_MENDED = frozenset({Fault.CUT, Fault.EMPTY, Fault.COPIED})
+"""Faults that another seed may avoid; the teacher has retried the others, or they are permanent."""
+
+
+def ask_readable(
+    teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure], tries: int = 2
+) -> tuple[list[T | Failure], list[Failure]]:
+    """For each request the value read or the failure of its last try; and the failures of earlier tries.
+
+    `read` takes the index of the request and its completion.
+    """
+    results: list[T | Failure] = [Failure("teacher", "not_asked", "nothing was asked")] * len(requests)
+    before: list[Failure] = []
+    open_ = list(range(len(requests)))
+    for number in range(tries):
+        if number:
+            before += [result for place in open_ if isinstance(result := results[place], Failure)]
+        replies = teacher.complete([_again(requests[place], number) for place in open_])
+        for place, reply in zip(open_, replies, strict=True):
+            results[place] = reply if isinstance(reply, Failure) else read(place, reply)
+        open_ = [
+            place
+            for place, reply in zip(open_, replies, strict=True)
+            if isinstance(results[place], Failure) and (not isinstance(reply, Failure) or reply.kind in _MENDED)
+        ]
+        if not open_:
+            break
+    return results, before
+
+
+def ask_for(teacher: Teacher, requests: Sequence[Request], shape: TypeAdapter[T]) -> tuple[list[T | Failure], list[Failure]]:
+    """`ask_readable` for JSON of this shape, which the requests name as their form."""
+    formed = [replace(request, form=form_of(shape)) for request in requests]
+    return ask_readable(teacher, formed, lambda _, reply: read_json(reply, shape))
+
+
+def _again(request: Request, number: int) -> Request:
+    if not number:
+        return request
+    return replace(request, seed=seed_from("again", request.seed, number), temperature=max(request.temperature, LEAST_TEMPERATURE))
+
+
+BLANK = "..."
+"""Placeholder in forms; words there would be copied."""
+INVENTED = ("Orla Vennick", "Tamsin Rookhope", "Larkmereth", "Glasheron", "Sootlantern")
+"""Two people, a town and two works."""
+_MARKS = ("orla ven", "tamsin roo", "larkmer", "glasher", "sootlan")
+"""Beginnings that recognize each of them if misspelt."""
+QUESTION = "In which town did the author of Sootlantern grow up?"
+KNOWN = "- Sootlantern: author Orla Vennick\n- Orla Vennick: grew up in Larkmereth"
+"""Facts that answer it."""
+
+
+def copied_name(completion: Completion) -> str | None:
+    """The first invented name that a completion says, possibly misspelt, and its last message does not."""
+    asked, said = str(completion.request["messages"][-1]["content"]).casefold(), completion.text.casefold()
+    return next((name for name, mark in zip(INVENTED, _MARKS, strict=True) if mark in said and mark not in asked), None)
+
+
+def add_counts(counts: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add `more` to `counts`, name by name."""
+    for name, number in more.items():
+        counts[name] = counts.get(name, 0) + number
+
+
+class MeteredTeacher:
+    """Counts the requests to another teacher, thread-safe.
+
+    A completion from the lake counts as it did the first time, so a resumed run reports the same counts; `Ledger` knows what was paid.
+    """
+
+    def __init__(self, teacher: Teacher) -> None:
+        self._teacher = teacher
+        self._counts: dict[str, float] = {}
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """See `Teacher`."""
+        return self._teacher.name
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        """See `Teacher`."""
+        replies = self._teacher.complete(requests)
+        with self._lock:
+            for reply in replies:
+                add_counts(self._counts, _account(reply))
+        return replies
+
+    def drain(self) -> dict[str, float]:
+        """Counts since the last call: `asked`, `completed`, each fault, `tokens` and `seconds`."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return counts
+
+
+def _account(reply: Reply) -> dict[str, float]:
+    if isinstance(reply, Completion):
+        tokens = reply.prompt_tokens + reply.completion_tokens
+        return {"asked": 1, "completed": 1, "tokens": tokens, "seconds": reply.seconds}
+    return {"asked": 1, str(reply.kind): 1, "tokens": reply.item.get("tokens", 0) if isinstance(reply.item, dict) else 0}

@@ -25,8 +25,7 @@ from rl.envs.tool_world.database import ToolDatabase
 from rl.envs.tool_world.definition import Rows, ToolDefinition, WorldDefinition, json_type, written_tools
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
-from synth.teachers.asking import ask_for, ask_readable
-from synth.teachers.teacher import Teacher, malformed
+from synth.teachers.teacher import Teacher, ask_for, ask_readable, malformed
 from synth.worlds.world_checks import TaskProof, provenance_of
 from synth.worlds.world_proposals import TASKS, Flaw, TaskProposal, WorldDefect, WorldRequests, again, sql_in, statements_of
 from synth.worlds.writing_config import WrittenWorldsConfig

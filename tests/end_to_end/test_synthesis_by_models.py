@@ -18,7 +18,7 @@ import pytest
 from flows.config import load_config
 from flows.home import Home
 from flows.operations.budgets import EARLIER
-from synth.teachers.ledger import FILE, Ledger, Spent
+from synth.teachers.model_teacher import FILE, Ledger, Spent
 from tests.end_to_end.synthesis_worker import Worker, worker
 from tests.synth import writing_models
 from tests.synth.expanding_model import expanding_model

@@ -20,8 +20,7 @@ from flows.stages.synthesis.sources import Material
 from synth.config import SynthConfig
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
-from synth.teachers.metering import MeteredTeacher, add_counts
-from synth.teachers.teacher import PASSING, STAGE, Fault, Teacher
+from synth.teachers.teacher import PASSING, STAGE, Fault, MeteredTeacher, Teacher, add_counts
 from warehouse import TRAINED_SPLITS, Example, Failure, Metric, Record, Task
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError, WorkFailed

@@ -1,13 +1,9 @@
-"""A simulated user: a model that plays somebody with a goal, which the policy learns by talking to them (tau-bench, arXiv 2406.12045).
+"""A simulated user: a model that plays a person with a hidden goal, whom the policy talks to (tau-bench, arXiv 2406.12045).
 
-The policy speaks by the tool `respond` and sees what the user says next. The user ends the conversation with a stop mark, which ends the
-trajectory; what the state is by then is what is judged. What the user says is checked, for a slip of theirs says nothing about the policy:
-
-    says nothing, or was cut off      shows that there is a model    refuses to play
-    ends before anything was asked    names what only the records hold
-
-The last is how a contradiction to what is given is seen: a name that stands in the world's records, and neither in the goal nor in what the
-policy has told, is one that the user cannot have. A slip, and a server that does not answer, make the trajectory invalid, never failed.
+The policy speaks through the tool `respond` and reads the user's reply. The user ends the conversation, and with it the trajectory, by a
+stop mark; the state at that point is graded. Messages of the user are checked (`slip_in`). The user cannot know a name that is in the
+world's rows, but neither in the goal nor in the policy's messages. A slip, or a server that does not answer, makes the trajectory invalid:
+it says nothing about the policy.
 """
 
 from __future__ import annotations
@@ -18,20 +14,19 @@ from typing import Any, Protocol
 
 from pydantic import Field, PositiveInt
 
-from eval.graders.state import State
 from rl.envs.base import EnvironmentFault, FaultKind
 from rl.tools import ToolError
 from warehouse.plugins import Registry
 from warehouse.settings import Section
 
 USER = "user"
-"""Where a task's provenance holds the goal of its user."""
+"""Key of the user's goal in a task's provenance."""
 RESPOND = "respond"
-"""The tool that the policy speaks to the user by."""
+"""Name of the tool that talks to the user."""
 STOP = "###STOP###"
-"""What a user writes who has what they want, or gives up."""
+"""Ends the conversation, with success or without."""
 LONGEST_MESSAGE = 2_000
-"""Characters of a message of either side."""
+"""Maximum characters of a message."""
 
 SIMULATED_USERS = Registry(
     "simulated user",
@@ -52,50 +47,50 @@ _REFUSES = re.compile(
 )
 
 Said = tuple[str, str]
-"""Who says something, `user` or `policy`, and what."""
+"""Speaker, `user` or `policy`, and message."""
 
 
 class UserGoal(Section):
-    """What a task says of its user."""
+    """The user of a task."""
 
     goal: str = Field(min_length=1, max_length=4_000)
-    """What they want, in words; the policy never sees it."""
+    """What the user wants; hidden from the policy."""
 
 
 class SimulatedUser(Protocol):
-    """Plays users; one for all trajectories of a worker."""
+    """Plays the users of all trajectories of a worker."""
 
     async def say(self, goal: str, said: Sequence[Said], seed: int) -> str:
-        """What a user with `goal` says next; the first thing where nothing is `said` yet. Whatever it raises is a fault."""
+        """The next message of a user with this goal. Any exception is a fault."""
         ...
 
 
 SimulatedUserFactory = Callable[[Mapping[str, Any]], SimulatedUser]
-"""Options → who plays the users."""
+"""Makes a simulated user from its options."""
 
 
 class UserOptions(Section):
-    """Who plays the users of tasks that have one."""
+    """The simulated user of tasks that have one."""
 
     factory: str
-    """What makes it: a name of the entry points `agent_flywheel.simulated_users`, `module:factory` or `file.py:factory`."""
+    """Its factory: an entry point of `agent_flywheel.simulated_users`, `module:factory` or `file.py:factory`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """What the factory takes."""
+    """Options of the factory."""
     most_messages: PositiveInt = 30
-    """Messages of the user; one who wants to say more ends the conversation."""
+    """Maximum messages of the user; the last one ends the conversation."""
 
 
 class Conversation:
-    """What user and policy say to each other in one trajectory."""
+    """The conversation of one trajectory."""
 
     def __init__(self, user: SimulatedUser, goal: str, names: frozenset[str], seed: int, most_messages: int) -> None:
-        """`names` are what the records of the world hold, and the user knows from the goal or from the policy alone."""
+        """`names` are in the world's rows; the user knows them only from the goal or the policy."""
         self._user, self._goal, self._names, self._seed, self._most = user, goal, names, seed, most_messages
         self.said: list[Said] = []
         self.over = False
 
     async def open(self) -> str:
-        """The user's first message. Raises EnvironmentFault where they slip, or are not there."""
+        """The user's first message. Raises EnvironmentFault for a slip."""
         return await self._next()
 
     async def respond(self, message: str) -> str:
@@ -121,22 +116,12 @@ class Conversation:
         return text.replace(STOP, "").strip() or "The user has ended the conversation."
 
 
-def names_in(state: State) -> frozenset[str]:
-    """What the records of a state are called: their keys, and the texts in them that begin with a capital or hold a digit."""
-    found = set[str]()
-    for records in state.values():
-        for key, record in records.items():
-            texts = (key, *(value for value in record.values() if isinstance(value, str)))
-            found.update(text for text in texts if len(text) > 2 and (text[0].isupper() or any(map(str.isdigit, text))))
-    return frozenset(found)
-
-
 def slip_in(text: str, told: Sequence[str], names: frozenset[str], is_first: bool = False) -> str | None:
-    """How a user who said `text` fell out of their part; None where they did not.
+    """Why a message breaks the user's role, or None.
 
     Args:
-        told: what they know: their goal, and what the policy said.
-        names: what they know of only if it was told.
+        told: what the user knows: the goal and the policy's messages.
+        names: what the user may only know from `told`.
     """
     words = text.replace(STOP, "").strip()
     if not text:
@@ -155,5 +140,4 @@ def slip_in(text: str, told: Sequence[str], names: frozenset[str], is_first: boo
 
 
 def _stands_in(name: str, text: str) -> bool:
-    """Whether a name stands in a text as whole words."""
     return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None

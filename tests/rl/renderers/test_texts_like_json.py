@@ -12,7 +12,7 @@ from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Parse
 from rl.renderers.chat import ChatDialect
 from rl.tools.calls import call_tool
 from rl.tools.python_tools import FunctionTool
-from synth.teachers.conversation import TextDialect
+from synth.teachers.play import TextDialect
 from tests.rl.renderers.test_chat import calling
 from tests.rl.renderers.test_examples import CHATS, DIALECTS, chat_of, dialect_of
 from warehouse.records import ANSWER

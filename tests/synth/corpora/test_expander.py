@@ -20,8 +20,8 @@ from synth.corpora.expander import INVALID, SYSTEM, ExpanderEnvironment, Expansi
 from synth.corpora.proposals import KnownFacts, ProposalDefect
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
-from synth.teachers.conversation import TextDialect, messages_of
 from synth.teachers.model_teacher import open_teacher
+from synth.teachers.play import TextDialect, messages_of
 from synth.teachers.teacher import Fault, Reply, Teacher, failed
 from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, STAR, TASK, TWO
 from tests.synth.scripted import ScriptedTeacher

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.ledger import FILE, Ledger, Spent, largest_cost
-from synth.teachers.model_teacher import ModelTeacher, open_teacher
+from synth.teachers.model_teacher import FILE, Ledger, ModelTeacher, Spent, open_teacher
+from synth.teachers.source import largest_cost
 from tests.synth.teachers.faulty_server import FaultyServer
 from warehouse import Completion, Failure, Lake
 from warehouse.records import user

@@ -76,30 +76,25 @@ def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path)
     assert formed["response_format"]["json_schema"]["schema"] == shape.json_schema() and formed["messages"] == plain["messages"]
 
 
-@pytest.mark.parametrize("act", ["429", "500", "503", "408", "hang", "reset", "nonsense", "no-choices"])
-def test_what_may_pass_is_tried_again(act: str) -> None:
-    limit = {"timeout_seconds": 3} if act == "hang" else {}
-    with MisbehavingServer([act, act]) as server, teacher_of(server, **limit) as teacher:
-        reply = ask(teacher, user("q"))
-    assert isinstance(reply, Completion), reply
-    assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 3, 3)
-
-
 @pytest.mark.parametrize(
     ("act", "kind"),
     [
         ("429", Fault.RATE_LIMITED),
-        ("500", Fault.SERVER_ERROR),
+        ("503", Fault.SERVER_ERROR),
+        ("408", Fault.SERVER_ERROR),
         ("hang", Fault.TIMEOUT),
         ("reset", Fault.CONNECTION),
         ("nonsense", Fault.MALFORMED),
+        ("no-choices", Fault.MALFORMED),
     ],
 )
-def test_what_does_not_pass_is_a_failure_after_the_last_try(act: str, kind: Fault) -> None:
-    limit = {"timeout_seconds": 0.5} if act == "hang" else {}
-    with MisbehavingServer([act] * 9) as server, teacher_of(server, attempts=3, **limit) as teacher:
-        assert fault(ask(teacher, user("q"))) is kind
-        assert len(server.times) == 3
+def test_what_may_pass_is_tried_again_so_often_at_most(act: str, kind: Fault) -> None:
+    limit = {"timeout_seconds": 3} if act == "hang" else {}
+    with MisbehavingServer([act] * 4) as server, teacher_of(server, attempts=3, **limit) as teacher:
+        assert fault(ask(teacher, user("p"))) is kind and len(server.times) == 3
+        reply = ask(teacher, user("q"))
+    assert isinstance(reply, Completion), reply
+    assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 2, 5)
 
 
 @pytest.mark.parametrize(("act", "kind"), [("400", Fault.REFUSED), ("quota", Fault.REFUSED), ("empty", Fault.EMPTY), ("cut", Fault.CUT)])
@@ -129,12 +124,6 @@ def test_pauses_grow_from_try_to_try() -> None:
     pauses = [[later - earlier for earlier, later in pairwise(server.times[i : i + 5])] for i in range(0, 40, 5)]
     first, *_, last = (max(column) for column in zip(*pauses, strict=True))
     assert last > max(first, 2 * 0.05)
-
-
-def test_one_failure_among_many_is_one_failure() -> None:
-    with MisbehavingServer(["400"]) as server, teacher_of(server, concurrency=1) as teacher:
-        replies = teacher.complete(requests(5))
-    assert [type(reply) for reply in replies] == [Failure, *[Completion] * 4]
 
 
 @pytest.mark.parametrize("act", ["401", "403", "404"])
@@ -167,7 +156,7 @@ def test_requests_keep_their_distance() -> None:
     with MisbehavingServer(["500"]) as server, teacher_of(server, requests_per_minute=1200) as teacher:
         teacher.complete(requests(6))
     assert len(server.times) == 7
-    assert max(server.times) - min(server.times) > 0.05 * 5  # whole, for single gaps shrink where the server is late to note one
+    assert max(server.times) - min(server.times) > 0.05 * 4  # of 5 gaps: the server may be late to note the first
 
 
 def test_the_limit_of_requests_counts_every_try() -> None:
@@ -188,14 +177,6 @@ def test_the_limit_of_tokens_is_never_passed_and_is_used() -> None:
     assert spent.tokens > 600 - 240
     assert server.most_in_flight <= 2
     assert {fault(reply) for reply in replies if isinstance(reply, Failure)} == {Fault.BUDGET}
-
-
-@pytest.mark.long
-def test_a_try_that_hung_counts_as_spent() -> None:
-    with MisbehavingServer(["hang", "500"]) as server, teacher_of(server, timeout_seconds=3) as teacher:
-        ask(teacher, user("q", max_tokens=100))
-        assert teacher.spent.requests == 3
-        assert 100 < teacher.spent.tokens < 200
 
 
 def test_nothing_is_paid_for_twice(tmp_path: Path) -> None:

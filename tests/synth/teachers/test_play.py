@@ -49,18 +49,6 @@ def in_environment(name: str, question: str = "Where?", **options: Any) -> tuple
     return Task("k", name, question, ("x",)), {name: {"factory": f"{HERE}:{name}", "options": options}}
 
 
-# What is asked for
-
-
-def test_each_task_is_asked_for_as_often_as_wanted_with_seeds_of_their_own() -> None:
-    requests = requests_for(TASKS, "m", CONFIG, 0, 3)
-    assert [(each.task.key, each.sample) for each in requests] == [("k0", 0), ("k0", 1), ("k1", 0), ("k1", 1)]
-    assert len({each.seed for each in requests}) == 4
-    assert {(each.policy, each.stage, each.wheel_turn, each.horizon, each.temperature) for each in requests} == {
-        ("m", "demonstration", 3, CONFIG.horizon, CONFIG.temperature)
-    }
-
-
 def test_ids_follow_from_what_decides_a_run_and_from_nothing_else() -> None:
     def ids(
         tasks: Sequence[Task] = TASKS[:1], teacher: str = "m", config: TaughtRunsConfig = CONFIG, seed: int = 0, turn: int = 3
@@ -73,9 +61,7 @@ def test_ids_follow_from_what_decides_a_run_and_from_nothing_else() -> None:
     others = [ids(TASKS[1:]), ids(teacher="n"), ids(seed=1)]
     others += [ids(config=CONFIG.model_copy(update=change)) for change in ({"temperature": 0.0}, {"horizon": 3})]
     assert all(ids().isdisjoint(other) for other in others)
-
-
-# What comes of it
+    assert len({each.seed for each in requests_for(TASKS, "m", CONFIG, 0, 3)}) == 4
 
 
 def test_a_run_is_a_trajectory_of_text_with_its_calls() -> None:
@@ -84,6 +70,7 @@ def test_a_run_is_a_trajectory_of_text_with_its_calls() -> None:
     for run in runs:
         assert (run.stage, run.policy, run.wheel_turn) == ("demonstration", "scripted", 3)
         assert (run.stop_reason, run.outcome, run.answer) == (StopReason.ANSWERED, None, "Blue River")
+        assert run.prompt_ids == () and not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in run.turns)
         assert [turn.action for turn in run.turns] == [
             "<think>look it up</think><search>Amber Stone</search>",
             "<think>there it is</think><answer>Blue River</answer>",
@@ -92,12 +79,6 @@ def test_a_run_is_a_trajectory_of_text_with_its_calls() -> None:
         assert (search.tool, search.arguments, search.outcome) == ("search", "Amber Stone", ToolOutcome.OK)
         assert "Amber Stone is employed by Blue River." in search.observation
         assert (answer.tool, answer.arguments, answer.outcome) == ("answer", "Blue River", None)
-
-
-def test_a_teacher_shows_no_token_ids() -> None:
-    for run in played(ScriptedTeacher(looks_up)):
-        assert run.prompt_ids == ()
-        assert not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in run.turns)
 
 
 class Recording:
@@ -155,11 +136,6 @@ def test_what_cannot_be_read_is_told_and_the_run_goes_on() -> None:
     assert (run.stop_reason, run.answer) == (StopReason.ANSWERED, "Blue River")
 
 
-def test_an_answer_that_does_not_come_within_the_horizon_is_none() -> None:
-    (run,) = played(ScriptedTeacher(lambda _: "<search>Amber Stone"), TASKS[:1], TaughtRunsConfig(attempts=1, horizon=3))
-    assert (len(run.turns), run.stop_reason, run.answer, run.outcome) == (3, StopReason.MAX_TURNS, None, None)
-
-
 def test_what_a_document_spells_ends_no_message() -> None:
     teacher = Recording(lambda text: "<search>Quiet Harbor" if text.startswith("Where") else "<answer>Blue River")
     (run,) = played(teacher, TASKS[:1], TaughtRunsConfig(attempts=1))
@@ -169,20 +145,10 @@ def test_what_a_document_spells_ends_no_message() -> None:
 
 def test_a_long_result_is_cut_and_says_so() -> None:
     document, kinds = in_environment("Talkative")
-    (run,) = played(
-        ScriptedTeacher(lambda text: "<look>x" if text == "Where?" else "<answer>y"),
-        [document],
-        TaughtRunsConfig(attempts=1, max_observation_characters=100),
-        kinds,
-    )
-    assert len(run.turns[0].observation) <= 100 < len(run.turns[0].calls[0].observation)
-
-
-def test_a_run_without_room_for_more_ends() -> None:
-    document, kinds = in_environment("Talkative")
-    config = TaughtRunsConfig(attempts=1, horizon=50, max_context_characters=2_000)
+    config = TaughtRunsConfig(attempts=1, max_observation_characters=100, horizon=3)
     (run,) = played(ScriptedTeacher(lambda _: "<look>x"), [document], config, kinds)
-    assert run.stop_reason is StopReason.MAX_CONTEXT_TOKENS
+    assert len(run.turns[0].observation) <= 100 < len(run.turns[0].calls[0].observation)
+    assert (len(run.turns), run.stop_reason, run.answer, run.outcome) == (3, StopReason.MAX_TURNS, None, None)
 
 
 # Faults
@@ -227,6 +193,8 @@ def test_a_reply_that_was_cut_off_is_an_action_that_cannot_be_read() -> None:
 def test_what_the_asker_must_mend_is_no_fault() -> None:
     with pytest.raises(RequestError, match="there is no environment 'chess'"):
         played(ScriptedTeacher(looks_up), [Task("k", "chess", "Where?", ("x",))])
+    with pytest.raises(RequestError, match="tool_world"):
+        played(ScriptedTeacher(looks_up), [Task("k", "tool_world", "Where?", ("x",))])
     with pytest.raises(RequestError, match="needs documents, and there are none"):
         play(requests_for(TASKS, "m", CONFIG, 0, 1), ScriptedTeacher(looks_up), EnvironmentPoolConfig(), Indexes(), CONFIG, 1)
 
@@ -253,11 +221,6 @@ class Counting(Recording):
         with self.lock:
             self.waiting -= 1
         return replies
-
-
-def test_an_environment_that_has_no_tools_before_it_has_a_task_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^the environment 'tool_world' has other tools for each task, and a teacher is told"):
-        played(ScriptedTeacher(looks_up), [Task("k", "tool_world", "Where?", ("x",))])
 
 
 def test_no_more_runs_than_the_concurrency_are_under_way() -> None:

@@ -15,7 +15,7 @@ from rl.envs.tool_world.environment import create
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
-from synth.teachers.conversation import GuardedEnvironment, TextDialect
+from synth.teachers.play import GuardedEnvironment, TextDialect
 from synth.teachers.simulated_user import create as create_user
 from tests.rl.envs.test_tool_world import WORLD, task_of
 from tests.synth.teachers.misbehaving_server import MisbehavingServer

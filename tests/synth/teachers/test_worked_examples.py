@@ -13,8 +13,7 @@ from synth.corpora import extraction, proposals, seed_questions
 from synth.fas import memory_plans, plans, reasoning
 from synth.has import proposers
 from synth.questions import rewording
-from synth.teachers.teacher import Ending, Fault, judged, read_json, read_yes
-from synth.teachers.worked_examples import INVENTED
+from synth.teachers.teacher import INVENTED, Ending, Fault, judged, read_json, read_yes
 from warehouse.records import Completion, Failure, Request, user
 from warehouse.replies import form_of
 
@@ -76,6 +75,7 @@ def ordered(form: dict[str, Any], value: Any) -> list[Any]:
 
 
 def test_examples_in_words_are_what_is_read() -> None:
+    assert len(ALL) >= 15 and all(named(asked) for asked, _ in ALL)
     assert [read_yes(replied(reply, user(asked))) for asked, reply in proposals._READINGS] == [True, False]
     verdicts = [plans.read_verdict("s", reply) for _, reply in plans._EXAMPLES]
     assert verdicts == [plans.PlanVerdict(True), plans.PlanVerdict(False, "content")]
@@ -109,11 +109,3 @@ def named(text: str) -> bool:
 
 def test_all_examples_speak_of_invented_names() -> None:
     assert len(ALL) >= 15 and all(named(asked) for asked, _ in ALL)
-
-
-def test_examples_are_turns_between_the_system_and_the_request() -> None:
-    request = user("asked", "system", examples=(("one", "two"),))
-    assert [(each.role, each.content) for each in request.messages] == [
-        ("system", "system"), ("user", "one"), ("assistant", "two"), ("user", "asked"),
-    ]  # fmt: skip
-    assert request.digest != user("asked", "system").digest
