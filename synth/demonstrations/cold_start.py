@@ -293,7 +293,9 @@ def choose_runs(
     examples: list[tuple[Trajectory, Example]] = []
     failures: list[Failure] = []
     for trajectory in sorted(trajectories, key=lambda each: (len(each.turns), each.id)):
-        made = _held_out(trajectory, held_out) or _example(trajectory, tasks, config, tools, own, wheel_turn)
+        made: Example | Refused = (Rejection.HELD_OUT, "its question is an evaluation question or overlaps with one")
+        if trajectory.suite is None and trajectory.task_key not in held_out:
+            made = _example(trajectory, tasks, config, tools, own, wheel_turn)
         if isinstance(made, Example):
             examples.append((trajectory, made))
         else:
@@ -352,12 +354,6 @@ def _example(
         return Rejection.UNKNOWN_TOOL, f"it calls {called[:200]}, and on offer are {', '.join(sorted(names)) or 'none'}"
     identifier = f"run-{digest([trajectory.id, wheel_turn, *map(astuple, parts)])}"
     return offer(Example(identifier, "trajectory", parts, (trajectory.id, trajectory.task_key), wheel_turn), offered)
-
-
-def _held_out(trajectory: Trajectory, held_out: Collection[str]) -> Refused | None:
-    if trajectory.suite is None and trajectory.task_key not in held_out:
-        return None
-    return Rejection.HELD_OUT, "its question is an evaluation question or overlaps with one"
 
 
 def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: StoredRunsConfig) -> Refused | None:

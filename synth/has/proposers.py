@@ -71,7 +71,7 @@ class OracleProposer(_AsItWas):
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None, allowed: Callable[[str], bool] | None = None) -> None:
         self._graph = graph
-        self._retrieve = retrieve
+        self._find = retrieve or graph.titled
         self._entities = [name for name in graph.subjects if allowed is None or allowed(name)]
         self._titles: dict[str, list[str]] = {}
 
@@ -90,7 +90,7 @@ class OracleProposer(_AsItWas):
 
     def _found(self, query: str) -> list[str]:
         if query not in self._titles:
-            document = self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
+            document = self._find(query)
             self._titles[query] = [document.title] if document is not None else []
         return self._titles[query]
 

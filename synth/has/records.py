@@ -24,7 +24,7 @@ from synth.parts import asked, calls_of, considered, identity, of_turn
 from synth.questions.paths import Retrieve, Route, stating_documents
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER, Document, Example, Failure, Outcome, Task, Trajectory, Turn
+from warehouse.records import ANSWER, Example, Failure, Outcome, Task, Trajectory, Turn
 from warehouse.settings import Section
 
 
@@ -42,7 +42,7 @@ class ActionOracle:
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
         self._graph = graph
-        self._retrieve = retrieve
+        self._find = retrieve or graph.titled
 
     def progress(self, task: Task, before: Sequence[Turn]) -> Progress | None:
         """Where a run is after the turns `before`; None unless the graph knows exactly one path."""
@@ -74,9 +74,6 @@ class ActionOracle:
     def _brings(self, path: Route, number: int, query: str) -> bool:
         document = self._find(query)
         return document is not None and document.id in stating_documents(self._graph, path[number])
-
-    def _find(self, query: str) -> Document | None:
-        return self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
 
 
 def contrasts(
