@@ -27,12 +27,13 @@ def run(
 
     Example: flywheel run --profile quickstart --home runs/demo --turns 2
     """
-    from flows.home import Home, choose_config
+    from flows.home import Home, check_place, choose_config
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
     from flows.inputs import describe_counts
 
+    check_place(place.root)
     logging.getLogger("flywheel").info("checking the configuration, and what it names, for %s", place.root)
     from flows.inputs import check_inputs
     from flows.lakes import reading
