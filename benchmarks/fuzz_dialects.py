@@ -22,8 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.base import Dialect, ParseError, Result, Truncation
 from rl.renderers.chat import ChatDialect
-from rl.renderers.chat_template import ChatTemplate
-from rl.renderers.layout import PROBE_TOOL
+from rl.renderers.chat_template import PROBE_TOOL, ChatTemplate
 from rl.renderers.tags import TagDialect
 from tests.rl.renderers.templates_of_trl import TEXTS, tokenizer_for
 from warehouse.records import ANSWER

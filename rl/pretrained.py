@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.policy import save_policy
-from rl.renderers.config import DialectConfig
+from rl.renderers.base import DialectConfig
 from rl.renderers.registry import open_dialect, template_text
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rl.content import PlacedImage
-from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling, WeightProbe
+from rl.engines.base import EngineDead, EngineFault, EnginePressure, Generation, PoolFigures, Sampling, WeightProbe
 from rl.engines.config import EngineConfig
-from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from rl.policies.transfer import base_of, is_adapters

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from rl.content import PlacedImage, collapse_images, decode_image
-from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineDead, EngineFault, EnginePressure, Generation, GenerationStop, PressureGauge, Sampling
 from rl.engines.config import ADAPTER_RANKS, EngineConfig
-from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.env_pool.batched_actor import BatchedActor
 from rl.hardware import GIB
 from rl.policies.transfer import Adapters, PolicyFile, ReceivedPolicy, files_in, no_adapters
@@ -310,7 +309,7 @@ class VllmEngine(BatchedActor):
         """Step statistics; they cost vLLM some time."""
         if self._config.pressure is None:
             return None
-        from rl.engines.vllm_stats import pressure_logger
+        from rl.engines.vllm_extensions import pressure_logger
 
         return [pressure_logger(self._gauge)]
 
@@ -376,7 +375,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "structured_outputs_config": COMPACT if config.structured else None,
         "enforce_eager": config.enforce_eager,
-        "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # on CPUs vLLM refuses it, and `rl/engines/cpu_sleep.py` does it
+        "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # vLLM refuses it on CPUs: see `CpuSleep`
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": "rl.engines.vllm_extensions.WeightExtension",

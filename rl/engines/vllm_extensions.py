@@ -1,4 +1,4 @@
-"""vLLM extensions: weight transfer over gloo, and weight loading in workers that updates every derived matrix.
+"""vLLM extensions: weight transfer over gloo, weight loading in workers that updates every derived matrix, sleep on CPUs, load statistics.
 
 Gloo is for engines and learners without NCCL, as on CPUs. It is vLLM's NCCL transfer over another group: the same handshake, rounds and
 layer-by-layer reload. The learner is rank 0 and broadcasts from host memory, many weights per message.
@@ -8,18 +8,20 @@ Importing this module registers `gloo` on both sides; workers import it for `Wei
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
-from vllm.config import set_current_vllm_config
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, VLLMWeightSyncClient, WeightSource, WeightTransferInitInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import (
@@ -31,8 +33,76 @@ from vllm.distributed.weight_transfer.packed_tensor import unpack_tensor
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+from vllm.platforms import current_platform
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from rl.engines.cpu_sleep import CpuSleep
+from rl.engines.base import PressureGauge
+
+CACHE, WEIGHTS = "kv_cache", "weights"
+"""vLLM's names of what sleeps and wakes."""
+
+_DERIVED = "cpu_linear"
+"""Attribute that holds the packed matrix by which vLLM's CPU layers multiply, often the only copy."""
+
+
+class CpuSleep:
+    """Mixed into vLLM's worker by `WeightExtension`; `self` is the worker. A no-op on other platforms."""
+
+    model_runner: Any
+    vllm_config: Any
+    _given_back: dict[str, list[tuple[torch.UntypedStorage, int]]]
+
+    def give_back_memory(self, level: int) -> None:
+        """Free the cache, and at level 2 the weights. Idempotent."""
+        if not current_platform.is_cpu():
+            return
+        _silence_vllm()
+        self._given_back = getattr(self, "_given_back", {})
+        if CACHE not in self._given_back:
+            self._given_back[CACHE] = _release(self._caches())
+        if level > 1 and WEIGHTS not in self._given_back:
+            model = self.model_runner.get_model()
+            for layer in _layers_with_matrices(model):
+                setattr(layer, _DERIVED, _refuse)
+            self._given_back[WEIGHTS] = _release(parameter.data for parameter in model.parameters())
+
+    def take_memory(self, parts: list[str]) -> None:
+        """Allocate `parts` again: an empty cache, uninitialized weights."""
+        given_back = getattr(self, "_given_back", {})
+        for part in parts:
+            for storage, size in given_back.pop(part, ()):
+                storage.resize_(size)
+                torch.tensor([], dtype=torch.uint8).set_(storage).fill_(0 if part == CACHE else 0xFF)
+
+    def _caches(self) -> Iterator[Tensor]:
+        layers = self.vllm_config.compilation_config.static_forward_context.values()
+        return (cache for layer in layers if isinstance(cache := getattr(layer, "kv_cache", None), Tensor))
+
+
+def _release(tensors: Iterator[Tensor]) -> list[tuple[torch.UntypedStorage, int]]:
+    """Free the storage of tensors, each once, and keep its size."""
+    storages = {storage.data_ptr(): storage for tensor in tensors if (storage := tensor.untyped_storage()).nbytes()}
+    found = [(storage, storage.nbytes()) for storage in storages.values()]
+    for storage, _ in found:
+        storage.resize_(0)
+    return found
+
+
+def _layers_with_matrices(model: nn.Module) -> Iterator[nn.Module]:
+    return (layer for layer in model.modules() if hasattr(layer, _DERIVED))
+
+
+def _refuse(*arguments: object) -> NoReturn:
+    raise RuntimeError("this engine's weights were freed when it went to sleep, and no others have been loaded")
+
+
+def _silence_vllm() -> None:
+    """Silence vLLM's warning that its worker ignores the call."""
+    logger = logging.getLogger("vllm.v1.worker.cpu_worker")
+    if not logger.filters:
+        logger.addFilter(lambda record: "sleep mode is not supported" not in record.getMessage())
+
 
 NAME = "gloo"
 MESSAGE_BYTES = 2**26
@@ -216,3 +286,28 @@ class WeightExtension(CpuSleep):
 
 WeightTransferEngineFactory.register_engine(NAME, GlooWeightTransferEngine)
 WeightTransferTrainerFactory.register_engine(NAME, GlooTrainerWeightTransferEngine)
+
+
+class PressureLogger(StatLoggerBase):
+    def __init__(self, gauge: PressureGauge, vllm_config: VllmConfig, engine_index: int = 0) -> None:
+        self._gauge = gauge
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: MultiModalCacheStats | None = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Called by vLLM after each step."""
+        if scheduler_stats is not None:
+            preempted = iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
+            self._gauge.see(scheduler_stats.kv_cache_usage, scheduler_stats.num_waiting_reqs, preempted)
+
+    def log_engine_initialized(self) -> None:
+        """vLLM requires it."""
+
+
+def pressure_logger(gauge: PressureGauge) -> partial[PressureLogger]:
+    """The logger factory that vLLM takes."""
+    return partial(PressureLogger, gauge)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from pydantic import Field
+
 from rl.content import ContentPart, ImagePart, PlacedImage
+from warehouse.settings import Section
 
 TRUNCATION_MARKER = " ..."
 """Marks where text was cut off."""
@@ -155,3 +159,22 @@ def text_of(result: Result) -> str:
                 "use a tool that describes images, or a policy and a dialect that take them"
             )
     return result.text
+
+
+class DialectConfig(Section):
+    """How prompts, actions and observations appear in tokens."""
+
+    kind: str = "chat"
+    """`tags`, `chat`, or `module:attribute`, a factory called with tokenizer and `options`."""
+    template: str = "own"
+    """`chat`: the tokenizer's `own` template, TRL's `training` variant of it, `chatml_tools`, or a file."""
+    system: str | None = None
+    """`chat`: system message; None: the template's default."""
+    introduce: bool | None = None
+    """`tags`: explain tags and tools in the prompt; None: unless the policy is from scratch."""
+    variables: dict[str, Any] = Field(default_factory=dict)
+    """`chat`: template variables, such as `enable_thinking = false`."""
+    today: date = date(2025, 1, 1)
+    """`chat`: the fixed date for templates that use one."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of a custom dialect."""

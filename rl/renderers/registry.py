@@ -9,10 +9,9 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
-from rl.renderers.base import Dialect
+from rl.renderers.base import Dialect, DialectConfig
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
-from rl.renderers.config import DialectConfig
 from rl.renderers.tags import TagDialect
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from rl.call_arguments import as_text, of_text, parameters_of
 from rl.policies.tokenization import TAGS, is_from_scratch
 from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation, text_of
-from rl.renderers.json_calls import read_json_calls
 from rl.renderers.plain_text import PlainText
+from rl.renderers.tool_parsers import read_json_calls
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Part, PartKind
 
@@ -47,7 +47,7 @@ class TagDialect:
         return prompt + self.observation_ids(seen, cut) if seen else prompt
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse `[<think> ...</think>]<call> ...</call>`, or a plain JSON call (`rl.renderers.json_calls`)."""
+        """Parse `[<think> ...</think>]<call> ...</call>`, or a plain JSON call (`rl.renderers.tool_parsers`)."""
         think, rest = self._split_thought(list(action_ids))
         tool = next((tag for tag in CALL_TAGS if rest and rest[0] == self._opening[tag]), None)
         if tool is None:

@@ -11,7 +11,7 @@ from warehouse.settings import Section
 
 
 class ImperfectSearchConfig(Section):
-    """A deliberately imperfect search (`rl/retrieval/imperfect.py`), deterministic in `seed` and the query's words."""
+    """A deliberately imperfect search (`rl/retrieval/indexes.py`), deterministic in `seed` and the query's words."""
 
     seed: NonNegativeInt = 0
     """Seed of the imperfections."""

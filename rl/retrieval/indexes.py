@@ -1,17 +1,156 @@
 """The two indexes of a home: one for training tasks and one for suites. `Document.split` says which index finds a document; a document that
 held-out questions ask about is found by no search of training.
+
+An imperfect search wraps another index: the right document comes second or third, behind a namesake or a stub of it, or nothing is found.
+
+asked        `Amber Stone page 2` is the second page of `Amber Stone`
+found        what the index below finds, best first; each document brings its namesake and its stub along, right after it
+displaced    for some queries the best document moves to second or third place
+empty        some queries find nothing, on any page
+foreign      some documents are surrounded by other page content
+
+Whether a query is displaced or empty follows from the seed and its words, a document's companions from the seed and its id: there is no
+state, and all samples of a task meet the same search. It pays to read on, to rephrase, and to check what a document is about. The best
+document of a non-empty query is always among the first three.
+
+A namesake is another document's text under this one's title, with no word in common but names' own and words of half of all documents: in a
+generated world one of another type, which answers no question about this one. On real text hardly any document has one. A stub is the first
+half of a document's statements. Neither is in the lake: their ids are those of their documents with `#namesake` or `#stub`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from rl.retrieval.config import SearchConfig
-from rl.retrieval.imperfect import ImperfectIndex
-from rl.retrieval.search import Index, SearchIndex
+from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
+from rl.retrieval.search import Hits, Index, Miss, SearchIndex, passage, words_of
 from rl.retrieval.vectors import build_vectors
+from warehouse.digests import seed_from
 from warehouse.records import Document, DocumentSplit, Task
+
+AMONG = 3
+"""Places that the best document may take."""
+MAX_PAGE = 99
+NAMESAKE, STUB = "#namesake", "#stub"
+_DONORS = 32
+"""Documents considered as text of a namesake."""
+_MENTIONS = 100
+"""Occurrences replaced by the namesake's title; unbounded, a one-letter title would make the text explode."""
+_CLUTTER = (
+    "SKIP TO MAIN CONTENT", "MENU / SEARCH / SIGN IN", "we value your privacy: accept all cookies?", "SALE!!! up to 70% off today only >>",
+    "share this on:", "3 min read * 1,204 views", "related: ten tricks you won't believe", "(c) all rights reserved",
+    "ERR_AD_BLOCKED retry", "subscribe 4 free", "print | e-mail | pdf", "<- previous / next ->", "loading... 87%",
+    "terms & conditions apply",
+)  # fmt: skip
+"""Page content around a text."""
+_SENTENCES = re.compile(r"(?<=[.!?])\s+")
+
+
+class ImperfectIndex:
+    """What rollouts search instead of `index`."""
+
+    paged = True
+
+    def __init__(self, index: Index, config: ImperfectSearchConfig) -> None:
+        self._index, self._config = index, config
+        self._common = _common_words(index.documents) if config.namesakes else frozenset[str]()
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """Documents of the index below; namesakes and stubs are made on demand."""
+        return self._index.documents
+
+    def find(self, query: str, k: int = 1) -> Hits:
+        """The page of `k` documents that `query` asks for, or why there is none. Never raises."""
+        asked, page = split_page(query)
+        hits = self._index.find(asked, max(page * k, AMONG))
+        if hits.miss is not None:
+            return hits
+        rng = random.Random(seed_from("imperfect search", self._config.seed, " ".join(asked.casefold().split())))
+        empty, displaced, place = rng.random() < self._config.empty, rng.random() < self._config.displaced, rng.randrange(1, AMONG)
+        if empty:
+            return Hits((), Miss.NO_HIT)
+        ranked = list(islice((each for document in hits.documents for each in (document, *self._likes(document))), max(page * k, AMONG)))
+        if displaced:
+            ranked.insert(min(place, len(ranked) - 1), ranked.pop(0))
+        found = tuple(map(self._as_page, ranked[(page - 1) * k : page * k]))
+        return Hits(found, None if found else Miss.NO_FURTHER)
+
+    def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
+        """The documents of `find` with scores; namesakes and stubs have their document's."""
+        asked, page = split_page(query)
+        scores = {document.id: score for document, score in self._index.scored(asked, max(page * k, AMONG))}
+        found = self.find(query, k).documents
+        return [(each, scores[each.id.removesuffix(NAMESAKE).removesuffix(STUB)]) for each in found]
+
+    def _likes(self, document: Document) -> Iterator[Document]:
+        """A document's namesake and stub, if any."""
+        if self._draws("namesake", document, self._config.namesakes) and (namesake := self._namesake(document)) is not None:
+            yield namesake
+        if self._draws("stub", document, self._config.stubs) and (stub := stub_of(document)) is not None:
+            yield stub
+
+    def _as_page(self, document: Document) -> Document:
+        if not self._draws("foreign", document, self._config.foreign):
+            return document
+        return replace(document, text=cluttered(document.text, random.Random(seed_from("page of", self._config.seed, document.id))))
+
+    def _draws(self, what: str, document: Document, share: float) -> bool:
+        return share > 0 and random.Random(seed_from(what, self._config.seed, document.id)).random() < share
+
+    def _namesake(self, document: Document) -> Document | None:
+        rng = random.Random(seed_from("namesake of", self._config.seed, document.id))
+        own = self._telling(document)
+        for donor in rng.choices(self.documents, k=_DONORS):
+            if donor.title and document.title not in passage(donor) and own.isdisjoint(self._telling(donor)):
+                text = donor.text.replace(donor.title, document.title, _MENTIONS)
+                return replace(document, id=f"{document.id}{NAMESAKE}", text=text)
+        return None
+
+    def _telling(self, document: Document) -> set[str]:
+        """Words that say what a document is about, without names."""
+        return set(words_of(document.text)).difference(self._common, words_of(document.title))
+
+
+def split_page(query: str) -> tuple[str, int]:
+    """Query and page number: («Amber Stone», 2) of «Amber Stone page 2»."""
+    words = query.split()
+    if len(words) > 2 and words[-2].casefold() == "page" and words[-1].isascii() and words[-1].isdecimal():
+        page = int(words[-1][:4])
+        if 1 <= page <= MAX_PAGE:
+            return " ".join(words[:-2]), page
+    return query, 1
+
+
+def cluttered(text: str, rng: random.Random) -> str:
+    """A text surrounded by one or two pieces of page content and a code on each side."""
+    before, after = ([*rng.sample(_CLUTTER, rng.randint(1, 2)), f"#{rng.getrandbits(24):06x}"] for _ in range(2))
+    return f"{' '.join(before)} {text} {' '.join(after)}"
+
+
+def stub_of(document: Document) -> Document | None:
+    """The first half of a document's sentences, or of the clauses of its only one; None if there is only one."""
+    head = document.title if document.text.startswith(document.title) else ""
+    rest = document.text[len(head) :]
+    pieces, glue = _SENTENCES.split(rest.strip()), " "
+    if len(pieces) < 2:
+        pieces, glue = rest.strip().rstrip(".").split(", "), ", "
+    if len(pieces) < 2:
+        return None
+    kept = glue.join(pieces[: len(pieces) // 2])
+    space = " " if rest[:1].isspace() else ""
+    return replace(document, id=f"{document.id}{STUB}", text=f"{head}{space}{kept}{'' if kept.endswith(('.', '!', '?')) else '.'}")
+
+
+def _common_words(documents: Sequence[Document]) -> frozenset[str]:
+    """Words of more than half of the documents."""
+    counts = Counter(word for document in documents for word in set(words_of(document.text)))
+    return frozenset(word for word, count in counts.items() if 2 * count > len(documents))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
+from rl.engines.base import EnginePressure
 from rl.engines.config import PressureConfig
-from rl.engines.pressure import EnginePressure
 
 
 class Places:

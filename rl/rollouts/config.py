@@ -10,7 +10,7 @@ from rl.engines.config import CUDA_TRANSFERS, EngineConfig, Temperature
 from rl.envs.config import EnvironmentPoolConfig
 from rl.learner.config import ReinforceConfig
 from rl.ray_runtime import RayConfig
-from rl.renderers.config import DialectConfig
+from rl.renderers.base import DialectConfig
 from rl.retrieval.config import SearchConfig
 from warehouse.settings import Section
 

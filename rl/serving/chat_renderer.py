@@ -10,8 +10,7 @@ from typing import Any
 
 from rl.renderers.base import ParseError, Schema
 from rl.renderers.chat import ChatDialect
-from rl.renderers.chat_template import PROBE_TEXT, Filter, Message, TemplateRefused, slot
-from rl.renderers.layout import ARGUMENT_NAME, call_id, tool_call
+from rl.renderers.chat_template import ARGUMENT_NAME, PROBE_TEXT, Filter, Message, TemplateRefused, call_id, slot, tool_call
 from rl.serving.protocol import ChatMessage, Refused
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER

@@ -24,9 +24,8 @@ from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import EnvironmentHandle, RolloutRequest, call_record, choice_of, uses_lagged_policy
 from rl.rollouts.config import Limits
 from rl.serving.chat_renderer import ChatRenderer
-from rl.serving.endpoint import Caller, Endpoint
+from rl.serving.endpoint import Caller, Endpoint, Recorder
 from rl.serving.protocol import ChatRequest, ContextFull, Refused
-from rl.serving.recorder import Recorder
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.engines.pressure import EnginePressure, PressureGauge
+from rl.engines.base import EnginePressure, PressureGauge
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
@@ -17,7 +17,7 @@ from tests.rl.conftest import DOCUMENTS, TASKS
 def test_vllms_own_statistics_are_taken_in_step_by_step() -> None:
     from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-    from rl.engines.vllm_stats import pressure_logger
+    from rl.engines.vllm_extensions import pressure_logger
 
     gauge, iteration = PressureGauge(), IterationStats()
     iteration.num_preempted_reqs = 2

@@ -15,8 +15,7 @@ from rl.envs.config import EnvironmentKindConfig
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
-from rl.retrieval.imperfect import ImperfectIndex, split_page, stub_of
-from rl.retrieval.indexes import build_indexes
+from rl.retrieval.indexes import ImperfectIndex, build_indexes, split_page, stub_of
 from rl.retrieval.search import Miss, SearchIndex, shown, words_of
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, DocumentSplit, Task

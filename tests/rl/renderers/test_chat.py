@@ -18,11 +18,9 @@ from rl.content import ImagePart
 from rl.envs.base import Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
 from rl.learner.batches import rows_of
-from rl.renderers.base import Action, ActionTurn, ContentRefused, ParseError, Result, Truncation
+from rl.renderers.base import Action, ActionTurn, ContentRefused, DialectConfig, ParseError, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
-from rl.renderers.chat_template import ChatTemplate
-from rl.renderers.config import DialectConfig
-from rl.renderers.layout import PROBE_TOOL
+from rl.renderers.chat_template import PROBE_TOOL, ChatTemplate
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest

@@ -19,8 +19,8 @@ from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
 from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Schema, Truncation
 from rl.renderers.chat import ChatDialect, prove
+from rl.renderers.chat_template import PROBE_TOOL
 from rl.renderers.examples import IGNORED_LABEL, encode_example, encode_examples
-from rl.renderers.layout import PROBE_TOOL
 from rl.renderers.registry import template_text
 from rl.renderers.tags import TagDialect, tagged_text
 from rl.retrieval.search import SearchIndex, passage

@@ -20,8 +20,7 @@ from rl.learner.config import CriticConfig
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import ContentRefused, Reply, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
-from rl.renderers.chat_template import ChatTemplate
-from rl.renderers.layout import PROBE_TOOL
+from rl.renderers.chat_template import PROBE_TOOL, ChatTemplate
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from tests.rl.hostile_images import png

@@ -10,10 +10,9 @@ import pytest
 
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation
-from rl.renderers.json_calls import read_json_calls
 from rl.renderers.tags import TagDialect
-from rl.renderers.tool_parsers import TOOL_PARSERS
-from synth.teachers.play import TextDialect
+from rl.renderers.tool_parsers import TOOL_PARSERS, read_json_calls
+from synth.teachers.conversation import TextDialect
 from tests.rl.renderers.templates_of_trl import TEXTS
 from tests.rl.renderers.test_chat import FORMS, answering, calling, proven
 from warehouse.records import ANSWER

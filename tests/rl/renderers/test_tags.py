@@ -9,8 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rl.content import ImagePart, TextPart
-from rl.renderers.base import Action, ActionTurn, ContentRefused, ParseError, Result, Schema, Side, Truncation
-from rl.renderers.config import DialectConfig
+from rl.renderers.base import Action, ActionTurn, ContentRefused, DialectConfig, ParseError, Result, Schema, Side, Truncation
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import TagDialect
 from tests.rl.conftest import DOCUMENTS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from rl.engines.base import EnginePressure, PressureGauge
 from rl.engines.config import PressureConfig
-from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.rollouts.admission import Admission, is_pressed, next_window
 
 CONFIG = PressureConfig(floor=4, increase=2, decrease=0.5, kv_usage=0.8, queue=1)

@@ -11,9 +11,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from rl.serving.endpoint import Endpoint
+from rl.serving.endpoint import Endpoint, Recorder
 from rl.serving.guard import MOST_BODY_BYTES, Guard
-from rl.serving.recorder import Recorder
 from rl.serving.server import create_app
 from tests.rl.serving.test_recorder import TEMPLATE, Stated
 

@@ -15,10 +15,8 @@ from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.serving.chat_renderer import ChatRenderer
-from rl.serving.config import ServingConfig
-from rl.serving.endpoint import Endpoint
-from rl.serving.recorder import Recorder
-from rl.serving.server import create_app
+from rl.serving.endpoint import Endpoint, Recorder
+from rl.serving.server import ServingConfig, create_app
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.rl.serving.test_chat_renderer import SEARCH
 from warehouse.records import Outcome, StopReason, Trajectory

@@ -18,8 +18,7 @@ from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from rl.serving.config import ServingConfig
-from rl.serving.server import Serving, serve
+from rl.serving.server import Serving, ServingConfig, serve
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
 from warehouse.records import Task, Trajectory

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig
-from rl.retrieval.imperfect import ImperfectIndex, split_page
+from rl.retrieval.indexes import ImperfectIndex, split_page
 from rl.retrieval.search import Hits, Miss, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
 from synth.demonstrations.oracle import MOST_TRIES, OracleStep, Search, Solution, all_tries, solution_of
