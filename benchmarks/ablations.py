@@ -42,14 +42,14 @@ from warehouse.errors import RequestError
 RESULTS = Path(__file__).with_suffix(".jsonl")
 TABLE, END = "<!-- benchmarks/ablations.py writes this table -->", "<!-- /benchmarks/ablations.py -->"
 GOAL = 0.8
-"""Success of a suite beside the training at which `Measure.SOONER` looks."""
+"""Success on a suite evaluated during training at which `Measure.SOONER` looks."""
 WINDOW = 5
 """Steps whose mean success counts in `Measure.KEPT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a variant came to on one seed."""
+    """Result of a variant on one seed."""
 
     successes: Mapping[str, tuple[int, int]]
     """Successes and valid attempts by suite, after the variant's last stage."""
@@ -57,12 +57,12 @@ class Result:
     steps: Sequence[tuple[int, float]]
     """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled; without RL none."""
     beside: Sequence[tuple[int, float]] = ()
-    """Of each evaluation beside the training: action tokens that had been sampled, and success."""
+    """Evaluations during training: action tokens sampled so far, and success."""
     halted: str = ""
     """Why the metric monitor ended RL, where it did."""
 
     def of(self, measure: Measure, suite: str) -> float | None:
-        """The figure that a claim compares; None where there is none."""
+        """The figure that a claim compares; None if unavailable."""
         if self.halted:
             return 0.0 if measure is Measure.KEPT else None
         if measure is Measure.SUCCESS:
@@ -176,7 +176,7 @@ def ask(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
-    """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
+    """Pre-training on other text: decision records next to the start's text, or documents alone; as many tokens as in the start."""
     from flows.stages.synthesis.actions import own_decisions
     from flows.stages.synthesis.batches import begin, work_off
     from flows.stages.synthesis.examples import documents
@@ -215,7 +215,7 @@ FROM evaluations WHERE policy = ? AND hops IS NULL AND list_contains(?, suite) O
 
 
 def read_result(lake: Lake, variant: Variant, suites: Sequence[str], halted: str = "") -> Result | None:
-    """What a variant came to, out of its lake; None where it is not done, unless `halted` says why it never will be."""
+    """Result of a variant, from its lake; None where it is not done, unless `halted` says why it never will be."""
     policy = policy_id(1, variant.ends, variant.suffix)
     if not halted and not has_all(lake, policy, suites):
         return None
@@ -263,7 +263,7 @@ def _figures(found: Results, claim: Claim, name: str, seeds: Sequence[int]) -> d
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The comparisons that a seed has been run for as one table, and what there is beside them."""
+    """The comparisons that a seed has been run for as one table, with the additional columns."""
     heads = (
         "claim",
         "said to be better",
@@ -311,7 +311,7 @@ def algorithms(found: Results, seeds: Sequence[int]) -> str:
 
 
 def report(found: Results, seeds: Sequence[int]) -> str:
-    """What the page says: all comparisons, and the algorithms beside each other."""
+    """What the page says: all comparisons, and the algorithms side by side."""
     return f"{markdown(list(table(found, seeds)))}\n\n{algorithms(found, seeds)}"
 
 
@@ -367,7 +367,7 @@ def main() -> None:
 
 
 def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], results: Path) -> Iterator[str]:
-    """Run each variant on each seed that has no result yet; yields what came to no end, and goes on with the next."""
+    """Run each variant on each seed that has no result yet; yields the failed ones and continues."""
     for seed in seeds:
         for start in dict.fromkeys(variant.start for variant in variants):
             found = read_results(results)
@@ -379,7 +379,7 @@ def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], resul
 
 
 def run_home(home: Home, variants: Sequence[Variant], seed: int, results: Path) -> Iterator[str]:
-    """Run the variants of a home, one after the other, and keep what they came to; yields what came to no end."""
+    """Run the variants of a home, one after the other, and store their results; yields the failed ones."""
     with open_context(home.root) as context:
         for variant in variants:
             halted = ""

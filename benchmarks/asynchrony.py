@@ -44,10 +44,10 @@ SHOWN = ("success", "staleness", "staleness_max", "effective_samples", "importan
 
 
 class Timed(StageRun):
-    """A stage's run that notes when its steps end."""
+    """A stage run that records when its steps end."""
 
     def metric(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Note the moment and the figures of a step that was learnt from."""
+        """Record time and metrics of a training step."""
         if "collect_seconds" in figures:
             ENDED.append((time.perf_counter(), dict(figures)))
         return super().metric(step, figures)
@@ -86,14 +86,14 @@ def measure_toy(mode: str, steps: int) -> dict[str, Any]:
 
 
 def learn(context: RunContext, mode: str) -> dict[str, Any]:
-    """Do the stage, and say how it went."""
+    """Run the stage and summarize it."""
     ENDED.clear()
     run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, Timed(run.lake, run.run), 1, "t1-sft"))
     return summary(mode)
 
 
 def summary(mode: str) -> dict[str, Any]:
-    """What the noted steps come to."""
+    """Summary of the recorded steps."""
     seconds = ENDED[-1][0] - ENDED[0][0]
     figures: dict[str, list[float]] = defaultdict(list)
     for _, each in ENDED[1:]:

@@ -85,7 +85,7 @@ class Measure(StrEnum):
     KEPT = "kept"
     """1 less the deepest fall of the success on the way, a mean over five steps, below its highest before: 1 is never worse; a share."""
     SOONER = "sooner"
-    """1 less the share of the sampled tokens at which a suite beside the training stood at 80 %; 0 where it never did."""
+    """1 less the share of the sampled tokens at which a suite evaluated during training reached 80 %; 0 if it never did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +133,11 @@ ALGORITHMS = {
 TOKENS = {"imperfect": 240_000, "reader": 280_000}
 """Action tokens that RL samples on a base before it ends, where its variants would sample more or fewer in as many steps."""
 STALENESS = (4, 8)
-"""Versions of the weights that a trajectory may be behind, beside 0."""
+"""Versions of the weights that a trajectory may be behind, other than 0."""
 
 
 def _algorithms() -> list[Variant]:
-    """Each algorithm in turns with its rollouts, and beside rollouts that never stop, with and without weights for what is old."""
+    """Each algorithm in turns with its rollouts, and with continuous rollouts, with and without importance weights for stale samples."""
     made = [Variant(name, words, "algorithms", settings) for name, (words, settings) in ALGORITHMS.items()]
     for name, (words, settings) in ALGORITHMS.items():
         for versions in STALENESS:

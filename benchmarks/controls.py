@@ -1,4 +1,4 @@
-"""What reinforcement learning is worth beside honest controls, in a home whose wheel has made SFT and RL.
+"""What reinforcement learning adds over honest controls, in a home with SFT and RL.
 
     python -m benchmarks.controls --home runs/smollm2 [--only rft,shuffled] [--json]
 
@@ -143,7 +143,7 @@ def rewarded_by(context: RunContext, function: str | None) -> Iterator[None]:
 
 
 def shuffled_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The verifier's values, dealt out anew among the attempts at each task: as many of each value, and none where it was earned."""
+    """The verifier's values, permuted among the attempts at each task: the same counts of values, unrelated to success."""
     groups = defaultdict[str, list[int]](list)
     for place, attempt in enumerate(attempts):
         groups[attempt.task.key].append(place)
@@ -171,7 +171,7 @@ def reinforce_shuffled(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 
 def tune_clean(context: RunContext, run: StageRun) -> dict[str, Any]:
-    """The cold start with clean demonstrations of the same questions. They are not stored, for they are none of the wheel's."""
+    """The cold start with clean demonstrations of the same questions. They are not stored."""
     others = [each for each in _cold_start(context) if not each.id.startswith("demonstration-")]
     examples = [*clean_demonstrations(context), *others]
     return _tune(context, run, "clean", _before_sft(context), examples, context.config.for_turn(ITERATION).sft)

@@ -240,7 +240,7 @@ def took(record: Record, *parts: str) -> str:
 
 
 def own_data(record: Record, suite: str = "deep") -> str:
-    """Wheels on their own data and on others', seed by seed: success turn by turn, the last beside the first, and `own` beside each."""
+    """Wheels on their own data and on others', seed by seed: success turn by turn, the last against the first, and `own` against each."""
     rows = [row for row in record["rows"] if row["suite"] == suite]
     most = max((len(row["turns"]) for row in rows), default=0)
     lines = []
@@ -304,7 +304,7 @@ def lake_views(record: Record, limit: str = "1.0") -> str:
 
 
 def lake_ingest(record: Record) -> str:
-    """How fast records go into the lake, beside DuckDB's COPY of the same rows."""
+    """Write throughput of the lake against DuckDB's COPY of the same rows."""
     told = record["ingest"]
     size, seconds = told["trajectories"], told["lake_seconds"]
     rate = f"{seconds:.0f} s: {size / seconds:,.0f} trajectories, {told['turns'] / seconds:,.0f} turns a second"
@@ -319,7 +319,7 @@ def lake_ingest(record: Record) -> str:
 
 
 def updates(record: Record) -> str:
-    """How long an engine stands still for new weights, whole and as adapters alone, and what it samples a second with either."""
+    """Duration of weight updates, full and adapters only, and sampled tokens per second with each."""
     rows = []
     for row in record["rows"]:
         whole = [f"{row[key]:.2f}" for key in ("write", "files", "transfer")]

@@ -1,4 +1,4 @@
-"""How long a stranger's first minutes take, part by part, with nothing beside them: environment, demo, tests, both ways to install.
+"""Duration of a newcomer's first steps on an idle machine: environment, demo, tests, both ways to install.
 
     git clone -q . /tmp/first && python -m benchmarks.first_minutes --clone /tmp/first [--parts setup demo] [--keep]
 

@@ -92,7 +92,7 @@ def fingerprint(home: Path) -> dict[str, Any]:
 
 
 def recomputed(home: Path) -> list[str]:
-    """The trajectories of a home whose reward, outcome or score is another when it is computed again."""
+    """Trajectories of a home whose reward, outcome or score changes when recomputed."""
     config, wrong, count = Home(home).load(), list[str](), 0
     with Lake(home, read_only=True) as lake:
         tasks = {task.key: task for task in lake.tasks()}

@@ -177,7 +177,7 @@ def _why(status: int, log: Any) -> str:
 
 
 def with_reference(row: Row) -> Row:
-    """The row, beside what others publish of the same architecture."""
+    """The row, with published results for the same architecture."""
     case = Case(**{name: row[name] for name in Case.__dataclass_fields__})
     known = REFERENCES.get(case)
     if known is None:

@@ -125,7 +125,7 @@ def score(run: Trajectory) -> Score:
 
 
 def surroundings(pool: Pool) -> list[Record]:
-    """What stands around trajectories in a lake: tasks, facts, examples, policies, figures, failures."""
+    """The other records of a lake: tasks, facts, examples, policies, figures, failures."""
     names = [f"Entity {number}" for number in range(TASKS + 5)]
     paths = [{"source": "world", "path": names[number : number + 4]} for number in range(TASKS)]
     parents = [None, *(name for name, _, _ in POLICIES)]
@@ -320,7 +320,7 @@ def play(role: str, number: int, home: Path, seconds: float) -> None:
 
 
 def batch(pool: Pool, writer: int, number: int) -> Iterator[Trajectory]:
-    """A batch whose ids tell who wrote it."""
+    """A batch whose ids name its writer."""
     from dataclasses import replace
 
     return (replace(trajectory(pool, row), id=f"{writer}-{number}-{row}") for row in range(WRITTEN))

@@ -152,7 +152,7 @@ def free() -> None:
 
 
 def speed(case: Case, limits: Limits) -> dict[str, Any]:
-    """Tokens a second, MFU, and the peak of memory beside the planned one."""
+    """Tokens a second, MFU, and peak memory against the planned one."""
     with Peak() as peak, tempfile.TemporaryDirectory() as folder:
         learner = Learner(case, Path(folder), limits.memory)
         steps = learner.learn(Pace(limits.seconds, limits.steps))
@@ -335,7 +335,7 @@ class Learner:
 
 
 class Unpublished(LocalLearner):
-    """The learner where nobody samples: there are no engines to bring weights to."""
+    """The learner alone, without engines to update."""
 
     def publish(self, version: int, record: bool = False) -> None:
         """Nothing waits for a version."""

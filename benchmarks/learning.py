@@ -159,7 +159,7 @@ class Watched:
             self.watch.see(figures["success"])
 
     def alert(self, alert: Alert) -> None:
-        """Nobody is told."""
+        """Report nothing."""
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """Nothing is kept."""

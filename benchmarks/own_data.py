@@ -110,7 +110,7 @@ def run_wheel(home: Home, turns: int, arguments: Sequence[str]) -> None:
 
 
 def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
-    """A row for each suite and arm that is there: each turn's success and training, and the last turn beside the first and beside `own`."""
+    """A row for each suite and arm that is there: each turn's success and training, and the last turn against the first and `own`."""
     homes = {arm.name: place(root, arm.name, seed) for arm in ARMS}
     solved = {name: verdicts(home) for name, home in homes.items() if (home.root / "lake").is_dir()}
     for name, found in solved.items():
@@ -131,7 +131,7 @@ def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
 
 
 def _turn(number: int, solved: Solved, steps: Mapping[str, float]) -> dict[str, Any]:
-    """What one turn came to on a suite, and the optimiser's steps of its training."""
+    """Result of one turn on a suite, and the optimiser's steps of its training."""
     made = {f"{stage}_steps": int(steps.get(policy_id(number, stage), 0)) for stage in ("cpt", "sft")}
     return {"turn": number, "tasks": len(solved), "successes": round(sum(solved.values())), **made}
 

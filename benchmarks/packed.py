@@ -32,7 +32,7 @@ from rl.policies.policy import load_policy
 from warehouse import Lake, Outcome, Trajectory
 
 ATTENTIONS = {"shared": "varlen", "packed": "varlen", "padded": "sdpa"}
-"""The attention of each learner; `packed` computes each prompt as often as it stands in a trajectory."""
+"""The attention of each learner; `packed` computes each prompt once per occurrence in a trajectory."""
 
 
 def groups(home: Path, count: int, samples: int) -> list[Trajectory]:

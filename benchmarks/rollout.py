@@ -4,7 +4,7 @@ One run, the same policy, prompts and lengths; rates are tokens that the policy 
 
 bare engine: the calls of our own trajectories again, by their contexts and seeds, with no tool between them
 ours: multi-turn search at once with the tools' own latency, and with a heavy-tailed one (benchmarks/slow_search.py)
-lockstep: the same heavy-tailed tools, all generate and all act (benchmarks/lockstep.py)
+lockstep: the same heavy-tailed tools, all generate and all act (`Lockstep`)
 TRL: `GRPOTrainer` with `environment_factory`; its engine is transformers where there is no GPU (benchmarks/trl_search.py)
 
 Rounds are interleaved; the table has the median of each and its ratio to what it is compared with. A home gives policy, documents and tasks
@@ -26,23 +26,105 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.deeper import deepen
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
 from flows.stages.synthesis.sources import read_sources
-from rl.engines.base import Sampling
-from rl.policies.policy import load_policy
+from rl.engines.base import Generation, Generator, Sampling
+from rl.policies.policy import load_policy, save_policy
+from rl.renderers.base import Dialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.config import RolloutConfig
+from rl.rollouts.agent_loop import AgentLoop, EnvironmentHandle, RolloutRequest
+from rl.rollouts.config import Limits, RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.policies.logprob_check import logprob_differences
 from warehouse import Document, Lake, Task, Trajectory
 from warehouse.digests import seed_from
 
+
+def deepen(policy: Path, layers: int, folder: Path) -> Path:
+    """Write the policy in folder `policy` to `folder` with `layers` layers.
+
+    The added layers write nothing to the residual stream, so logits do not change, while each token costs what a larger policy's costs.
+    """
+    model, tokenizer = load_policy(policy)
+    config = AutoConfig.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
+    config.layer_types = [*config.layer_types, *config.layer_types[-1:] * (layers - config.num_hidden_layers)]
+    config.num_hidden_layers = layers
+    deeper = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    deeper.load_state_dict(model.state_dict(), strict=False)
+    with torch.no_grad():
+        for layer in deeper.model.layers[len(model.model.layers) :]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    save_policy(deeper, tokenizer, folder)
+    return folder
+
+
+class Lockstep:
+    """Our agent loop in lockstep: all trajectories wait for each other before and after each generation.
+
+    Search-R1's and AgentGym-RL's rollouts work this way. Requires as many concurrent trajectories as there are requests.
+    """
+
+    def __init__(self, engine: Generator, dialect: Dialect, limits: Limits) -> None:
+        self._barrier = _Barrier()
+        self._loop = AgentLoop(_Held(engine, self._barrier), dialect, limits)
+
+    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
+        """Run one trajectory to its end, in step with the others."""
+        self._barrier.enter()
+        try:
+            return await self._loop.run(request, environment)
+        finally:
+            self._barrier.leave()
+
+
+class _Held:
+    """An engine that starts when all trajectories request it and returns when all are done."""
+
+    def __init__(self, engine: Generator, barrier: _Barrier) -> None:
+        self._engine, self._barrier = engine, barrier
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        await self._barrier.wait()
+        generation = await self._engine.generate(request_id, prompt_ids, sampling)
+        await self._barrier.wait()
+        return generation
+
+
+class _Barrier:
+    """Releases its members when all of them wait."""
+
+    def __init__(self) -> None:
+        self._inside = self._waiting = 0
+        self._gate = asyncio.Event()
+
+    def enter(self) -> None:
+        self._inside += 1
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self._open_if_all()
+
+    async def wait(self) -> None:
+        gate = self._gate
+        self._waiting += 1
+        self._open_if_all()
+        await gate.wait()
+
+    def _open_if_all(self) -> None:
+        if self._waiting and self._waiting == self._inside:
+            self._waiting = 0
+            self._gate.set()
+            self._gate = asyncio.Event()
+
+
 PLAIN = "search"
-LOCKSTEP = "benchmarks.lockstep:Lockstep"
+LOCKSTEP = "benchmarks.rollout:Lockstep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +282,7 @@ def compare(bench: Bench, rounds: int, with_trl: bool) -> dict[str, Any]:
 
 
 def clear_caches(rollouts: Rollouts, bench: Bench) -> None:
-    """Load the same weights again, which forgets every cached prefix: nobody gains by what went before."""
+    """Load the same weights again, which clears the prefix cache between contenders."""
     rollouts.load_weights(bench.policy, 0)
 
 
@@ -234,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="a home with a trained policy")
     parser.add_argument("--policy", default="t1-rl", help="the policy's folder in HOME/policies")
-    parser.add_argument("--layers", type=int, help="deepen the policy by layers that change nothing to so many (benchmarks/deeper.py)")
+    parser.add_argument("--layers", type=int, help="deepen the policy by layers that change nothing to so many")
     parser.add_argument("--count", type=int, default=512, help="trajectories a round")
     parser.add_argument("--in-flight", type=int, default=128, help="trajectories side by side")
     parser.add_argument("--rounds", type=int, default=3)

@@ -55,7 +55,7 @@ class Titles(Mapping[str, Document]):
 
 
 class Titled(KnowledgeGraph):
-    """A graph whose documents bear the names of their entities, so that no table of titles is needed."""
+    """A graph whose documents are titled by their entities."""
 
     def titled(self, title: str) -> Document | None:
         return self.documents.get(title)

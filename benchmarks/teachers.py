@@ -122,7 +122,7 @@ def write_pages(folder: Path, corpus: str) -> Path:
 
 
 def rows_of(home: Path, corpus: str) -> Iterator[dict[str, Any]]:
-    """What each part came to: its figures, and the reasons of what was dropped of all parts by their stage."""
+    """Metrics of each part, and drop reasons of all parts by stage."""
     for place in (home / "home", home / "extracted"):
         if not (place / "lake").is_dir():
             continue

@@ -66,7 +66,7 @@ def environment_of(index: SearchIndex, documents: int, longest: int, wait: Calla
 
     class Search:
         def reset(self, **example: Any) -> None:
-            """Nothing to see beside the question."""
+            """Nothing to see but the question."""
 
         def search(self, query: str) -> str:
             """Search the corpus for documents.

@@ -1,4 +1,4 @@
-"""How long an engine stands still for new weights: `python -m benchmarks.weight_updates [--transfer gloo] [--json]`.
+"""How long a weight update stops an engine: `python -m benchmarks.weight_updates [--transfer gloo] [--json]`.
 
 Each policy has random weights, and an engine of its own that takes versions of it in turn by both ways: loaded from the folder that the
 learner has written, and sent by the learner. Medians of five rounds after one that is not counted. Only the first way needs the folder.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.reading import KINDS, reading_texts
+from benchmarks.reader import KINDS, reading_texts
 from synth.worlds.names import NAME_WORDS
 from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES
 

@@ -1,4 +1,4 @@
-"""The configuration of the engines."""
+"""Configuration of inference engines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rl.hardware import cpu_has_bfloat16
 from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
-"""Transfers of weights that need CUDA on both sides."""
+"""Weight transfers that need CUDA on both sides."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM (0.32) has room made for; adapters of a rank between two take that of the larger."""
+"""Maximum LoRA ranks that vLLM (0.32) accepts; other ranks are rounded up."""
 
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
-"""Between these vLLM samples as it is asked to: it refuses what is above them, and takes the lowest for what is below."""
+"""The range that vLLM samples at unchanged: it rejects higher temperatures and clamps lower ones."""
 
 
 def as_sampled(temperature: float) -> float:
-    """The same; raises ValueError where engines do not sample at it."""
+    """Returns `temperature`; raises ValueError if engines do not support it."""
     if temperature == 0 or LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         return temperature
     raise ValueError(f"engines sample at 0 and from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}, not at {temperature:g}")
 
 
 Temperature = Annotated[float, AfterValidator(as_sampled)]
-"""A temperature that engines sample at; 0 is greedy."""
+"""A sampling temperature; 0 is greedy."""
 
 
 class PressureConfig(Section):
@@ -50,7 +50,7 @@ class PressureConfig(Section):
 
 
 class ServingEngineConfig(Section):
-    """Engines that serve a fixed model: how many, on what hardware, and how large."""
+    """Engines that serve a fixed model."""
 
     count: PositiveInt = 1
     """Number of engines; each holds the whole model."""
@@ -81,16 +81,16 @@ class ServingEngineConfig(Section):
 
     @property
     def total(self) -> int:
-        """Number of engines of all kinds."""
+        """Total number of engines."""
         return self.count
 
     def longest_context(self, policy: Path) -> int | None:
-        """The longest context in tokens: `max_model_len`, else what the policy in folder `policy` takes; None where neither says."""
+        """Context length in tokens: `max_model_len`, else that of the policy in folder `policy`; None if unknown."""
         return self.positions(policy) if self.max_model_len is None else self.max_model_len
 
     @staticmethod
     def positions(policy: Path) -> int | None:
-        """The longest context in tokens that the model in folder `policy` takes, by its config.json as vLLM reads it."""
+        """Context length in tokens by the config.json in folder `policy`, as vLLM derives it; None if unknown."""
         model = json.loads((policy / "config.json").read_text())
         model = model.get("text_config", model)
         longest, rope = model.get("max_position_embeddings"), model.get("rope_scaling") or model.get("rope_parameters") or {}
@@ -99,7 +99,7 @@ class ServingEngineConfig(Section):
 
     @property
     def own_dtype(self) -> str:
-        """What it computes in on this machine."""
+        """Compute dtype on this machine."""
         if self.dtype != "auto":
             return self.dtype
         return "bfloat16" if self.gpus or cpu_has_bfloat16() else "float32"
@@ -120,7 +120,7 @@ class ServingEngineConfig(Section):
 
 
 class EngineConfig(ServingEngineConfig):
-    """Engines that sample for a policy in training, and how new weights reach them."""
+    """Engines that sample from a policy in training."""
 
     older: NonNegativeInt = 0
     """Additional engines that hold an older policy, for `rl.older_share`."""
@@ -145,11 +145,11 @@ class EngineConfig(ServingEngineConfig):
 
     @property
     def total(self) -> int:
-        """Number of engines of all kinds."""
+        """Total number of engines."""
         return self.count + self.older
 
     def check_adapters(self, trained: bool) -> None:
-        """Raises ValueError where adapters are served and RL has none `trained`."""
+        """Raises ValueError if the engines serve adapters and RL trains none."""
         if self.adapter_rank is not None and not trained:
             raise ValueError(
                 f"rollout.engine.adapter_rank = {self.adapter_rank} serves adapters, and RL trains none: set rl.lora, or leave it out"

@@ -315,7 +315,6 @@ class VllmEngine(BatchedActor):
 
     @property
     def dead(self) -> bool:
-        """Whether vLLM's process has died."""
         return self._llm is not None and bool(self._llm.errored)
 
     @property

@@ -77,5 +77,5 @@ def _replayed(message: Message, receive: Receive) -> Receive:
 
 async def _refuse(message: str, status: int, scope: Scope, receive: Receive, send: Send) -> None:
     response = error_response(message, status)
-    response.headers["connection"] = "close"  # nobody reads the rest of the body
+    response.headers["connection"] = "close"  # the rest of the body is not read
     await response(scope, receive, send)

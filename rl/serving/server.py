@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import NonNegativeInt, model_validator
 from starlette.exceptions import HTTPException
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -28,13 +29,10 @@ from rl.serving.guard import Guard, error_response
 from rl.serving.protocol import ChatRequest, CompletionRequest, Refused
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
+from warehouse.settings import Section
 
 if TYPE_CHECKING:
     from rl.serving.langgraph_loop import PolicyChatModel
-
-from pydantic import NonNegativeInt, model_validator
-
-from warehouse.settings import Section
 
 
 class ServingConfig(Section):
@@ -42,20 +40,20 @@ class ServingConfig(Section):
 
     host: str = "127.0.0.1"
     port: NonNegativeInt = 0
-    """0 takes one that is free."""
+    """0 picks a free port."""
     api_key: str | None = None
-    """What clients must bear; needed where others than this machine can reach the endpoint."""
+    """Bearer token required of clients; mandatory unless `host` is loopback."""
     dialect: str = "chat"
-    """How messages stand in tokens: `chat`, or one of `rollout.dialects` of that kind."""
+    """Renders messages: `chat`, or one of `rollout.dialects` of that kind."""
     stage: str = "rl"
-    """The stage that recorded trajectories bear."""
+    """Stage of the recorded trajectories."""
     run: str | None = None
-    """What the ids of conversations begin with that clients do not name; None is another one for each server."""
+    """Prefix of ids of unnamed conversations; None: unique per server."""
 
     @model_validator(mode="after")
     def _check_key(self) -> ServingConfig:
         if self.api_key is None and self.host not in ("127.0.0.1", "localhost", "::1"):
-            raise ValueError("serving.api_key is needed where serving.host is not this machine alone")
+            raise ValueError("serving.api_key is required unless serving.host is loopback")
         return self
 
 
