@@ -247,25 +247,6 @@ def refuse(path: Path, version: int) -> None:
 
 
 @pytest.mark.long
-def test_drained_requests_end_under_the_weights_that_they_began_with(tiny_policy: Path, other_policy: Path, tmp_path: Path) -> None:
-    with start(tiny_policy, updates="drain") as engines:
-        learner = Learner(engines)
-        said(engines, 1)
-        waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts()), engines.event_loop)
-        time.sleep(0.1)
-        assert not waiting.done()
-        assert learner.publish(other_policy, tmp_path / "1", 1)
-        first, second = waiting.result(), said(engines, 2)
-        learner.sender.close()
-    assert {len(set(generation.policy_versions)) for generation in first} == {1}, "what the engine had not begun with may be later"
-    assert 0 in {generation.policy_version for generation in first}
-    assert versions(second) == {1}
-    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
-    assert worst_difference(models, prompts(), first) < TOLERANCE
-    assert worst_difference(models, prompts(2), second) < TOLERANCE
-
-
-@pytest.mark.long
 def test_an_engine_in_bfloat16_cannot_tell_weights_in_bfloat16_from_those_in_float32(
     tiny_policy: Path, other_policy: Path, tmp_path: Path
 ) -> None:

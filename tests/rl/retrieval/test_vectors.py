@@ -17,7 +17,7 @@ from rl.envs.base import Resources
 from rl.envs.search import create
 from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
-from rl.retrieval.search import Miss, SearchIndex
+from rl.retrieval.search import Miss
 from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
@@ -112,10 +112,6 @@ async def test_the_environment_searches_by_vectors_too(config: SearchConfig) -> 
     environment = create(Resources(build_index(DOCUMENTS, config)))
     await environment.probe()
     assert await environment.search(DOCUMENTS[2].text) == DOCUMENTS[2].text
-
-
-def test_words_are_the_default() -> None:
-    assert isinstance(build_index(DOCUMENTS, SearchConfig()), SearchIndex)
 
 
 def test_an_encoder_must_be_named_and_be_there(tmp_path: Path) -> None:

@@ -221,12 +221,8 @@ def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine:
     assert chunks[2]["usage"]["completion_tokens"] > 0
 
 
-def test_a_key_is_asked_for_where_there_is_one(endpoint: Endpoint) -> None:
-    client = TestClient(create_app(endpoint, "secret"))
-    assert client.get("/v1/models").status_code == 401
-    assert client.get("/v1/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
-    assert client.get("/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"][0]["id"] == "t1-rl"
-    with pytest.raises(ValidationError, match=r"serving\.api_key is needed"):
+def test_a_key_is_required_where_other_machines_can_connect() -> None:
+    with pytest.raises(ValidationError, match=r"serving\.api_key"):
         ServingConfig(host="0.0.0.0")
 
 
