@@ -62,7 +62,6 @@ class Result:
     """Why the metric monitor ended RL, where it did."""
 
     def of(self, measure: Measure, suite: str) -> float | None:
-        """The figure that a claim compares; None if unavailable."""
         if self.halted:
             return 0.0 if measure is Measure.KEPT else None
         if measure is Measure.SUCCESS:
@@ -320,7 +319,6 @@ def _by_seed(values: Sequence[float | None]) -> str:
 
 
 def _points(mean: Interval | None) -> str:
-    """A mean difference with the ends of its interval, which one seed alone does not have."""
     if mean is None:
         return ""
     value, low, high = (f"{100 * end:+.1f}".replace("-", "\N{MINUS SIGN}") for end in (mean.value, mean.low, mean.high))
@@ -344,7 +342,6 @@ def chosen(only: str) -> list[Variant]:
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
     parser.add_argument("--only", default="", help="names of variants or of claims, with commas between them")

@@ -47,7 +47,6 @@ class Timed(StageRun):
     """A stage run that records when its steps end."""
 
     def metric(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Record time and metrics of a training step."""
         if "collect_seconds" in figures:
             ENDED.append((time.perf_counter(), dict(figures)))
         return super().metric(step, figures)
@@ -106,7 +105,6 @@ def summary(mode: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--home", type=Path, help="a home whose cold start each mode begins with")

@@ -58,22 +58,18 @@ class Variant:
 
     @property
     def suffix(self) -> str:
-        """What the names of its policies end in; nothing where it does all stages as the wheel does."""
         return "" if self.name == self.base else self.name
 
     @property
     def start(self) -> str:
-        """The base in whose home it begins."""
         return STARTS.get(self.base, self.base)
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages that it does itself, behind those that it shares."""
         return STAGES[STAGES.index(self.begins) : STAGES.index(self.ends) + 1]
 
     @property
     def sizes(self) -> Path:
-        """The profile that it is run by."""
         return sizes_of(self.base)
 
 
@@ -102,7 +98,6 @@ class Claim:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """All that it speaks of, once each."""
         return tuple(dict.fromkeys(name for better, others in self.claimed.items() for name in (better, *others)))
 
 
@@ -137,7 +132,6 @@ STALENESS = (4, 8)
 
 
 def _algorithms() -> list[Variant]:
-    """Each algorithm in turns with its rollouts, and with continuous rollouts, with and without importance weights for stale samples."""
     made = [Variant(name, words, "algorithms", settings) for name, (words, settings) in ALGORITHMS.items()]
     for name, (words, settings) in ALGORITHMS.items():
         for versions in STALENESS:

@@ -64,12 +64,10 @@ class Control:
 
     @property
     def policy(self) -> str:
-        """Id of the policy that it makes."""
         return policy_id(ITERATION, self.stage, self.name)
 
 
 def main() -> None:
-    """Make the controls, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--only", default="", help="names of controls, with commas between them")
@@ -243,7 +241,6 @@ def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajec
 
 
 def _sample(context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-    """What the policy after SFT does, with the outcomes that RL's verifier gives, stored."""
     tasks = [request.task for request in requests]
     verifiers = context.verifiers(context.config.for_turn(ITERATION).rl.rewards.verifier, tasks=tasks)
     done = rollouts.rollout(requests)
@@ -311,19 +308,16 @@ def _number(value: float | None, scale: int) -> str:
 
 
 def _before_sft(context: RunContext) -> str:
-    """The policy that SFT began with."""
     parent = context.policy(SFT).parent
     assert parent is not None, "SFT has a parent: the first policy at least"
     return parent
 
 
 def _rl(context: RunContext) -> Run:
-    """The wheel's own RL."""
     return next(iter(context.lake.runs("id = ?", [RL])))
 
 
 def _cold_start(context: RunContext) -> list[Example]:
-    """What SFT learnt from."""
     return context.lake.examples(SFT_KINDS, turn=ITERATION)
 
 
@@ -346,14 +340,12 @@ def _successes(sampled: Sequence[Trajectory], per_task: int) -> list[Example]:
 
 
 def _curriculum(context: RunContext) -> Curriculum:
-    """That of RL, from its beginning: the same tasks, drawn by the same seed."""
     from rl.curriculum import Curriculum
 
     return Curriculum(context.config.for_turn(ITERATION).rl.horizon, _tasks(context), seed_from(context.config.seed, "rl", ITERATION))
 
 
 def _tasks(context: RunContext) -> list[Task]:
-    """The tasks that RL drew from, as it found them."""
     from flows.inputs import choose_tasks
 
     return choose_tasks(context.lake, context.config, ITERATION, _rl(context).snapshot_before)[0]
@@ -372,7 +364,6 @@ def _requests(context: RunContext, run: StageRun, curriculum: Curriculum, step: 
 
 
 def _tokens(trajectory: Trajectory) -> int:
-    """The action tokens of a trajectory."""
     return sum(len(turn.action_ids) for turn in trajectory.turns)
 
 

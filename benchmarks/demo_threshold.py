@@ -48,7 +48,6 @@ def too_slow(rounds: float) -> bool:
 
 
 def main() -> None:
-    """Print each metric with its threshold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, default=Path("runs/demo"))
     with Lake(parser.parse_args().home, read_only=True) as lake:

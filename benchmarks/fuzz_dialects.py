@@ -172,7 +172,6 @@ _MUTATIONS: tuple[Mutation, ...] = (_take_out, _double, _replace, _control, _mov
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outputs", type=int, default=1_000_000, help="for each dialect")
     parser.add_argument("--dialects", nargs="+", default=["tags", *CHAT], choices=["tags", *CHAT])

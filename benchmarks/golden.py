@@ -39,7 +39,6 @@ ROWS = {
 
 
 def main() -> None:
-    """Compare this tree with another commit; status 1 where they differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", required=True, help="the commit whose behaviour is kept")
     parser.add_argument("--profile", default="quickstart")

@@ -88,7 +88,6 @@ class Work:
 
     @classmethod
     def of(cls, text: str) -> Work:
-        """What `json.dumps(asdict(work))` says."""
         given = json.loads(text)
         return cls(**{**given, "cases": [Case(**each) for each in given["cases"]]})
 
@@ -130,7 +129,6 @@ def run(work: Work, row_seconds: float, deadline: float) -> Iterator[Row]:
 
 
 def _one_process(work: Work, row_seconds: float, deadline: float) -> Iterator[Row]:
-    """Rows of the first of the cases, until the process ends or is ended, for which the last row then says why."""
     blocks = {} if on_gpu() else {"MALLOC_MMAP_THRESHOLD_": str(SMALL_BLOCK), "MALLOC_TRIM_THRESHOLD_": str(SMALL_BLOCK)}
     command = [sys.executable, "-m", "benchmarks.gpu", "--child", json.dumps(asdict(work))]
     with tempfile.TemporaryFile("w+") as log:
@@ -206,7 +204,6 @@ def record(rows: Sequence[Row], minutes: float) -> dict[str, Any]:
 
 
 def _said(*command: str) -> str | None:
-    """The first line that a command prints; None where there is no such command, or it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
@@ -234,7 +231,6 @@ def show(found: dict[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    """What a row says that is not one of speed."""
     name = f"{row['kind']}, {row['size']} {row['stage']} at {row['tokens']:,} tokens: "
     if row["state"] != "measured":
         return f"{name}{row['state'].replace('_', ' ')} {row.get('error', '')}"
@@ -255,7 +251,6 @@ def _cells(row: Row) -> list[str]:
 
 
 def main() -> None:
-    """Measure and print."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.0, help="what all of it may take")

@@ -81,7 +81,6 @@ class Pool:
         self.text = " ".join(self.random.choices(words, k=200_000))
 
     def cut(self, whole: Any, length: int) -> Any:
-        """A slice of `length` somewhere in `whole`."""
         start = self.random.randrange(200_000 - 2_000)
         return whole[start : start + length]
 
@@ -159,7 +158,6 @@ class Clock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Times what is done within as one piece."""
         began, worked = time.perf_counter(), time.process_time()
         yield
         self.walls.append(time.perf_counter() - began)
@@ -334,7 +332,6 @@ def in_fresh_process(part: str, home: Path, arguments: list[str]) -> dict[str, A
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=60.0)

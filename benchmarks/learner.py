@@ -96,26 +96,21 @@ class Case:
 
     @property
     def architecture(self) -> Architecture:
-        """The sizes of its policy."""
         return Architecture.of_config({**SIZES[self.size], "model_type": SIZES[self.size]["kind"], "tie_word_embeddings": True})
 
     @property
     def per_pass(self) -> int:
-        """Sequences of a pass."""
         return max(1, PASS_TOKENS.get(self.size, MANY_TOKENS) // self.tokens)
 
     @property
     def action(self) -> int:
-        """Tokens of an action."""
         return max(1, self.tokens // (6 * TURNS))
 
     @property
     def observation(self) -> int:
-        """Tokens of what comes back; the prompt has the rest, an eighth or more."""
         return (self.tokens - self.tokens // 8 - TURNS * self.action) // (TURNS - 1)
 
     def planned(self, bfloat16: bool, checkpointing: bool, offloading: bool = False) -> LearnerMemory:
-        """What `flywheel plan` reckons with for such a pass."""
         scored = self.per_pass * (TURNS * self.action if self.stage == "rl" else self.tokens)
         work = Pass(self.per_pass * self.tokens, scored, bfloat16, checkpointing, offloading)
         return learner_memory(self.architecture, work, adapters=self.adapters, tiled=on_gpu())
@@ -223,7 +218,6 @@ class Pace:
         self._seconds, self._steps = seconds, steps
 
     def __call__(self, step: int, figures: dict[str, float]) -> bool:
-        """Take a step; True where no more is wanted."""
         self.at.append((time.perf_counter(), figures))
         return len(self.at) > 1 and (len(self.at) > self._steps or self.at[-1][0] - self.at[0][0] >= self._seconds)
 
@@ -260,16 +254,13 @@ class Learner:
 
     @property
     def attention(self) -> str:
-        """What computes it."""
         return str(self.model.config._attn_implementation)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that a step puts through the model."""
         return self.case.per_pass * self.case.tokens * (2 if self.case.stage == "rl" else 1)
 
     def learn(self, pace: Pace) -> list[float]:
-        """Make the steps that `pace` wants, and return the seconds of all but the first."""
         if self.case.stage == "rl":  # without what the loop does between two steps, as its own metrics have it
             with closing(self.reinforcing()) as learner:
                 learn_again(learner, self._reinforce_config(), self.trajectories(), pace)
@@ -280,7 +271,6 @@ class Learner:
         return [later - earlier for earlier, later in pairwise(times)]
 
     def reinforcing(self) -> Unpublished:
-        """The learner of RL."""
         return Unpublished(self.model, self._tokenizer, self._reinforce_config(), self._folder, 1)
 
     def _reinforce_config(self) -> ReinforceConfig:
@@ -291,7 +281,6 @@ class Learner:
         return config
 
     def _pretraining(self) -> Any:
-        """The trainer of CPT, for which the rows of one step come again and again."""
         chance, tokens, rows = random.Random(1), self.case.tokens, self.case.per_pass
         given = [EncodedExample(self._random(chance, tokens), (True,) * tokens) for _ in range(rows)]
         config = self._config(
@@ -303,7 +292,6 @@ class Learner:
         return trainer
 
     def trajectories(self) -> list[Trajectory]:
-        """One group for two passes, every other one of it rewarded; log-probabilities are about those of random weights."""
         chance, case = random.Random(2), self.case
         likely = -math.log(SIZES[case.size]["vocab_size"])
         prompt = case.tokens - TURNS * case.action - (TURNS - 1) * case.observation
@@ -349,18 +337,15 @@ class Repeated:
     take: Callable[[int, dict[str, float]], bool]
 
     def collect(self, step: int) -> Collected:
-        """The same at every step."""
         return Collected(tuple(self.trajectories))
 
     def load(self, folder: Path | None, version: int) -> None:
         """Nobody samples."""
 
     def probe(self) -> Sequence[WeightProbe]:
-        """Nobody samples."""
         return ()
 
     def metrics(self, step: int, figures: dict[str, float]) -> bool:
-        """Pass the metrics on."""
         return self.take(step, figures)
 
     def alert(self, alert: Alert) -> None:

@@ -95,17 +95,14 @@ class Watch:
 
     @property
     def success(self) -> float:
-        """That of the last steps."""
         return statistics.mean(self._successes[-WINDOW:])
 
     @property
     def done(self) -> bool:
-        """Whether the goal is reached."""
         made, wanted = len(self._ends), self._setting.stop_after
         return made >= WINDOW and self.success >= GOAL if wanted is None else made == wanted
 
     def see(self, success: float) -> None:
-        """One step's success. Raises Reached at the goal or when the time is over."""
         self._successes.append(success)
         self._ends.append(time.perf_counter() - self._first)
         told = f"step {len(self._ends)} at {self._ends[-1]:.0f} s, success {success:.3f}"
@@ -114,7 +111,6 @@ class Watch:
             raise Reached
 
     def outcome(self) -> Outcome:
-        """How it went."""
         ends = tuple(round(end, 2) for end in self._ends)
         seconds = ends[-1] if self.done else None
         return Outcome(self._learner, self._setting.seed, self._first - self._begun, seconds, len(ends), self.success, ends)
@@ -139,22 +135,18 @@ class Watched:
     watch: Watch
 
     def collect(self, step: int) -> Collected:
-        """The trajectories of a step, graded."""
         requests = list(requests_of(self.setting, step))
         sampled = self.rollouts.rollout(requests)
         return Collected(tuple(reward_trajectories([request.task for request in requests], sampled, verifiers_of("qa_em"))[0]))
 
     def load(self, folder: Path | None, version: int) -> None:
-        """Have the engines load a folder."""
         if folder is not None:
             self.rollouts.load_weights(folder, version)
 
     def probe(self) -> Sequence[WeightProbe]:
-        """Nothing is checked, for TRL checks nothing."""
         return ()
 
     def metrics(self, step: int, figures: dict[str, float]) -> None:
-        """Note the step's success."""
         if "success" in figures:
             self.watch.see(figures["success"])
 
@@ -245,7 +237,6 @@ def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, s
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="a home whose cold start both begin with")
     parser.add_argument("--policy", default="t1-sft")

@@ -94,7 +94,6 @@ def status(name: str) -> int:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--contexts", default="512,1024,2048")

@@ -67,7 +67,6 @@ WORDS = {arm.name: arm.words for arm in ARMS}
 
 
 def main() -> None:
-    """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
     parser.add_argument("--turns", type=int, default=5)
@@ -131,7 +130,6 @@ def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
 
 
 def _turn(number: int, solved: Solved, steps: Mapping[str, float]) -> dict[str, Any]:
-    """Result of one turn on a suite, and the optimiser's steps of its training."""
     made = {f"{stage}_steps": int(steps.get(policy_id(number, stage), 0)) for stage in ("cpt", "sft")}
     return {"turn": number, "tasks": len(solved), "successes": round(sum(solved.values())), **made}
 

@@ -93,7 +93,6 @@ def ratio(repeats: dict[str, list[dict[str, float]]], name: str, key: str) -> fl
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--policy", default="t1-sft", help="the one that learns")

@@ -135,7 +135,6 @@ def _facts(kind: str, rng: random.Random) -> Sequence[tuple[str, _Relation, str,
 
 
 def _name(rng: random.Random) -> str:
-    """One word or three of the list, or one of it with an invented one: names that no generated world has."""
     length = rng.choice((1, 2, 2, 3))
     words = rng.sample(NAME_WORDS, length)
     if length == 2:
@@ -154,7 +153,6 @@ ASKED = 400
 
 
 def main() -> None:
-    """Make it, try it, and print its metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=TOKENS)
@@ -199,7 +197,6 @@ def read_share(folder: Path, count: int) -> float:
 
 
 def _asked() -> Iterator[tuple[str, str]]:
-    """Texts up to a last answer, and that answer."""
     for text in reading_texts(1_000_000, seed=10**6):
         found = re.fullmatch(r"(.* Answer:) ([^.]+)\.", text)
         if found is not None:

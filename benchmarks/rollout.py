@@ -75,7 +75,6 @@ class Lockstep:
         self._loop = AgentLoop(_Held(engine, self._barrier), dialect, limits)
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
-        """Run one trajectory to its end, in step with the others."""
         self._barrier.enter()
         try:
             return await self._loop.run(request, environment)
@@ -148,7 +147,6 @@ class Timed:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
         return self.tokens / self.seconds
 
 
@@ -312,7 +310,6 @@ def table(found: dict[str, list[Timed]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="a home with a trained policy")
     parser.add_argument("--policy", default="t1-rl", help="the policy's folder in HOME/policies")

@@ -64,7 +64,6 @@ def _processor_seconds() -> float:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     as_json: bool = parser.parse_args().json

@@ -29,7 +29,6 @@ FROM examples WHERE starts_with(id, 'demonstration-') AND wheel_turn = 1 GROUP B
 
 
 def main() -> None:
-    """Sample, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--policy", default=policy_id(1, "sft"))

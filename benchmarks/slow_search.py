@@ -38,19 +38,16 @@ class SlowSearch:
         self._seed = self._calls = 0
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a trajectory, whose seed the latencies follow from."""
         self._seed = seed
         return await self._inner.reset(task, seed)
 
     async def step(self, action: Action) -> Step:
-        """Answer, later."""
         if action.tool == "search":
             self._calls += 1
             await asyncio.sleep(latency(self._seed, self._calls))
         return await self._inner.step(action)
 
     async def close(self) -> None:
-        """Nothing is held."""
         await self._inner.close()
 
 

@@ -202,7 +202,6 @@ def measure_tasks(tasks: Sequence[Task], seeds: Sequence[Task], index: SearchInd
 
 
 def _proofs(task: Task, index: SearchIndex, known: KnownFacts) -> tuple[Proofs | None, bool | None]:
-    """The proofs of a question that the graph knows and answers alone by what is accepted; whether it has others, if it knows."""
     own = known.in_its_words(task.formula)
     answers = frozenset() if own is None else first_answers(known.graph, own, len(task.answers) + 1)
     if own is None or not answers:
@@ -213,7 +212,6 @@ def _proofs(task: Task, index: SearchIndex, known: KnownFacts) -> tuple[Proofs |
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--films", type=Path, default=data_root() / "kg_movies")
     parser.add_argument("--entities", type=int, default=4000, help="of the generated world, where no home gives one")
@@ -241,7 +239,6 @@ def main() -> None:
 
 
 def _expand(arguments: argparse.Namespace) -> None:
-    """Measure expansions and print."""
     from tests.synth.expanding_model import expanding_model
     from tests.synth.teachers.misbehaving_server import MisbehavingServer
 

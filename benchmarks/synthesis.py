@@ -134,7 +134,6 @@ def measured(arguments: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--films", type=Path, default=data_root() / "kg_movies")
     parser.add_argument("--facts", type=int, nargs="*", default=[10**5, 10**6, 10**7])

@@ -14,7 +14,6 @@ def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _line(cells: Iterable[str]) -> str:
-    """One line of a table."""
     return f"| {' | '.join(cells)} |"
 
 

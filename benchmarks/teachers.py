@@ -66,7 +66,6 @@ SETTINGS = (
 
 
 def main() -> None:
-    """Run, show or keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=("run", "show", "keep"))
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")

@@ -29,7 +29,6 @@ SIZES = {
 
 
 def main() -> None:
-    """Print seconds and ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--parameters", choices=SIZES, default="small")

@@ -112,7 +112,6 @@ def measure(policy: Path, kind: type[SupervisedConfig], steps: int, repeats: int
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)

@@ -123,7 +123,6 @@ def print_table(title: str, rows: list[Row]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fuzz", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0, help="what the made-up inputs follow from")

@@ -114,7 +114,6 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transfer", default="gloo", choices=["gloo", "nccl", "ipc"])
     parser.add_argument("--json", action="store_true")
