@@ -44,7 +44,7 @@ def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(encoder_folder: Path) -> SearchConfig:
-    return SearchConfig(by="vectors", encoder=str(encoder_folder), library="transformers", batch=2)
+    return SearchConfig(by="vectors", encoder=str(encoder_folder), library="transformers")
 
 
 class Letters:
