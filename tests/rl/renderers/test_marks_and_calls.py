@@ -12,7 +12,7 @@ from rl.policies.tokenization import build_tokenizer
 from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation
 from rl.renderers.tags import TagDialect
 from rl.renderers.tool_parsers import TOOL_PARSERS, read_json_calls
-from synth.teachers.conversation import TextDialect
+from synth.teachers.play import TextDialect
 from tests.rl.renderers.templates_of_trl import TEXTS
 from tests.rl.renderers.test_chat import FORMS, answering, calling, proven
 from warehouse.records import ANSWER
