@@ -16,14 +16,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rl.renderers.json_calls import read_json_calls
-
 from rl.call_arguments import of_text, parameters_of, read_json_at
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Resources, Step, fault_kind, find_environment, offered_tools
 from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, ParseError, Result, Schema, Truncation, text_of
+from rl.renderers.tool_parsers import read_json_calls
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
