@@ -124,8 +124,10 @@ def total_cpus(reservations: Iterable[Reservation]) -> float:
 
 
 def place(reservations: Sequence[Reservation], machines: Sequence[Machine]) -> list[Placed]:
-    """Assign a machine to each bundle, largest first, tightest fit first, as Ray's raylet does; whole GPUs are never shared. Raises NoRoom:
-    the first bundle that does not fit.
+    """Assign a machine to each bundle, largest first, tightest fit first, as Ray's raylet does; whole GPUs are never shared.
+
+    Raises:
+        NoRoom: names the first bundle that does not fit.
     """
     wanted = [(reservation, bundle) for reservation in reservations for bundle in reservation.bundles]
     rooms = [_Room(machine.cpus, [1.0] * machine.gpus) for machine in machines]
