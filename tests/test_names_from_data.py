@@ -169,6 +169,7 @@ def test_a_task_may_name_what_the_configuration_lists(tiny_policy: Path) -> None
     assert ENVIRONMENTS.resolve_recorded("a.b:c", listed) == "a.b:c"
 
 
+@pytest.mark.slow
 def test_names_planted_in_every_field_of_a_task_import_nothing(planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path) -> None:
     loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
     suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
@@ -183,6 +184,7 @@ def test_names_planted_in_every_field_of_a_task_import_nothing(planted: tuple[st
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
+@pytest.mark.slow
 def test_names_planted_in_every_field_of_a_row_import_nothing(
     form: str, planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_variant_that_a_stage_has_not_is_one_sentence(tmp_path: Path) -> None:
     assert str(refused.exception) == "the stage sft has no variant fixed_first; it has without_cpt."
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run", "--json").stdout)

@@ -82,6 +82,7 @@ def test_so_many_demonstrations_in_all_are_shared_out_alike(tmp_path: Path, shar
     assert Counter(example.id.split("-")[1] == "second_try" for example in examples) == wanted
 
 
+@pytest.mark.slow
 def test_what_is_missing_of_so_many_in_all_is_told_of_by_the_key_that_asks_for_them(tmp_path: Path) -> None:
     few = ("corpus.train.entities=100", "synth.demonstration_questions.counts={3=1}", "synth.demonstration_questions.count=2000")
     with home_of(tmp_path, IMPERFECT, 'synth.demonstrations={search="imperfect", second_try=0.1}', *few) as context:

@@ -93,6 +93,7 @@ def test_no_more_are_drawn_than_a_page_can_show(tmp_path: Path) -> None:
         assert [question.hops for question in read_questions(lake)] == list(range(1, DRAWN + 1))
 
 
+@pytest.mark.slow
 def test_they_are_a_section_of_the_page(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([CHAIN, GROWN, *FACTS])

@@ -248,6 +248,7 @@ def test_a_text_that_is_named_again_and_again_is_not_written_out(make: Callable[
     assert most_taken(refused) < 2 * MOST_MIB
 
 
+@pytest.mark.slow
 def test_long_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three megabytes may unpack to six hundred, of which the footer says nothing."""
     monkeypatch.setattr("warehouse.foreign.CHILD_MEMORY", 2048 * MIB)
@@ -304,12 +305,13 @@ def test_files_without_rows_or_columns_are_read(tmp_path: Path) -> None:
     assert open_table(tmp_path / "rows.parquet")[0]["columns"] == HONEST.column_names
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_a_sentence_or_rows(tmp_path: Path) -> None:
     parquet.write_table(HONEST.slice(0, 40), tmp_path / "honest.parquet", compression="none", store_schema=False)
     content, chance = (tmp_path / "honest.parquet").read_bytes(), random.Random(1)
 
     def read() -> None:
-        for _ in range(400):
+        for _ in range(100):
             spoilt = bytearray(content)
             for _ in range(chance.randint(1, 6)):
                 spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)

@@ -199,6 +199,7 @@ def passes(reply: str) -> bool:
     return judged.value == 1.0
 
 
+@pytest.mark.slow
 def test_a_program_counts_in_every_form() -> None:
     assert [form for form in PROGRAMS if not passes(form.format(ADD))] == []
     assert [form for form in PROGRAMS if passes(form.format(WRONG))] == []

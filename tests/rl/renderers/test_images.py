@@ -292,5 +292,5 @@ def test_images_are_never_trained_on_without_their_pixels() -> None:
     check_images([replace(row, images=())], sees=False, mask_observations=False)
     with pytest.raises(RequestError, match="trajectory t holds images, and the policy in training takes none"):
         check_images([row], sees=False, mask_observations=True)
-    with pytest.raises(RequestError, match="rl.mask_observations = false"):
+    with pytest.raises(RequestError, match=r"rl\.mask_observations = false"):
         check_images([row], sees=True, mask_observations=False)
