@@ -1,4 +1,4 @@
-"""The knowledge graphs of a configuration: their shape, what questions can reach of them and do ask about, the facts of one entity."""
+"""The knowledge graphs of a configuration: their shape, which parts questions can reach and use, and the facts of one entity."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ from rl.engines.config import Temperature
 from rl.worker_death import WorkerDied
 from warehouse import Failure, Lake, Run
 from warehouse.digests import digest
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 from warehouse.upkeep import keep_up
 
 log = logging.getLogger("flywheel")
@@ -414,7 +414,8 @@ def run_attempt(
     except BaseException as error:
         # After a refusal the next attempt reads the present snapshot, unless steps were made.
         refused = isinstance(error, RequestError) and begun is None and at_work.step is None
-        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=so_far | _paused(at_work))
+        figures = so_far | _paused(at_work) | {"error": with_type(error)}
+        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=figures)
         lake.replace([replace(failed, snapshot_before=None) if refused else failed])
         at_work.flush()
         if isinstance(error, WorkerDied):

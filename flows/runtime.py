@@ -4,7 +4,7 @@ A process killed by SIGKILL cannot stop Prefect's server, Ray or engines. So a r
 of a pipe, which closes however the run dies. The reaper then kills every process with the run's token in its environment, which are exactly
 those that the run started on this machine, and removes their folder of temporary files.
 
-A run that is asked to end stops its engines itself. If that takes too long, `exit_after` ends the process and leaves the rest to the
+A run that is asked to shut down stops its engines itself. If that takes too long, `exit_after` ends the process and leaves the rest to the
 reaper, so that a cancelled run frees the machine within ten seconds.
 """
 

@@ -1,4 +1,4 @@
-"""`flywheel run`, the whole wheel, and one command a stage: the same work by the same functions, for a home that exists."""
+"""`flywheel run`, the whole pipeline, and one command per stage, which runs the same functions on an existing home."""
 
 from __future__ import annotations
 

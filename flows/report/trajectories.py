@@ -1,7 +1,7 @@
 """Trajectories to read and compare: all, or a sample balanced over iterations, stages and outcomes.
 
-The sample is drawn by the task's digest and has all attempts of a policy at it in one step or none, so that successes can be compared with
-failures, and the same lake shows the same trajectories.
+The sample is drawn by the task's digest and includes all of a policy's attempts at a task in a step, or none, so that successes can be
+compared with failures, and the same lake shows the same trajectories.
 """
 
 from __future__ import annotations

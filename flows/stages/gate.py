@@ -1,9 +1,9 @@
 """The gate: a candidate becomes the champion only if held-out suites say that it is better, and none that it is worse.
 
-It decides on suites of its own (`evaluation.gate`), for a figure that a policy was chosen by is no measure of that policy. Better: over the
+It decides on suites of its own (`evaluation.gate`), because a score used for selection is biased. Better: over the
 tasks of all of them it solves more than the champion, and the paired test on the same tasks gives a p-value of at most
 `evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on one. One test over all tasks, and not one for each
-suite, keeps the chance of a promotion without cause at that p-value. The first policy has no champion to beat.
+suite, keeps the chance of a false promotion at that p-value. The first policy has no champion to beat.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class DialectConfig(Section):
     """How prompts, actions and observations appear in tokens."""
 
     kind: str = "chat"
-    """`tags`, `chat`, or `module:attribute`, a factory called with tokenizer and `options`."""
+    """`tags`, `chat`, or `module:attribute` (or `file.py:attribute`), a factory called with tokenizer and `options`."""
     template: str = "own"
     """`chat`: the tokenizer's `own` template, TRL's `training` variant of it, `chatml_tools`, or a file."""
     system: str | None = None

@@ -1,6 +1,6 @@
 """What the tasks of written worlds are for: a suite, RL, RL with a simulated user, or SFT as demonstrations.
 
-That follows from a task's key alone, so that a run that goes on decides the same.
+That follows from a task's key alone, so a resumed run decides identically.
 """
 
 from __future__ import annotations

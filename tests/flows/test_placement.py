@@ -63,7 +63,7 @@ def test_heavy_tools_are_counted(tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text('[tools.read]\nclass = "my_models:Reader"\nworker = { gpus = 1 }\n')
     kinds = f"rollout.environments.kinds.tools.options.file={tmp_path / 'tools.toml'}"
     config = load_config(SMALL, [kinds, "rollout.engine.gpus=1"])
-    with pytest.raises(RequestError, match=r"beside rollout.engine \(1 times 1 GPU and 1 CPU\)|kinds.tools.options.file"):
+    with pytest.raises(RequestError, match=r"alongside rollout.engine \(1 times 1 GPU and 1 CPU\)|kinds.tools.options.file"):
         place_phase(phases(config)[0], [Machine("this machine", math.inf, 1)])
     assert place_phase(phases(config)[0], [Machine("this machine", math.inf, 2)])
 
@@ -91,7 +91,7 @@ def test_what_finds_no_room_is_refused_by_its_key_and_by_a_dry_run_too(tmp_path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     check_placement(load_config(SMALL, [*FOUR_AND_FOUR, "rollout.ray.gpus=8"]))
     said = refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])
-    assert said.startswith("rl.learner: 1 GPU and 0.5 CPU finds no room in the stage rl: ") and "beside rollout.engine (4 times" in said
+    assert said.startswith("rl.learner: 1 GPU and 0.5 CPU finds no room in the stage rl: ") and "alongside rollout.engine (4 times" in said
     assert "this machine with 7 GPUs; lower rl.learner.workers, .gpus or .cpus" in said
     assert refusal(["rollout.engine.gpus=2", "rollout.engine.tensor_parallel=2", "rollout.ray.gpus=1"]).startswith("rollout.engine: 2 GPUs")
     arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--dry-run"]

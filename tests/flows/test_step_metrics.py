@@ -26,7 +26,7 @@ SHARES = ("rollouts", "waiting", "sync", "learning")
 
 def promised() -> set[str]:
     """The metrics that the page promises for every step: those of its table without an asterisk."""
-    table = PAGE.read_text().split("| metric | what it tells |")[1].split("\n\n")[0]
+    table = PAGE.read_text().split("| metric | meaning |")[1].split("\n\n")[0]
     cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
     return {name for cell in cells if not cell.endswith(" *") for name in re.findall(r"`([^`]+)`", cell)}
 

@@ -84,7 +84,7 @@ WRONG = (
     ("rl.tasks=split = 'nothing'", "has no task that meets rl.tasks = \"split = 'nothing'\": import some"),
     ("rl.tasks=TRUE", "meets 2 tasks of gsm8k, held_out, which is for evaluation"),
     ("rl.tasks=split = 'held_out'", "meets 1 tasks of held_out"),
-    ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game', and no task .* python, search, tool_world"),
+    ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game'.*python, search, tool_world"),
     ("rl.horizon.mixture={python=1, tool_world=1}", "whose tasks have 5 hops or more, and rl.horizon.hops admits 4 at most"),
 )
 
