@@ -78,9 +78,8 @@ def is_saved(path: Path) -> bool:
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
-def room_for(path: Path) -> int:
-    """The bytes of rows that a file may hold."""
-    size = _size_of(path)
+def room_for(size: int) -> int:
+    """The bytes of rows that a file of `size` bytes may hold."""
     return max(FREE_BYTES, min(MOST_BYTES, MOST_GROWTH * size), MOST_PLAIN_GROWTH * size)
 
 
@@ -120,7 +119,8 @@ def _rows(frames: Iterator[dict[str, Any]], path: Path) -> Iterator[Row]:
 
 def _frames(kind: str, path: Path, options: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The frames of a reply, parsed; the child goes back to the others if it came to the end of the file."""
-    room, size = room_for(path), _size_of(path)
+    size = _size_of(path)
+    room = room_for(size)
     limits = {
         "room": room,
         "values": max(FREE_VALUES, VALUES_A_BYTE * size),

@@ -174,31 +174,32 @@ class SeedQuestions:
     guard: Guard
     attempts: DirectAttempts
 
+    @property
+    def _config(self) -> SeedsConfig:
+        return self.work.settings.seeds or SeedsConfig()
+
     def batches(self) -> Iterator[Batch]:
-        config = self.work.settings.seeds
-        for number, size in enumerate(sizes(config.count, ASKED_BATCH) if config is not None else ()):
-            assert config is not None
-            yield Batch(SEEDS, number, partial(self._make, config, number * ASKED_BATCH, size))
+        if self.work.settings.seeds is not None:
+            for number, size in enumerate(sizes(self._config.count, ASKED_BATCH)):
+                yield Batch(SEEDS, number, partial(self._make, number * ASKED_BATCH, size))
 
     @cached_property
     def _linked(self) -> LinkedPassages:
-        config = self.work.settings.seeds or SeedsConfig()
-        return LinkedPassages.of(self.material.train_index.documents, PASSAGE_CHARACTERS, config.sharing)
+        return LinkedPassages.of(self.material.train_index.documents, PASSAGE_CHARACTERS, self._config.sharing)
 
     @cached_property
     def _walks(self) -> list[Walk]:
-        config = self.work.settings.seeds or SeedsConfig()
-        return self._linked.walks(config.count, config.passages, self.work.seed(SEEDS))
+        return self._linked.walks(self._config.count, self._config.passages, self.work.seed(SEEDS))
 
     @cached_property
     def _generator(self) -> SeedGenerator:
-        settings, search = self.work.settings, PassageSearch(self._linked)
-        config, environment, known = settings.seeds or SeedsConfig(), settings.webshaper.environment, self.material.known_facts
-        return SeedGenerator(self.work.asked(SEEDS), search, self.material.train_index, config, environment, known)
+        search, environment = PassageSearch(self._linked), self.work.settings.webshaper.environment
+        index, known = self.material.train_index, self.material.known_facts
+        return SeedGenerator(self.work.asked(SEEDS), search, index, self._config, environment, known)
 
-    def _make(self, config: SeedsConfig, start: int, size: int) -> Made:
+    def _make(self, start: int, size: int) -> Made:
         """The questions of one batch of walks; the first batch that runs short reports it."""
-        walks = self._walks
+        config, walks = self._config, self._walks
         lacking = len(walks) < config.count and start <= len(walks) < start + size
         short = [shortfall(config.count, len(walks), config.passages)] if lacking else []
         for failure in short:
