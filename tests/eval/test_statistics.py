@@ -31,12 +31,6 @@ def test_wilson_at_its_ends() -> None:
         wilson(11, 10)
 
 
-def test_bootstrap_follows_from_its_seed_alone() -> None:
-    values = np.random.default_rng(1).normal(size=50).tolist()
-    assert bootstrap_mean(values, seed=3) == bootstrap_mean(values, seed=3)
-    assert bootstrap_mean(values, seed=3) != bootstrap_mean(values, seed=4)
-
-
 def test_a_mean_over_seeds_has_students_interval_and_one_seed_has_none() -> None:
     """t(0.975, 2) = 4.3027, of the usual table."""
     interval = student_mean([0.5, 0.6, 0.7])

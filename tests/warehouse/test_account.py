@@ -12,9 +12,8 @@ from shutil import which
 import pytest
 
 from warehouse import account
-from warehouse.account import ensure_home, expanded
+from warehouse.account import ensure_home
 from warehouse.errors import RequestError
-from warehouse.plugins import Registry
 from warehouse.public_data.catalogue import locate
 
 PROGRAM = "from pathlib import Path; from warehouse import Lake; lake = Lake(Path('lake')); print(lake.tasks()); lake.close()"
@@ -26,7 +25,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WITHOUT_FILES = ["/nonexistent/home", "/proc", "/proc/self", "/sys", "/dev/null", __file__, f"{__file__}/below", "relative", ".", "~nosuch"]
+WITHOUT_FILES = ["/nonexistent/home", "/proc", "/dev/null", f"{__file__}/below", "relative", "~nosuch"]
 
 
 @pytest.mark.parametrize("home", [None, "", *WITHOUT_FILES])
@@ -41,13 +40,7 @@ def test_a_home_that_does_not_work_is_replaced(home: str | None, temporary: Path
     assert Path(os.environ["HOME"]) == folder
 
 
-def test_a_home_that_works_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    ensure_home()
-    assert os.environ["HOME"] == str(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["h\udcff", "back\\slash", "new\nline", "a b", "Zoë 北京", "it's", "100%", "a?b#c"])
+@pytest.mark.parametrize("name", ["h\udcff", "back\\slash", "new\nline", "a b", "it's"])
 def test_a_home_of_any_name_stays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / name))
@@ -56,24 +49,12 @@ def test_a_home_of_any_name_stays(name: str, tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path / name).iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["~nosuch", "~nosuch/x", "~/x", "~", "/a/~nosuch", "a/~", "", "plain", "~nosuch/../x", "./~nosuch"])
-def test_a_home_that_nobody_has_stays_as_it_is_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ann")
-    mine = path == "~" or path.startswith("~/")
-    assert expanded(path) == Path(f"/home/ann{path[1:]}" if mine else path)
-
-
 @pytest.mark.parametrize(("variable", "other"), [("FLYWHEEL_DATA", "XDG_CACHE_HOME"), ("XDG_CACHE_HOME", "FLYWHEEL_DATA")])
 def test_public_data_under_a_user_who_is_not_known_is_not_there(variable: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "~nosuch/x")
     monkeypatch.delenv(other, raising=False)
     with pytest.raises(RequestError, match="~nosuch/x"):
         locate("films")
-
-
-def test_code_in_a_file_under_a_user_who_is_not_known_is_not_there() -> None:
-    with pytest.raises(RequestError, match="~nosuch"):
-        Registry("tool", {}, "none").resolve("~nosuch/tools.py:tool")
 
 
 @pytest.mark.parametrize("kind", ["link", "open", "file"])
@@ -91,10 +72,10 @@ def test_a_folder_that_others_may_write_is_refused(kind: str, temporary: Path, m
         ensure_home()
 
 
-@pytest.mark.parametrize("folder", ["plain", "a?b#c", "100% [x] *", "it's", "a b"])
-def test_a_lake_opens_without_a_home_and_under_any_name(folder: str, tmp_path: Path) -> None:
-    place = tmp_path / folder
-    place.mkdir()
+@pytest.mark.slow
+def test_a_lake_opens_without_a_home_and_under_any_name(tmp_path: Path) -> None:
+    place = tmp_path / "it's a?b#c" / "100% [x] *"
+    place.mkdir(parents=True)
     surroundings = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER", "LOGNAME")}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -107,7 +88,7 @@ def test_a_lake_opens_without_a_home_and_under_any_name(folder: str, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("home", ["/proc", "unwritable", "without extensions"])
+@pytest.mark.parametrize("home", ["/proc", pytest.param("unwritable", marks=pytest.mark.long), "without extensions"])
 def test_a_lake_opens_whatever_home_is(home: str, tmp_path: Path) -> None:
     place = tmp_path / home
     if home == "unwritable":
@@ -130,7 +111,7 @@ CAN_CHANGE = which("setpriv") is not None and subprocess.run([*AS_READER, "true"
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_CHANGE, reason="this account cannot run a command as another user")
-@pytest.mark.parametrize("home", [None, "/root", "own"])
+@pytest.mark.parametrize("home", [None, pytest.param("/root", marks=pytest.mark.long), pytest.param("own", marks=pytest.mark.long)])
 def test_a_user_without_an_entry_has_a_lake(home: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, 12345, 12345)

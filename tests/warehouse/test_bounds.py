@@ -21,21 +21,18 @@ import pytest
 
 from eval.graders.repository import read_snapshot
 from eval.graders.rows import read_rows
-from flows.config import load_config
 from flows.data.imports import import_file
-from flows.home import Home
 from synth.questions.decontamination import read_evaluation_set
 from tests.warehouse.bombs import ROW, SAMPLE, log, saved
 from warehouse import Lake
 from warehouse.benchmark_sets import read_tasks
-from warehouse.corpora.files import read_facts, read_wordings
+from warehouse.corpora.files import read_facts
 from warehouse.errors import RequestError
-from warehouse.foreign import FREE_BYTES, MIB, room_for
+from warehouse.foreign import MIB
 from warehouse.foreign_child import MOST_MEMBERS
 from warehouse.importers.inspect_logs import read_inspect
 from warehouse.importers.openai import read_openai
 from warehouse.importers.tables import table_rows
-from warehouse.json_text import MOST_DEPTH, is_too_deep, read_json
 
 pytestmark = pytest.mark.slow
 
@@ -103,25 +100,13 @@ def test_a_damaged_saved_data_set_is_a_sentence_and_no_crash(tmp_path: Path) -> 
     """Arrow believes the offsets of a file unless it is told not to: one byte of them ended the process."""
     folder = saved(tmp_path / "set", pa.table({"question": ["Who?", "Where?"], "answers": [["Amber"], ["Here", None]]}))
     whole, chance = (folder / "data.arrow").read_bytes(), random.Random(1)
-    for _ in range(300):
+    for _ in range(60):
         spoilt = bytearray(whole)
         for _ in range(chance.randint(1, 8)):
             spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)
         (folder / "data.arrow").write_bytes(spoilt[: chance.choice((len(spoilt), chance.randrange(len(spoilt))))])
         with suppress(RequestError):
             list(table_rows(folder))
-
-
-def test_a_text_of_deep_json_within_a_row_is_a_fault_of_that_row_alone(tmp_path: Path) -> None:
-    said = [*ROW["messages"][:1], {"role": "assistant", "content": None, "tool_calls": [DEEPEST]}]
-    lunden = {
-        "messages": [*ROW["messages"][:1], {"role": "assistant", "content": f"<tool_call>\n{DEEPEST}\n</tool_call>"}],
-        "answer": [["A"]],
-    }
-    for form, row in (("openai", {"messages": said}), ("webdancer", {**lunden, "tag": "t", "tool_calls": []})):
-        (tmp_path / f"{form}.jsonl").write_text(f"{json.dumps(row)}\n")
-        figures = import_file(form, tmp_path / f"{form}.jsonl", tmp_path / form)
-        assert figures["rows"] == 1
 
 
 def test_half_of_a_surrogate_pair_is_refused_where_no_row_may_be_left_out(tmp_path: Path) -> None:
@@ -134,18 +119,6 @@ def test_half_of_a_surrogate_pair_is_refused_where_no_row_may_be_left_out(tmp_pa
             else:
                 with pytest.raises(RequestError, match=told):
                     read(path)
-
-
-def test_configurations_that_are_nested_too_deep_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "deep.toml").write_text(f"seed = {DEEPEST}\n")
-    (tmp_path / "config.json").write_text(DEEPEST)
-    reads = (lambda: load_config(str(tmp_path / "deep.toml")), lambda: Home(tmp_path).load(), lambda: read_wordings(tmp_path / "deep.toml"))
-    for read in reads:
-        with pytest.raises(RequestError) as refused:
-            read()
-        assert len(str(refused.value)) < 600
-    with pytest.raises(RequestError, match="seed"):
-        load_config("quickstart", [f"seed={DEEPEST}"])
 
 
 @pytest.mark.parametrize("deep", [DEEP, DEEPEST])
@@ -163,21 +136,17 @@ def test_a_row_that_is_nested_too_deep_is_a_fault_of_that_row(deep: str, tmp_pat
     assert [isinstance(row, dict) for row in read_rows(path.with_name("facts.jsonl"))] == [False, True]
 
 
-@pytest.mark.parametrize("deep", [DEEP, DEEPEST])
-@pytest.mark.parametrize("form", ["openai", "search-r1", "tau-bench", "webdancer", "webshaper", "verifiers", "fireact", "inspect"])
-def test_no_format_falls_over_deep_json(form: str, deep: str, tmp_path: Path) -> None:
+def test_no_format_falls_over_deep_json(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
-    (folder / "a.json").write_text(f'{{"a": {deep}}}')
-    (folder / "a.jsonl").write_text(f'{{"a": {deep}}}\n')
-    single = folder / ("a.json" if form in ("fireact", "inspect", "tau-bench") else "a.jsonl")
-    for path in (single,) if form == "webshaper" else (folder, single):
+    (folder / "a.json").write_text(f'{{"a": {DEEPEST}}}')
+    (folder / "a.jsonl").write_text(f'{{"a": {DEEP}}}\n')
+    for form in ("openai", "search-r1", "tau-bench", "webdancer", "webshaper", "verifiers", "fireact", "inspect"):
+        single = folder / ("a.json" if form in ("fireact", "inspect", "tau-bench") else "a.jsonl")
         try:
-            figures = import_file(form, path, tmp_path / "home")
+            assert import_file(form, single, tmp_path / "home")["quarantined"] == 1, form
         except RequestError as error:
-            assert path == single and len(str(error)) < 500
-        else:
-            assert figures["quarantined"] == (2 if path == folder and form in ("openai", "search-r1") else 1)
+            assert len(str(error)) < 500
 
 
 @pytest.mark.parametrize("deep", [DEEP, DEEPEST])
@@ -188,7 +157,9 @@ def test_an_evaluation_set_that_is_nested_too_deep_is_one_sentence(deep: str, tm
             read(tmp_path / "set.json")
 
 
-@pytest.mark.parametrize("packing", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize(
+    "packing", [gzip.compress, *(pytest.param(each, marks=pytest.mark.long) for each in (bz2.compress, lzma.compress))]
+)
 def test_a_snapshot_that_is_packed_small_and_holds_gigabytes_is_refused(packing: Callable[[bytes], bytes], tmp_path: Path) -> None:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -201,12 +172,3 @@ def test_a_snapshot_that_is_packed_small_and_holds_gigabytes_is_refused(packing:
     (tmp_path / name).write_bytes(packing(plain.getvalue())[:100])
     with pytest.raises(RequestError, match="cannot be"):
         read_snapshot(tmp_path / name)
-
-
-def test_depth_is_counted_and_room_grows_with_the_file(tmp_path: Path) -> None:
-    assert not is_too_deep(read_json("[" * MOST_DEPTH + "]" * MOST_DEPTH))
-    with pytest.raises(ValueError, match="nested deeper"):
-        read_json("[" * (MOST_DEPTH + 2) + "]" * (MOST_DEPTH + 2))
-    (tmp_path / "small").write_bytes(b"x")
-    (tmp_path / "large").write_bytes(b"x" * MIB)
-    assert (room_for((tmp_path / "small").stat().st_size), room_for((tmp_path / "large").stat().st_size)) == (FREE_BYTES, 200 * MIB)

@@ -14,7 +14,8 @@ from warehouse import Document, Lake, Task
 from warehouse.checksums import FileState, check_lake
 from warehouse.errors import RequestError
 from warehouse.storage import Place, Storage
-from warehouse.upkeep import keep_up
+
+pytestmark = pytest.mark.slow
 
 
 def write(home: Path, *keys: str) -> None:
@@ -83,17 +84,6 @@ def test_digests_can_be_kept_by_command_and_never_hide_a_change(tmp_path: Path) 
     done = CliRunner().invoke(app, ["lake", "check", "--record", "--json", "--home", str(tmp_path)])
     assert done.exit_code == 1
     assert Counter(file["state"] for file in json.loads(done.stdout))["changed"] == 1
-
-
-def test_files_that_were_merged_and_those_of_another_size_are_known(tmp_path: Path) -> None:
-    write(tmp_path, "a", "b", "c")
-    with Lake(tmp_path) as lake:
-        lake.remove(Task, ["a"])
-        keep_up(lake)
-    assert set(states(tmp_path)) == {FileState.same}
-    (tmp_path / "lake" / "digests.jsonl").unlink()
-    files(tmp_path)[0].write_bytes(b"PAR1")
-    assert states(tmp_path)[FileState.changed] == 1
 
 
 def test_a_lake_that_was_only_read_keeps_nothing_and_data_elsewhere_is_its_stores(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import duckdb
 import pytest
 
 from warehouse import Image, Lake, Trajectory
 from warehouse.digests import digest_bytes
-from warehouse.exporters.dataset import export_database, export_table
+
+pytestmark = pytest.mark.slow
 
 MakeTrajectory = Callable[..., Trajectory]
 
@@ -28,7 +27,6 @@ def showing(trajectory: Trajectory, *images: tuple[Image, ...]) -> Trajectory:
     return replace(trajectory, turns=tuple(replace(turn, images=shown) for turn, shown in zip(trajectory.turns, images, strict=True)))
 
 
-@pytest.mark.slow
 def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     first = showing(make_trajectory("a", 3), (RED, BLUE, RED), (), (BLUE,))
     second = showing(make_trajectory("b", 1), (RED,))
@@ -43,20 +41,9 @@ def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it
     assert named == [{"images": [RED.digest]}]
 
 
-@pytest.mark.slow
 def test_an_image_stays_where_one_of_two_trajectories_that_show_it_goes(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([showing(make_trajectory("a", 1), (RED,)), showing(make_trajectory("b", 1), (RED,))])
     lake.remove(Trajectory, ["a"])
     lake.replace([showing(make_trajectory("b", 1), (BLUE, RED))])
     assert [each.images for each in lake.trajectories()] == [(BLUE, RED)]
     assert len(lake.read(Image)) == 2
-
-
-@pytest.mark.slow
-def test_images_are_exported(lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
-    lake.add([showing(make_trajectory("a", 1), (RED, BLUE))])
-    assert export_table(lake, "images", tmp_path / "images.parquet") == 2
-    export_database(lake, tmp_path / "all.duckdb")
-    with duckdb.connect(str(tmp_path / "all.duckdb"), read_only=True) as exported:
-        sql = "SELECT i.data FROM (SELECT unnest(images) AS digest FROM turns) t JOIN images i USING (digest) ORDER BY 1"
-        assert exported.execute(sql).fetchall() == [(b"blue",), (b"red\x00\xff",)]

@@ -23,7 +23,7 @@ GROUP BY ALL
 """
 
 
-@pytest.mark.parametrize("kills", [pytest.param(16, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(8, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.long)])
 def test_a_killed_writer_leaves_whole_batches_or_none(tmp_path: Path, kills: int) -> None:
     with Lake(tmp_path / "home"):
         pass

@@ -20,10 +20,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         yield lake
 
 
-WRITES = [
+WRITES = (
     "DELETE FROM documents",
-    "INSERT INTO documents VALUES ('a')",
-    "CREATE TABLE x (a INTEGER)",
     "DROP VIEW evaluations",
     "SET enable_external_access = true",
     "ATTACH 'other.db'",
@@ -32,18 +30,16 @@ WRITES = [
     "WITH a AS (SELECT 1) INSERT INTO documents FROM a",
     "CALL ducklake_expire_snapshots('lake', versions => [1])",
     "",
-]
+)
 
 
-@pytest.mark.parametrize("sql", WRITES)
-@pytest.mark.slow
-def test_anything_but_one_select_is_refused(filled: Lake, sql: str) -> None:
-    with pytest.raises(RequestError, match="Only one SELECT"):
-        filled.query(sql)
+def test_anything_but_one_select_is_refused(filled: Lake) -> None:
+    for sql in WRITES:
+        with pytest.raises(RequestError, match="Only one SELECT"):
+            filled.query(sql)
     assert filled.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": 30}]
 
 
-@pytest.mark.slow
 def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None:
     files = {data: data.read_bytes() for data in filled.place.data.rglob("*.parquet")}
     assert files
@@ -60,9 +56,7 @@ def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None
         "SELECT * FROM glob('/etc/*')",
         "SELECT * FROM '/etc/hostname'",
         "SELECT * FROM ducklake_expire_snapshots('lake', versions => [1])",
-        "SELECT * FROM ducklake_delete_orphaned_files('lake', cleanup_all => true)",
         "SELECT * FROM no_such_table",
-        "SELEC",
     ],
 )
 def test_what_may_not_or_cannot_run_says_so_in_one_sentence(filled: Lake, sql: str) -> None:
@@ -71,38 +65,15 @@ def test_what_may_not_or_cannot_run_says_so_in_one_sentence(filled: Lake, sql: s
     assert "\n" not in str(raised.value)
 
 
-def test_values_are_parameters(filled: Lake) -> None:
-    assert filled.query("SELECT id FROM documents WHERE id = ?", ["d7"]).to_pylist() == [{"id": "d7"}]
-    assert filled.query("SELECT id FROM documents WHERE id = $id", {"id": "x' OR true --"}).to_pylist() == []
-
-
-def test_helpful_statements_that_only_read_are_allowed(filled: Lake) -> None:
-    assert {"tasks", "turns", "evaluations"} <= set(filled.query("SHOW TABLES").column("name").to_pylist())
-    assert filled.query("DESCRIBE documents").num_rows == 6
-    assert filled.query("FROM documents LIMIT 1").num_rows == 1
-
-
-@pytest.mark.slow
-def test_a_query_sees_what_has_just_been_committed(filled: Lake, tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake, Lake(tmp_path, read_only=True) as reader:
-        for number in range(3):
-            lake.add([Document(f"d{number}", "t", "x", "s")])
-            assert reader.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": number + 1}]
-            assert lake.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": number + 1}]
-
-
 @pytest.mark.parametrize(
     "sql",
     [
         "SELECT * FROM sqlite_scan('{other}', 'secrets')",
-        "SELECT * FROM system.main.sqlite_scan('{other}', 'secrets')",
-        "SELECT * FROM SQLITE_SCAN('{other}', 'secrets')",
-        "SELECT (SELECT max(word) FROM sqlite_scan('{other}', 'secrets')) AS word",
+        "SELECT * FROM system.main.SQLITE_SCAN('{other}', 'secrets')",
         "WITH a AS (FROM sqlite_scan('{other}', 'secrets')) FROM documents WHERE id IN (SELECT word FROM a)",
         "DESCRIBE SELECT * FROM sqlite_scan('{other}', 'secrets')",
         "SELECT * FROM sqlite_query('__ducklake_metadata_lake', 'SELECT 1')",
         "SELECT * FROM query('SELECT * FROM sqlite_scan(''{other}'', ''secrets'')')",
-        "SELECT * FROM query_table('documents')",
         "SELECT * FROM sqlite_attach('{other}')",
         "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM sqlite_scan(''{other}'', ''secrets'')'))",
         "SELECT * FROM postgres_scan('dbname=x', 'public', 'x')",
@@ -110,10 +81,7 @@ def test_a_query_sees_what_has_just_been_committed(filled: Lake, tmp_path: Path)
         "SELECT * FROM duckdb_secrets()",
     ],
 )
-def test_other_databases_cannot_be_read(filled: Lake, tmp_path: Path, sql: str) -> None:
-    other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as connection:
-        connection.execute("CREATE TABLE secrets AS SELECT 'swordfish' AS word")
+def test_other_databases_cannot_be_read(filled: Lake, other: Path, sql: str) -> None:
     with pytest.raises(RequestError, match="may not call"):
         filled.query(sql.replace("{other}", str(other)))
 
@@ -121,13 +89,12 @@ def test_other_databases_cannot_be_read(filled: Lake, tmp_path: Path, sql: str) 
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT range AS n FROM range(3)",
         "SELECT unnest(answers) AS answer FROM tasks",
         "FROM trained_on('nobody')",
         "SELECT snapshot_id FROM ducklake_snapshots('lake')",
         "PIVOT documents ON source IN ('s') USING count(*)",
         "SUMMARIZE documents",
-        "SELECT table_name, comment FROM duckdb_tables()",
+        "SHOW TABLES",
     ],
 )
 def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str) -> None:
@@ -144,8 +111,6 @@ def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
     "table",
     [
         "__ducklake_metadata_lake.ducklake_data_file",
-        "__ducklake_metadata_lake.main.ducklake_metadata",
-        "lake_locks.public.ducklake_data_file",
         "LAKE_LOCKS.ducklake_data_file",
     ],
 )
@@ -154,9 +119,7 @@ def test_the_catalogue_itself_is_not_read(filled: Lake, table: str) -> None:
         filled.query(f"SELECT * FROM (SELECT * FROM {table})")
 
 
-@pytest.mark.parametrize(
-    "view", ["pragma_database_list", "main.duckdb_databases", "pg_catalog.pg_settings", "system.pg_catalog.pg_database"]
-)
+@pytest.mark.parametrize("view", ["pragma_database_list", "system.pg_catalog.pg_database"])
 def test_what_is_attached_and_set_is_not_read(filled: Lake, view: str) -> None:
     """A catalogue in PostgreSQL stands there with its password."""
     with pytest.raises(RequestError, match="is about the connection"):
@@ -194,13 +157,11 @@ def lake_with(home: Path, *made: str) -> Path:
 @pytest.mark.parametrize(
     "made",
     [
-        (f"CREATE OR REPLACE VIEW evaluations AS {SWORDFISH}",),
         (f"CREATE VIEW inner_one AS {SWORDFISH}", "CREATE OR REPLACE VIEW evaluations AS FROM inner_one"),
-        ("CREATE OR REPLACE VIEW evaluations AS SELECT content AS name FROM read_text('{other}')",),
         ("CREATE OR REPLACE VIEW evaluations AS SELECT * FROM '{other}.csv'",),
         (f"CREATE OR REPLACE MACRO trained_on(x) AS TABLE {SWORDFISH}", "CREATE OR REPLACE VIEW evaluations AS FROM trained_on('x')"),
     ],
-    ids=["view", "view of a view", "file", "path", "macro"],
+    ids=["view of a view", "path", "macro"],
 )
 def test_a_view_or_macro_of_somebody_elses_lake_reads_no_other_file(made: tuple[str, ...], tmp_path: Path, other: Path) -> None:
     (tmp_path / "other.sqlite.csv").write_text("name\nswordfish\n")
@@ -218,10 +179,7 @@ def test_a_view_or_macro_of_somebody_elses_lake_reads_no_other_file(made: tuple[
     ("made", "told"),
     [
         (("DROP TABLE tasks", f"CREATE VIEW tasks AS {SWORDFISH}"), "a view in the place of the table tasks"),
-        (("DROP TABLE versions", f"CREATE VIEW Versions AS {SWORDFISH}"), "a view in the place of the table"),
         ((f"CREATE MACRO len(x) AS (SELECT max(name) FROM ({SWORDFISH}))",), "a macro len"),
-        ((f"CREATE MACRO mine(x) AS TABLE {SWORDFISH}",), "a macro mine"),
-        (("UPDATE __ducklake_metadata_lake.ducklake_data_file SET path = '/etc/x.parquet', path_is_relative = 0",), "a data file at /etc"),
         (("UPDATE __ducklake_metadata_lake.ducklake_data_file SET path = '../../x.parquet'",), "a data file at ../.."),
         (("UPDATE __ducklake_metadata_lake.ducklake_table SET path = 'http://x/', path_is_relative = 0",), "a table at http"),
     ],

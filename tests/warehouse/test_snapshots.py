@@ -39,16 +39,6 @@ def test_pinned_snapshots_and_those_of_policies_and_of_unfinished_runs_survive(l
             lake.query("SELECT 1", at=at)
 
 
-def test_an_unpinned_snapshot_goes(lake: Lake) -> None:
-    lake.add([task("t1")])
-    old = pin(lake, "old").snapshot
-    lake.add([task("t2")])
-    unpin(lake, "old")
-    expire_snapshots(lake, timedelta(0))
-    with pytest.raises(RequestError, match="no snapshot"):
-        lake.query("SELECT 1", at=old)
-
-
 def test_a_dataset_is_a_query_at_a_snapshot(lake: Lake) -> None:
     lake.add([task("t1"), task("t2")])
     made = pin(lake, "train", query=QUERY)
@@ -77,13 +67,6 @@ def test_the_digest_follows_the_rows_and_not_their_order(lake: Lake) -> None:
         "SELECT key, answers FROM tasks WHERE false",
     ]
     assert len({whole, *map(digest, others)}) == len(others) + 1
-
-
-def test_a_dataset_that_changed_is_told(lake: Lake) -> None:
-    lake.add([task("t1")])
-    made = pin(lake, "train", query=QUERY)
-    lake.replace([type(made)(made.name, made.snapshot, made.query, made.n_rows, "another digest")])
-    assert [one.same for one in check_pins(lake)] == [False]
 
 
 @pytest.mark.parametrize("name", ["", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101])

@@ -54,16 +54,6 @@ def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.
     assert Storage().secret() is None
 
 
-@pytest.mark.slow
-def test_a_lake_stays_where_it_was_made(tmp_path: Path) -> None:
-    with Lake(tmp_path):
-        pass
-    with pytest.raises(RequestError, match="elsewhere already"):
-        Lake(tmp_path, storage=Storage(catalogue="postgres:dbname=lake"))
-    with Lake(tmp_path, storage=Storage()):
-        pass
-
-
 def _need_extension(name: str) -> None:
     try:
         connect((name,)).close()

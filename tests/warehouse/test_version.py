@@ -29,13 +29,6 @@ def test_a_lake_of_another_version_is_refused_and_left_alone(tmp_path: Path, rea
         assert lake.snapshot() == before
 
 
-def test_opening_a_lake_again_changes_nothing(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        first = lake.snapshot()
-    with Lake(tmp_path) as lake:
-        assert lake.snapshot() == first
-
-
 def test_views_of_an_earlier_program_are_made_anew(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.write(lambda cursor: cursor.execute("CREATE OR REPLACE VIEW outcomes AS SELECT 1 AS old").fetchall())

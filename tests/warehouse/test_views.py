@@ -28,6 +28,8 @@ from warehouse import (
     Trajectory,
 )
 
+pytestmark = pytest.mark.slow
+
 MakeTrajectory = Callable[..., Trajectory]
 S, F, I = Outcome.SUCCESS, Outcome.FAILURE, Outcome.INVALID  # noqa: E741
 
@@ -77,7 +79,6 @@ def _rows(lake: Lake, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.slow
 def test_evaluations_count_invalid_apart(filled: Lake) -> None:
     sql = "SELECT turn, stage, policy, suite, hops, tasks, invalid, success, low, high FROM evaluations ORDER BY hops NULLS FIRST"
     everything, one, two = _rows(filled, sql)
@@ -90,7 +91,6 @@ def test_evaluations_count_invalid_apart(filled: Lake) -> None:
     assert (two["low"], two["high"]) == pytest.approx((0.206549, 1.0), abs=1e-5)
 
 
-@pytest.mark.slow
 def test_evaluations_stand_in_the_order_of_the_wheel(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     names = ("t2-cpt", "t1-rl", "t1-sft", "t1-cpt")
     lake.add([Task("one", "search", "?", ("a",), hops=1), Task("two", "search", "?", ("a",), hops=2)])
@@ -106,14 +106,6 @@ def test_evaluations_stand_in_the_order_of_the_wheel(lake: Lake, make_trajectory
     assert [row["suite"] for row in rows] == ["deep"] * 12 + ["held_out"] * 12 and [row["hops"] for row in rows[:3]] == [None, 1, 2]
 
 
-@pytest.mark.slow
-def test_an_evaluation_of_faults_alone_has_no_rate(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", stage="eval", suite="s", outcome=I)])
-    rows = _rows(lake, "SELECT tasks, invalid, success, low, high FROM evaluations")
-    assert rows == [{"tasks": 1, "invalid": 1, "success": None, "low": None, "high": None}] * 2
-
-
-@pytest.mark.slow
 def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """Twenty tasks, eight attempts each: all alike, or as if drawn anew each time; and one policy that never fails."""
     solves = {
@@ -137,16 +129,6 @@ def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake
     assert [row["success"] for row in rows] == [0.5, 1.0, 0.5]
 
 
-@pytest.mark.slow
-def test_attempts_at_the_only_task_of_a_depth_are_worth_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    """How unlike tasks are cannot be seen in one of them."""
-    lake.add([Task("t1", "search", "?", ("a",))])
-    lake.add(make_trajectory(f"{number}", stage="eval", suite="s", sample=number, outcome=S if number % 2 else F) for number in range(8))
-    (row,) = _rows(lake, "SELECT tasks, success, low, high FROM evaluations WHERE hops IS NULL")
-    assert (row["tasks"], row["success"]) == (1, 0.5) and row["high"] - row["low"] > 0.8
-
-
-@pytest.mark.slow
 def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
     lake: Lake, make_trajectory: MakeTrajectory
 ) -> None:
@@ -164,7 +146,6 @@ def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in
     assert _rows(lake, "SELECT trajectories, mean FROM reward_summary WHERE part = 'style'") == [{"trajectories": 1, "mean": 0.1}]
 
 
-@pytest.mark.slow
 def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", outcome=F)])
     lake.add([Score("x", "qa_em", "1", 0.0, F), Score("x", "second", "1", 1.0, S)])
@@ -175,7 +156,6 @@ def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -
     assert _rows(lake, "SELECT outcome, reward FROM outcomes") == [{"outcome": "invalid", "reward": None}]
 
 
-@pytest.mark.slow
 def test_pass_rate(filled: Lake) -> None:
     rows = _rows(filled, "SELECT environment, hops, policy, attempts, successes, invalid, rate FROM pass_rate WHERE task_key = 't1'")
     expected = {"environment": "search", "hops": 1, "policy": "p2", "attempts": 4, "successes": 2, "invalid": 1, "rate": 2 / 3}
@@ -191,12 +171,6 @@ def test_horizon_curve(filled: Lake) -> None:
     assert second == pytest.approx(shared | {"mean_turns": 1.0, "success": 1.0, "reward": 0.5, "tool_calls": 1.0})
 
 
-def test_learning_curve(filled: Lake) -> None:
-    assert _rows(filled, "FROM learning_curve ORDER BY step") == [
-        {"turn": 2, "stage": "rl", "run": "r1", "step": step, "metric": "loss", "value": 1.0 / step} for step in (1, 2)
-    ]
-
-
 def test_tool_use(filled: Lake) -> None:
     columns = "stage, tool, outcome, calls, trajectories, mean_latency, retries, mean_reward"
     rows = _rows(filled, f"SELECT {columns} FROM tool_use ORDER BY stage, tool")
@@ -210,16 +184,6 @@ def test_tool_use(filled: Lake) -> None:
     ]
 
 
-def test_lineage(filled: Lake) -> None:
-    rows = _rows(filled, "SELECT policy, parent, stage, turn, depth, ancestors, promoted FROM lineage ORDER BY policy")
-    assert [tuple(row.values()) for row in rows] == [
-        ("p0", None, "init", 1, 0, ["p0"], False),
-        ("p1", "p0", "sft", 1, 1, ["p1", "p0"], False),
-        ("p2", "p1", "rl", 2, 2, ["p2", "p1", "p0"], True),
-        ("q", None, "init", 1, 0, ["q"], False),
-    ]
-
-
 def test_pass_rate_by_horizon(filled: Lake) -> None:
     sql = "SELECT hops, horizon, trajectories, invalid, success, low FROM pass_rate_by_horizon WHERE stage = 'rl' ORDER BY horizon"
     assert [tuple(row.values()) for row in _rows(filled, sql)] == [
@@ -228,16 +192,6 @@ def test_pass_rate_by_horizon(filled: Lake) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_intervals_end_at_0_and_1_exactly(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    tasks = [Task(f"t{number}", "search", "?", ("a",), hops=1 + number % 2) for number in range(40)]
-    made = [make_trajectory(task.key, task_key=task.key, stage="eval", suite="s", outcome=S if task.hops == 1 else F) for task in tasks]
-    lake.add([*tasks, *made])
-    rows = _rows(lake, "SELECT success, low, high FROM evaluations WHERE hops IS NOT NULL ORDER BY hops")
-    assert (rows[0]["success"], rows[0]["high"]) == (1.0, 1.0) and (rows[1]["success"], rows[1]["low"]) == (0.0, 0.0)
-
-
-@pytest.mark.slow
 def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """t1: two of four; t2: one of two and two faults, too few; t3: four of four."""
     outcomes = {"t1": (S, F, S, F), "t2": (S, F, I, I), "t3": (S, S, S, S)}
@@ -256,19 +210,11 @@ def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeT
     ]
 
 
-@pytest.mark.slow
 def test_invalid_by_kind(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     errors = ["EngineDied: worker 3 lost", "EngineDied: worker 4 lost", None, None]
     lake.add(make_trajectory(f"{n}", outcome=I if n < 3 else S, error=error, reward=None) for n, error in enumerate(errors))
     sql = "SELECT kind, trajectories, share FROM invalid_by_kind ORDER BY trajectories DESC"
     assert [tuple(row.values()) for row in _rows(lake, sql)] == [("EngineDied", 2, 0.5), ("judged invalid", 1, 0.25)]
-
-
-def test_loss_curve(lake: Lake) -> None:
-    lake.add(Metric("r", "sft", 1, step, name, float(step)) for step in range(1, 13) for name in ("loss", "entropy"))
-    rows = _rows(lake, "SELECT step, loss, smooth FROM loss_curve ORDER BY step")
-    assert [row["loss"] for row in rows] == [float(step) for step in range(1, 13)]
-    assert rows[1]["smooth"] == 1.5 and rows[11]["smooth"] == 7.5
 
 
 def test_reward_summary(filled: Lake) -> None:
@@ -280,7 +226,6 @@ def test_reward_summary(filled: Lake) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_part_of_the_reward_is_summarized_once(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """The outcome among the parts is the verdict's value; where there are no parts, the verifier is the part."""
     lake.add([make_trajectory("rl", outcome=S), make_trajectory("other", outcome=S), make_trajectory("eval", stage="eval", outcome=S)])
@@ -295,7 +240,6 @@ def test_a_part_of_the_reward_is_summarized_once(lake: Lake, make_trajectory: Ma
     ]
 
 
-@pytest.mark.slow
 def test_cost_per_success(filled: Lake) -> None:
     """p2 at the suite: two successes of four trajectories, a fault among them; each of 10 tokens and 2 calls."""
     columns = (
@@ -307,14 +251,6 @@ def test_cost_per_success(filled: Lake) -> None:
     assert _rows(filled, "FROM cost_per_success('nobody')") == []
 
 
-@pytest.mark.slow
-def test_a_cost_without_a_success_is_unknown(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([make_trajectory("x", outcome=F), make_trajectory("y", outcome=I)])
-    (row,) = _rows(lake, "FROM cost_per_success('p1')")
-    assert (row["successes"], row["tokens_per_success"], row["calls_per_success"], row["seconds_per_success"]) == (0, None, None, None)
-
-
-@pytest.mark.slow
 def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """RL learns from what is valid and no filter left out: one trajectory of 2 + 6 + 2 tokens."""
     now = datetime.now(UTC)
@@ -334,7 +270,6 @@ def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     assert [row["policy"] for row in _rows(lake, "FROM tokens_trained('t1-sft')")] == ["t1-sft"]
 
 
-@pytest.mark.slow
 def test_ancestors_of_an_example(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add(
         [
@@ -375,7 +310,6 @@ def test_tool_latency_and_failures(filled: Lake) -> None:
     assert [tuple(row.values()) for row in rows] == [("lookup", "miss", 8, 1.0, 16)]
 
 
-@pytest.mark.slow
 def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled: Lake, make_trajectory: MakeTrajectory) -> None:
     filled.add(
         [
@@ -395,7 +329,6 @@ def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled
     assert [tuple(row.values()) for row in after] == [(2, "p2", "held_out", 4)]
 
 
-@pytest.mark.slow
 def test_a_policy_was_not_trained_on_what_came_after_it(lake: Lake) -> None:
     lake.add([Policy("t1-cpt", None, "cpt", "policies/t1-cpt", "d", 1, 1), Example("seen", "fas_plan", (), (), 1)])
     lake.add([Run("t1-cpt", "cpt", 1, {}, "d", 1, 2, "completed", datetime.now(UTC), datetime.now(UTC))])

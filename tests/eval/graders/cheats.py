@@ -26,5 +26,3 @@ CHEATS = {
     "blank": "  \n\n",
     "a null byte": SOLUTION + "\0",
 }
-QUICK = ("empty", "off by one", "exit at once", "equal to everything", "patches builtins", "prints passed")
-"""Those that are run with the unit tests."""

@@ -1,4 +1,4 @@
-"""Pairs on which math-verify and lighteval test themselves, `math_verify_cases.jsonl`; their sources stand in `math_verify_cases.md`."""
+"""Pairs on which math-verify and lighteval test themselves, `math_verify_cases.jsonl`; their sources are in `math_verify_cases.md`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ SUITES = sorted({case["suite"] for case in CASES})
 
 
 @cache
-def taken(extraction: Extraction) -> list[bool]:
-    """Whether `math` takes the prediction of each case for right; a case that it cannot judge is not taken."""
-    rows = [{"id": None, "gold": case["gold"], "pred": case["pred"], "options": {"extraction": extraction.value}} for case in CASES]
+def taken(extraction: Extraction, every: int = 1) -> list[bool]:
+    """Whether `math` takes the prediction of each case for right, of all or of one in `every`; one that it cannot judge is not taken."""
+    options = {"extraction": extraction.value}
+    rows = [{"id": None, "gold": case["gold"], "pred": case["pred"], "options": options} for case in CASES[::every]]
     return [judgement.verdict is Outcome.SUCCESS for judgement in verify_rows("math", rows)]
-
-
-def positives(suite: str, extraction: Extraction) -> tuple[list[Case], int]:
-    """The cases of a suite that are right and not taken, and how many are right."""
-    right = [(case, passed) for case, passed in zip(CASES, taken(extraction), strict=True) if case["suite"] == suite and case["right"]]
-    return [case for case, passed in right if not passed], len(right)

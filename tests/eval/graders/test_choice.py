@@ -114,26 +114,13 @@ def test_tasks_name_what_is_built_in_and_what_is_listed_and_nothing_else(named: 
 @pytest.mark.parametrize(
     ("attribute", "told"),
     [
-        ("none", "cannot be imported: module .* has no attribute 'none'"),
-        ("nothing", "is of the type int: it must be a Grader, or have name, version and verify"),
-        ("taken", "calls itself 'qa_em', which is the name of another"),
-        ("Costly", "cannot be made: OSError: no licence"),
+        ("none", "no attribute 'none'"),
+        ("nothing", "type int"),
+        ("taken", "calls itself 'qa_em'"),
+        ("Costly", "no licence"),
     ],
 )
 def test_what_is_no_verifier_is_one_sentence(named: Callable[[str], str], attribute: str, told: str) -> None:
     with pytest.raises(RequestError, match=told) as refused:
         find_verifier(named(attribute))
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("nobody", "there is no verifier 'nobody'; choose one of qa_em, .* or name your own as file.py:attribute"),
-        ("nowhere.py:x", "names a file that is not there"),
-        ("no_such_module:x", "cannot be imported"),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_one_sentence(name: str, told: str) -> None:
-    with pytest.raises(RequestError, match=told):
-        find_verifier(name)

@@ -23,7 +23,7 @@ from eval.graders.code_examiner import GONE, free_names, why_not_examined
 from eval.graders.rows import Judgement, verify_rows
 from eval.graders.verifiers import GRADERS, AnswerVerifier
 from eval.sandbox.sandbox import SandboxConfig, isolation
-from tests.eval.graders.cheats import CHEATS, QUICK, SOLUTION, TESTS
+from tests.eval.graders.cheats import CHEATS, SOLUTION, TESTS
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
@@ -32,8 +32,8 @@ DATA = Path(__file__).parents[4] / "shared" / "data"
 HUMANEVAL, MBPP = DATA / "code_humaneval" / "HumanEval.jsonl.gz", DATA / "code_mbpp_sanitized" / "test.jsonl"
 LIMITS = SandboxConfig(wall_seconds=3, memory_mib=256, libraries=False)
 PROBLEM = CodeTests("\n".join(TESTS))
-SAMPLED = pytest.mark.parametrize("every", [pytest.param(16, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
-"""One problem in sixteen, and all of them."""
+SAMPLED = pytest.mark.parametrize("every", [pytest.param(40, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+"""One problem in forty, and all of them."""
 HUMANEVAL_FORM = {
     "prompt": 'def double(n):\n    """Twice n."""\n',
     "test": "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-1) == -2\n",
@@ -46,32 +46,10 @@ def judge(gold: Any, pred: Any, **options: Any) -> Judgement:
     return judgement
 
 
-@pytest.mark.slow
-def test_a_right_program_passes_in_both_forms() -> None:
-    assert judge({"test_list": list(TESTS)}, SOLUTION).verdict is Outcome.SUCCESS
-    assert judge(HUMANEVAL_FORM, "    return n + n\n").verdict is Outcome.SUCCESS
-    assert judge(HUMANEVAL_FORM, SOLUTION, form="program").verdict is Outcome.SUCCESS
-
-
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.slow
-def test_a_cheat_fails(name: str) -> None:
-    assert not judge_code(PROBLEM, CHEATS[name], LIMITS).passed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CHEATS if name not in QUICK])
-def test_every_cheat_fails(name: str) -> None:
+@pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+def test_every_cheat_fails(every: int) -> None:
     """No false positive, and no cheat that makes itself invalid: that would take a failure out of the figures."""
-    assert not judge_code(PROBLEM, CHEATS[name], LIMITS).passed
-
-
-def test_the_corpus_of_cheats_is_as_large_as_it_claims() -> None:
-    assert len(CHEATS) >= 80
-
-
-def test_no_answer_is_a_failure() -> None:
-    assert judge(HUMANEVAL_FORM, None).value == 0.0
+    assert [name for name in list(CHEATS)[::every] if judge_code(PROBLEM, CHEATS[name], LIMITS).passed] == []
 
 
 @pytest.mark.parametrize(
@@ -79,11 +57,8 @@ def test_no_answer_is_a_failure() -> None:
     [
         ("assert f(1) == 1", "holds no tests"),
         ({"test": "def check(f): pass"}, "no entry_point"),
-        ({"test_list": "assert f(1) == 1"}, "not a list"),
-        ({"test_list": [1]}, "not text"),
         ({"test_list": ["assert f(1) =="]}, "not Python"),
         ({"test_list": []}, "never call"),
-        ({"test_list": ["assert True"]}, "never call"),
         ({"test_list": ["assert f(lambda: 1) == 1"]}, "cannot cross"),
         ({"test_list": ["import os; f(1); os._exit(0)"]}, "without a verdict"),
     ],
@@ -92,15 +67,6 @@ def test_tests_that_judge_nothing_are_no_verdict(gold: Any, reason: str) -> None
     judgement = judge(gold, "def f(x): return x")
     assert judgement.verdict is Outcome.INVALID
     assert reason in str(judgement.error)
-
-
-def test_an_unknown_form_is_an_error() -> None:
-    assert "options.form" in str(judge(HUMANEVAL_FORM, "pass", form="notebook").error)
-
-
-def test_functions_named_as_builtins_are_the_programs_where_nothing_else_is() -> None:
-    assert judge({"test_list": ["assert sum(10, 15) == 6"]}, "def sum(a, b): return 6").verdict is Outcome.SUCCESS
-    assert judge({"test_list": ["assert sum(f(2)) == 3"]}, "def f(n): return [1, 2]").verdict is Outcome.SUCCESS
 
 
 def test_a_failure_says_what_failed() -> None:
@@ -112,10 +78,6 @@ def test_a_failure_says_what_failed() -> None:
 def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None:
     verdict = judge_code(PROBLEM, "while True: print('x' * 100)")
     assert not verdict.passed and verdict.detail.startswith((GONE, "BrokenPipeError")), "it may see first that nobody reads it"
-
-
-def test_tests_may_print_as_much_as_they_like() -> None:
-    assert judge({"test_list": ["print(f(100_000))", "assert f(1) == 'x'"]}, "def f(n): return 'x' * n").verdict is Outcome.SUCCESS
 
 
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,17 +202,11 @@ ASYNC = "import asyncio\nasync def f(n):\n    await asyncio.sleep(0)\n    if n <
         "s = Stack()\ns.push(1)\nassert s.pop() == 1",
         "assert Stack().pop() is None",
         "class Twice(Stack): pass\nassert Twice()",
-        "assert isinstance(Stack(), Stack)",
-        "assert Stack.empty() == 0",
-        "assert Stack() + Stack() == 2",
         "try:\n    f()\nexcept Stack: pass",
-        "async def run():\n    async for item in f(): assert item\nimport asyncio\nasyncio.run(run())",
-        "assert f(3)(4) == 7",
     ],
 )
-@pytest.mark.parametrize("program", [STACK, "def Stack(): return 1\ndef f(): return 1", "1 / 0", ""])
-def test_tests_of_classes_are_no_verdict_whatever_the_program(tests: str, program: str) -> None:
-    judgement = judge({"test_list": [tests]}, program)
+def test_tests_of_classes_are_no_verdict_whatever_the_program(tests: str) -> None:
+    judgement = judge({"test_list": [tests]}, STACK if "push" in tests else "1 / 0")
     assert judgement.verdict is Outcome.INVALID
     assert re.search("cannot cross|only calls cross", str(judgement.error))
 
@@ -264,7 +220,6 @@ def test_tests_of_classes_are_no_verdict_whatever_the_program(tests: str, progra
         "x = [2, 1]\nf(x)\nassert x == [1, 2]",
         "assert f(1) == 1 and MAX == 3",
         "assert Stack(1) == Stack(1)",
-        "assert str(Stack(1)) == '1'",
         "import pytest\nwith pytest.raises(Stack): f(1)",
         "import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b): f()\nassert b.getvalue() == '1'",
         "from unittest.mock import patch\nwith patch('builtins.input', lambda: '1'): assert f() == 1",
@@ -283,9 +238,6 @@ def test_tests_that_plain_data_is_not_enough_for_are_not_examined(tests: str) ->
         "x = [1]\ny = f(x)\nassert y == [2] and x == [1]",
         "try:\n    f(x)\nexcept ValueError: pass",
         "x = 3\nf(4)\nassert x",
-        "assert str(f(3)) == '3'",
-        "assert Extract([1])[0] == 1",
-        "assert f(1) == f(2)",
         "import datetime\nassert f(1).year == 2000",
     ],
 )
@@ -296,41 +248,25 @@ def test_tests_that_plain_data_is_enough_for_are_examined(tests: str) -> None:
 @pytest.mark.parametrize(
     ("program", "tests", "success"),
     [
-        (PRIMES, "from itertools import islice\nassert list(islice(primes(), 5)) == [2, 3, 5, 7, 11]", True),
         (PRIMES, "p = primes()\nassert (next(p), next(p)) == (2, 3)", True),
         (PRIMES, "assert list(primes()) == [2]", False),
-        ("def primes(): return iter([2])", "p = primes()\nnext(p)\nassert next(p) == 3", False),
         (
             "def primes():\n    yield 2\n    raise KeyError(3)",
             "p = primes()\nassert next(p) == 2\ntry: next(p)\nexcept KeyError: pass\nelse: assert 0",
             True,
         ),
-        (PRIMES, "assert primes() == [2, 3]", False),
         (ASYNC, "import asyncio\nassert asyncio.run(f(3)) == 6", True),
         (ASYNC, "assert await f(3) == 6", True),
         (ASYNC, "assert await f(3) == 7", False),
-        (ASYNC, "assert f(3) == 6", False),
         (ASYNC, "try:\n    await f(-1)\nexcept ValueError: pass\nelse: assert False", True),
-        ("import numpy\ndef f(n): return numpy.int64(n) * 2", "assert f(3) == 6 and f(4) == 8", True),
         ("import numpy\ndef f(n): return [numpy.bool_(True), numpy.float32(0.5)]", "assert f(3) == [True, 0.5]", True),
         ("import numpy\ndef f(n): return numpy.array([n])", "assert f(3) == [3]", False),
         (STACK + "def f(n): return Stack()", "assert f(3) == 6", False),
-        ("def Extract(rows): return [row[0] for row in rows]", "assert Extract([[1, 2], [3]]) == [1, 3]", True),
     ],
 )
 def test_iterators_coroutines_and_numbers_of_numpy_are_examined(program: str, tests: str, success: bool) -> None:
-    limits = SandboxConfig(wall_seconds=120, cpu_seconds=4, memory_mib=512)  # a busy machine's clock says nothing of a program
+    limits = SandboxConfig(wall_seconds=120, cpu_seconds=1, memory_mib=512)  # a busy machine's clock says nothing of a program
     assert judge_code(CodeTests(tests), program, limits).passed is success
-
-
-DATACLASS = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Pair:\n    one: int\n    other: int\n"
-
-
-def test_programs_and_prompts_may_have_dataclasses() -> None:
-    double = "    pair = Pair(n, n)\n    return pair.one + pair.other\n"
-    assert judge({"test_list": ["assert f(3) == 6"]}, f"{DATACLASS}def f(n):\n{double}").verdict is Outcome.SUCCESS
-    gold = {**HUMANEVAL_FORM, "prompt": DATACLASS + HUMANEVAL_FORM["prompt"]}
-    assert judge(gold, double).verdict is Outcome.SUCCESS
 
 
 def test_a_check_that_is_asynchronous_is_awaited() -> None:

@@ -26,24 +26,16 @@ def passed(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Outcome]]:
     return [(row["gold"], row["pred"], judgement.verdict) for row, judgement in judged if judgement.verdict is not Outcome.FAILURE]
 
 
-def test_there_are_enough_and_each_says_why() -> None:
-    assert len(NEGATIVES) >= 300
-    assert {row["kind"] for row in NEGATIVES} == set(GRADERS) - {"code", "squad_em"}, (
-        "programs that cheat stand in test_code.py; SQuAD is as lenient as it is"
-    )
-    assert all(row["why"] for row in NEGATIVES)
-
-
 def test_no_negative_passes() -> None:
     assert passed([row for row in NEGATIVES if row["kind"] != "math"]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("every", [pytest.param(12, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("extraction", Extraction)
-def test_no_negative_of_mathematics_passes(extraction: Extraction) -> None:
+def test_no_negative_of_mathematics_passes(extraction: Extraction, every: int) -> None:
     vectors = [json.loads(line) for line in VECTORS.read_text().splitlines()]
     wrong = [{**row, "id": 0, "kind": "math"} for row in vectors if not row["right"] and "options" not in row]
-    rows = [row for row in NEGATIVES if row["kind"] == "math"] + wrong
+    rows = [*(row for row in NEGATIVES if row["kind"] == "math"), *wrong][::every]
     assert passed([{**row, "options": {"extraction": extraction.value}} for row in rows]) == []
 
 
@@ -54,10 +46,9 @@ def test_the_golds_of_the_negatives_pass() -> None:
 
 @pytest.mark.parametrize("kind", QUICK)
 def test_nothing_made_up_breaks_or_stops_a_verifier(kind: str) -> None:
-    check_fuzzed(kind, 500)
+    check_fuzzed(kind, 200)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*QUICK, "math"])
 @pytest.mark.long
 def test_nothing_made_up_breaks_or_stops_a_verifier_in_five_thousand(kind: str) -> None:

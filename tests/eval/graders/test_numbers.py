@@ -13,38 +13,6 @@ from eval.graders.numbers import final_number, same_number
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("He buys 3.\n#### 1,234", "1234"),
-        ("#### 5\n#### 7 apples of 9", "7"),
-        ("Q: 2+2? A: 4 of 10", "4"),
-        ("The Answer is: $18.50.", "18.50"),
-        ("the answer is unknown, perhaps 12", "12"),
-        ("3 dogs and 4 cats", "4"),
-        ("#### none, although 3", "3"),
-        ("16 - 3 = 13", "13"),
-        ("5 - 3 = 2", "2"),
-        ("it fell to -5", "-5"),
-        ("-$5", "-5"),
-        ("$-5", "-5"),
-        ("\u22127", "-7"),
-        ("DNA: 9", "9"),
-        ("about .5", "0.5"),
-        ("so ...5", "5"),
-        ("1e3", "1000"),
-        ("\\boxed{42}", "42"),
-    ],
-)
-def test_final_number(text: str, expected: str) -> None:
-    assert final_number(text) == Decimal(expected)
-
-
-@pytest.mark.parametrize("text", ["", "none", "x2", "v1.2", "NaN", "inf"])
-def test_no_number(text: str) -> None:
-    assert final_number(text) is None
-
-
 def test_same_number_is_exact() -> None:
     assert same_number("#### 18.0", "18")
     assert not same_number("#### 18.01", "18")

@@ -11,7 +11,7 @@ from eval.graders.text import final_answer, fold, lower
 from eval.graders.verifiers import GRADERS
 from rl.envs.code import PythonEnvironment, PythonOptions
 from warehouse.records import Outcome
-from warehouse.replies import fences, only_fence, split_reasoning
+from warehouse.replies import split_reasoning
 
 ANSWERS = {
     "qa_em": ("Ann Berg", "Ann Borg"),
@@ -93,7 +93,6 @@ FENCES = [
     "```markdown\n**Answer:** {}\n```",
 ]
 KINDS = {"reasoning": REASONING, "Markdown": MARKDOWN, "labels": LABELS, "tags": TAGS, "fences": FENCES}
-BOXES = ["\\boxed{{{}}}", "$\\boxed{{{}}}$", "So \\boxed{{{}}}.", "<think>\\boxed{{1}}</think>\\boxed{{{}}}", "**\\boxed{{{}}}**"]
 
 
 def verdict(kind: str, gold: str, pred: str) -> Outcome:
@@ -110,29 +109,22 @@ def test_what_is_wrapped_around_an_answer_changes_no_verdict(kind: str, verifier
     assert [form for form in forms if verdict(verifier, right, form.format(wrong)) is not Outcome.FAILURE] == []
 
 
-@pytest.mark.parametrize("verifier", ANSWERS)
-def test_boxes(verifier: str) -> None:
-    right, wrong = ANSWERS[verifier]
-    assert [form for form in BOXES if verdict(verifier, right, form.format(right)) is not Outcome.SUCCESS] == []
-    assert [form for form in BOXES if verdict(verifier, right, form.format(wrong)) is not Outcome.FAILURE] == []
-
-
-@pytest.mark.parametrize("verifier", ANSWERS)
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "<think>{right}",
-        "<think>{right}</think>",
-        "<answer>{right}</answer><answer>{wrong}</answer>",
-        "\\boxed{{{right}}} or \\boxed{{{wrong}}}",
-        "Answer: {right}\nAnswer: {wrong}",
-        "<think>The answer is {right}.</think>{wrong}",
-        "The answer is not {right}.",
-    ],
+FAILURES = (
+    "<think>{right}",
+    "<think>{right}</think>",
+    "<answer>{right}</answer><answer>{wrong}</answer>",
+    "\\boxed{{{right}}} or \\boxed{{{wrong}}}",
+    "Answer: {right}\nAnswer: {wrong}",
+    "<think>The answer is {right}.</think>{wrong}",
+    "The answer is not {right}.",
 )
-def test_what_is_no_right_answer_stays_a_failure(verifier: str, reply: str) -> None:
+
+
+@pytest.mark.parametrize("verifier", ANSWERS)
+def test_what_is_no_right_answer_stays_a_failure(verifier: str) -> None:
     right, wrong = ANSWERS[verifier]
-    assert verdict(verifier, right, reply.format(right=right, wrong=wrong)) is Outcome.FAILURE
+    for reply in FAILURES:
+        assert verdict(verifier, right, reply.format(right=right, wrong=wrong)) is Outcome.FAILURE, reply
 
 
 @pytest.mark.parametrize(
@@ -143,8 +135,6 @@ def test_what_is_no_right_answer_stays_a_failure(verifier: str, reply: str) -> N
         ("I doubt the answer is Rome.", "I doubt the answer is Rome."),
         ("x**2 + y**2", "x**2 + y**2"),
         ("Use `</think>` to close.", "Use `</think>` to close."),
-        ("The Answer", "The Answer"),
-        ("Rome", "Rome"),
     ],
 )
 def test_what_is_read(reply: str, read: str | None) -> None:
@@ -156,10 +146,7 @@ def test_what_is_read(reply: str, read: str | None) -> None:
     [
         ("qa_em", "**Answer:** Ann Borg", "Ann Borg"),
         ("gsm8k", "no idea", None),
-        ("gsm8k", "It is 17.", "17"),
-        ("number", "about a dozen", None),
         ("date", "last summer", None),
-        ("math", "I\ncannot tell.", None),
         ("math", "So $x = 4$.", "x = 4"),
     ],
 )
@@ -199,61 +186,41 @@ def passes(reply: str) -> bool:
     return judged.value == 1.0
 
 
-@pytest.mark.slow
-def test_a_program_counts_in_every_form() -> None:
-    assert [form for form in PROGRAMS if not passes(form.format(ADD))] == []
-    assert [form for form in PROGRAMS if passes(form.format(WRONG))] == []
+PIECES = [
+    "```python\ndef help_add(a, b):\n    return a + b\n```\nThen:\n```python\ndef add(a, b):\n    return help_add(a, b)\n```",
+    '```python\ndef add(a, b):\n    """Add.\n\n    ```\n    add(1, 2)\n    ```\n    """\n    return a + b\n```',
+    '```python\n"""Add.\n```\nadd(1, 2)\n```\n"""\ndef add(a, b):\n    return a + b\n```',
+    "1. So:\n   ```python\n   def add(a, b):\n       return a + b\n   ```",
+    "> ```python\n> def add(a, b):\n>     return a + b\n> ```",
+]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "```python\ndef help_add(a, b):\n    return a + b\n```\nThen:\n```python\ndef add(a, b):\n    return help_add(a, b)\n```",
-        "```python\nimport operator\n```\n```python\ndef add(a, b):\n    return operator.add(a, b)\n```",
-        '```python\ndef add(a, b):\n    """Add.\n\n    ```\n    add(1, 2)\n    ```\n    """\n    return a + b\n```',
-        '```python\n"""Add.\n```\nadd(1, 2)\n```\n"""\ndef add(a, b):\n    return a + b\n```',
-        "1. So:\n   ```python\n   def add(a, b):\n       return a + b\n   ```",
-        "> ```python\n> def add(a, b):\n>     return a + b\n> ```",
-        "```python\r\ndef add(a, b):\r\n    return a + b\r\n```",
-    ],
-)
-def test_programs_of_several_pieces(reply: str) -> None:
-    assert passes(reply)
+@pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+def test_a_program_counts_in_every_form(every: int) -> None:
+    assert [form for form in (*PROGRAMS, *PIECES)[::every] if not passes(form if form in PIECES else form.format(ADD))] == []
+    assert [form for form in PROGRAMS[::every] if passes(form.format(WRONG))] == []
 
 
 HELPER = "def help_add(a, b):\n    return 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("reply", "read"),
+    "reply",
     [
-        (f"```python\n{ADD}\n```\nA test:\n```python\ndef test_add():\n    assert add(1, 2) == 3\n```", ADD),
-        (f"```python\n{ADD}\n```\nNot:\n```python\n{HELPER}\n```", ADD),
-        (f"```python\n{ADD}\n```\n```python\nclass Adder:\n    pass\n```", ADD),
-        (f"```python\n{HELPER}\n```\n```python\n{ADD}\n```", ADD),
-        (f"```python\n{ADD}\n```", ADD),
-        (ADD, ADD),
+        f"```python\n{ADD}\n```\nA test:\n```python\ndef test_add():\n    assert add(1, 2) == 3\n```",
+        f"```python\n{HELPER}\n```\n```python\n{ADD}\n```",
     ],
 )
-def test_what_is_read_is_the_program_that_was_judged(reply: str, read: str) -> None:
+def test_what_is_read_is_the_program_that_was_judged(reply: str) -> None:
     gold = {"test_list": ["assert add(1, 2) == 3"]}
     (row,) = verify_rows("code", [{"id": 0, "gold": gold, "pred": reply}])
     judged = GRADERS["code"].judge(reply, [json.dumps(gold)], {})
-    assert (row.value, row.read) == (judged.value, judged.read) == (1.0, read)
+    assert (row.value, row.read) == (judged.value, judged.read) == (1.0, ADD)
 
 
-@pytest.mark.parametrize(
-    "pred",
-    [
-        "    return a + b",
-        "```python\n    return a + b\n```",
-        "```python\nreturn a + b\n```",
-        "```python\ndef add(a, b):\n    return a + b\n```",
-        "def add(a, b):\n    return a + b",
-        "<think>sum</think>\n    return a + b",
-        "```python\ndef add(a, b):\n    '''Add.'''\n    return a + b\n```\nDone.",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pred", ["    return a + b", "```python\nreturn a + b\n```", f"```python\n{ADD}\n```"])
 def test_completions_count_by_body_and_by_definition(pred: str) -> None:
     prompt = 'def add(a, b):\n    """Add two numbers."""\n'
     gold = {"prompt": prompt, "test": "def check(candidate):\n    assert candidate(1, 2) == 3", "entry_point": "add"}
@@ -262,10 +229,10 @@ def test_completions_count_by_body_and_by_definition(pred: str) -> None:
     assert (right.value, wrong.value) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize("form", [form for form in PROGRAMS if "add.py" not in form])
+@pytest.mark.parametrize("form", ["{}", "Here it is:\n```python\n{}\n```\nDone.", PROGRAMS[-4]])
 async def test_the_environment_runs_the_same_program(form: str) -> None:
     environment = PythonEnvironment(PythonOptions())
-    assert await environment.code(form.format("def add(a, b):\n    return a + b\nprint(add(20, 22))")) in ("42", "42\n3")
+    assert await environment.code(form.format("def add(a, b):\n    return a + b\nprint(add(20, 22))")) == "42"
 
 
 SAME = [
@@ -298,20 +265,20 @@ def test_one_spelling_of_text(verifier: str) -> None:
 
 
 @pytest.mark.parametrize("verifier", ["gsm8k", "number", "math", "date"])
-@pytest.mark.parametrize("form", ["{}", "\u200b{}", "{}\ufeff", "\u200e{}", "{}\u2069", "\u2060{}", "Answer: \u00ad{}", "答案：{}"])
-def test_numbers_in_other_scripts_and_with_invisible_marks(verifier: str, form: str) -> None:
+def test_numbers_in_other_scripts_and_with_invisible_marks(verifier: str) -> None:
     right, wrong = ("1969-07-20", "1969-07-21") if verifier == "date" else ("12", "13")
     digits = {ord(str(digit)): chr(0xFF10 + digit) for digit in range(10)}
-    for script in ({}, digits):
-        assert verdict(verifier, right, form.format(right.translate(script))) is Outcome.SUCCESS
-        assert verdict(verifier, right, form.format(wrong.translate(script))) is Outcome.FAILURE
+    for form in ("{}", "\u200b{}", "{}\ufeff", "\u200e{}", "Answer: \u00ad{}", "答案：{}"):
+        for script in ({}, digits):
+            assert verdict(verifier, right, form.format(right.translate(script))) is Outcome.SUCCESS
+            assert verdict(verifier, right, form.format(wrong.translate(script))) is Outcome.FAILURE
 
 
-@pytest.mark.parametrize("reply", ["答案是12", "共有12个。", "답은12개", "ราคา12บาท", "יש12", "一共12颗糖果"])
 @pytest.mark.parametrize("verifier", ["gsm8k", "math"])
-def test_figures_that_touch_letters(verifier: str, reply: str) -> None:
-    assert verdict(verifier, "12", reply) is Outcome.SUCCESS
-    assert verdict(verifier, "13", reply) is Outcome.FAILURE
+def test_figures_that_touch_letters(verifier: str) -> None:
+    for reply in ("答案是12", "답은12개", "ราคา12บาท", "יש12"):
+        assert verdict(verifier, "12", reply) is Outcome.SUCCESS
+        assert verdict(verifier, "13", reply) is Outcome.FAILURE
 
 
 def test_folding_twice_changes_nothing() -> None:
@@ -335,15 +302,3 @@ def test_folding_twice_changes_nothing() -> None:
 )
 def test_reasoning_is_split_where_it_ends(text: str, opened: bool, parts: tuple[str, str] | None) -> None:
     assert split_reasoning(text, opened) == (parts or ("", text))
-
-
-def test_fences() -> None:
-    (one, two) = fences("a\n```py\nx\n```\nb\n~~~\ny\n~~~\n")
-    assert (one.language, one.body, one.closed, two.language, two.body) == ("py", "x", True, "", "y")
-    assert only_fence("```json\n{}\n```") is not None
-    assert only_fence("so\n```json\n{}\n```") is None
-    assert json.loads(only_fence("```json\n{}\n```").body) == {}  # type: ignore[union-attr]
-
-
-def test_all_verifiers_of_answers_are_in_the_table() -> None:
-    assert set(ANSWERS) | {"code"} == set(GRADERS)

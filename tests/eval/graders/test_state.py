@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from eval.graders.state import StateVerifier, changes, compare
+from eval.graders.state import StateVerifier
 from warehouse.records import Call, Outcome, Score, StopReason, Task, Trajectory, Turn
 
-BEFORE = {"rooms": {"a": {"size": 2, "lit": True}, "b": {"size": 3, "lit": False}}}
 REFERENCE = {"rooms/a/lit": False}
 
 
@@ -29,22 +28,6 @@ def _turn(index: int, call: Call) -> Turn:
 
 def verdict(reference: Any, seen: Trajectory, *answers: str, strict: bool = False) -> Score:
     return StateVerifier(strict).verify(task(reference, *answers), seen)
-
-
-def test_changes_are_what_is_different_by_path() -> None:
-    after = {"rooms": {"a": {"size": 2, "lit": False}, "c": {"size": 1, "lit": True}}}
-    assert changes(BEFORE, after) == {
-        "rooms/a/lit": False,
-        "rooms/b/lit": None,
-        "rooms/b/size": None,
-        "rooms/c/lit": True,
-        "rooms/c/size": 1,
-    }
-
-
-def test_missing_wrong_and_extra_changes_are_told_apart() -> None:
-    found = compare({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 5, "d": 6})
-    assert (found.missing, found.wrong, found.extra, found.reached) == (("c",), ("b",), ("d",), False)
 
 
 @pytest.mark.parametrize(

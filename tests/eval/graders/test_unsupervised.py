@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from eval.graders.base import UNSUPERVISED, BatchVerifier, verify_all
+from eval.graders.base import verify_all
 from eval.graders.unsupervised import Agreement, Confidence
 from tests.eval.graders.test_verifiers import TASK, attempt
 from warehouse.records import Outcome, StopReason, Task
@@ -54,11 +54,6 @@ def test_faults_take_no_part() -> None:
     assert [score.value for score in Agreement().verify_all(attempts)] == [1.0, 1.0, None]
 
 
-def test_groups_of_different_steps_are_apart() -> None:
-    attempts = [(task, replace(run, step=place // 2)) for place, (task, run) in enumerate(group("x1", "x1", "x2", "x3"))]
-    assert [score.value for score in Agreement().verify_all(attempts)] == [1.0, 1.0, 0.5, 0.5]
-
-
 def test_confidence_is_the_mean_probability_of_the_answer() -> None:
     (task, run) = group("x1")[0]
     turns = (replace(run.turns[0], action_logprobs=(-0.1, -0.5, -0.3)),)
@@ -67,9 +62,3 @@ def test_confidence_is_the_mean_probability_of_the_answer() -> None:
     )
     assert sure.value == pytest.approx(exp(-0.3))
     assert silent.verdict is Outcome.INVALID
-
-
-def test_they_are_marked() -> None:
-    for verifier in (Agreement(), Confidence()):
-        assert isinstance(verifier, BatchVerifier)
-        assert verifier.name.startswith(UNSUPERVISED)

@@ -49,14 +49,6 @@ def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
     assert EXACT_MATCH.verify(Task("t1", "search", "?", ()), attempt("answer", "x1")).verdict is Outcome.INVALID
 
 
-def test_other_verifiers() -> None:
-    judged = AnswerVerifier(GRADERS["qa_f1"]).verify(TASK, attempt("answer", "Green"))
-    assert (judged.value, judged.verdict) == (pytest.approx(2 / 3), Outcome.FAILURE)
-    sums = Task("t1", "code", "?", ("#### 18",))
-    assert AnswerVerifier(GRADERS["gsm8k"]).verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
-    assert AnswerVerifier(GRADERS["gsm8k"]).verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
-
-
 COLOURS = Task("t1", "search", "Which colours?", ("red", "blue"), provenance={"set": True})
 
 
@@ -66,12 +58,6 @@ def test_a_question_that_asks_for_a_set_wants_all_of_it() -> None:
     ]
     assert verdicts == [Outcome.SUCCESS, *[Outcome.FAILURE] * 3]
     assert AnswerVerifier(GRADERS["qa_f1"]).verify(COLOURS, attempt("answer", "red")).value == pytest.approx(2 / 3)
-
-
-def test_a_list_is_no_answer_to_a_question_that_has_one() -> None:
-    for text in ("Green Lake; Blue Lake", "Green Lake | Blue Lake", "Green; Lake"):
-        assert EXACT_MATCH.verify(TASK, attempt("answer", text)).verdict is Outcome.FAILURE
-    assert EXACT_MATCH.verify(Task("t1", "search", "?", ("Frost; Nixon",)), attempt("answer", "Frost; Nixon")).verdict is Outcome.SUCCESS
 
 
 def test_a_task_names_its_verifier_and_its_options() -> None:

@@ -88,7 +88,3 @@ def test_the_canaries_notice_harm_where_there_are_no_walls(name: str) -> None:
         assert harm != []
     finally:
         own.close()
-
-
-def test_the_corpus_is_as_large_as_it_claims() -> None:
-    assert len(REACHING) + len(ESCAPES) + len(ABUSES) >= 90

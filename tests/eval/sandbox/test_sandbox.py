@@ -10,14 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from eval.sandbox import sandbox
-from eval.sandbox.kernel import REFUSED, call_filter
+from eval.sandbox.kernel import REFUSED
 from eval.sandbox.sandbox import (
     Ending,
     Program,
@@ -74,16 +73,10 @@ def test_nothing_is_kept_between_runs() -> None:
 
 
 @needs_isolation
-@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "", ".", "a//b", "./a", "a/", "a\0b"])
-def test_names_that_leave_the_folder_are_refused(name: str) -> None:
-    with pytest.raises(RequestError, match="file name"):
-        run("pass", files={name: b""})
-
-
-@needs_isolation
-def test_files_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(RequestError, match="do not fit"):
-        run("pass", files={"big": bytes(5 * 2**20)})
+def test_names_that_leave_the_folder_are_refused() -> None:
+    for name in ("../out", "/out", "a/../../out", "", ".", "a//b", "./a", "a/", "a\0b"):
+        with pytest.raises(RequestError, match="file name"):
+            run("pass", files={name: b""})
 
 
 @needs_isolation
@@ -229,20 +222,6 @@ async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
     _wait_until(lambda: not _processes_with(marker))
 
 
-@needs_isolation
-@pytest.mark.slow
-def test_many_run_at_once_in_threads() -> None:
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda n: run(f"print({n})").stdout, range(12)))
-    assert results == [f"{n}\n".encode() for n in range(12)]
-
-
-@needs_isolation
-def test_isolation_is_found_by_trying() -> None:
-    assert isolation().granted
-    require_isolation(SMALL, "this")
-
-
 def test_a_machine_without_namespaces_is_refused_and_never_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher runs under a filter of calls as containers have it, which refuses it new namespaces."""
     monkeypatch.setattr(sandbox, "_LAUNCHER", (sandbox.INTERPRETER, "-I", "-S", "-c", _CONFINED_LAUNCHER, sandbox._ROOT))
@@ -260,31 +239,24 @@ def test_a_machine_without_namespaces_is_refused_and_never_run_without(monkeypat
 @pytest.mark.parametrize(
     ("setting", "value", "told"),
     [
-        (
-            "kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            ["profile flywheel /", "apparmor_parser -r", "sudo sysctl -w kernel.apparmor"],
-        ),
-        ("kernel/unprivileged_userns_clone", "0", ["sudo sysctl -w kernel.unprivileged_userns_clone=1"]),
-        ("user/max_user_namespaces", "0", ["sudo sysctl -w user.max_user_namespaces"]),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "apparmor_parser -r"),
+        ("kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("user/max_user_namespaces", "0", "sudo sysctl -w user.max_user_namespaces"),
     ],
 )
 def test_what_refuses_a_sandbox_is_named_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, told: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, told: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     place = tmp_path / setting
     place.parent.mkdir()
     place.write_text(f"{value}\n")
-    assert all(part in sandbox.advice(tmp_path) for part in told)
-    place.write_text("2\n")
-    assert "needs Linux 5.12" in sandbox.advice(tmp_path)
+    assert told in sandbox.advice(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    place.write_text(f"{value}\n")
     assert "needs Linux 5.12" in sandbox.advice(tmp_path), "none of them binds root"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_summary_without_a_sandbox_says_that_it_was_not_tried() -> None:
     """A whole run of pytest under a filter of calls as containers have it."""
     confined = _CONFINED_LAUNCHER.replace("launch.main()", "import pytest\nsys.exit(pytest.main(sys.argv[2:]))")
@@ -331,26 +303,9 @@ def test_a_launcher_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> No
         run("pass")
 
 
-def test_the_filter_is_a_program_that_the_kernel_can_take() -> None:
-    for machine in ("x86_64", "aarch64"):
-        instructions = call_filter(machine)
-        assert len(instructions) % 8 == 0
-        assert len(instructions) // 8 < 4096
-    with pytest.raises(KeyError):
-        call_filter("pdp11")
-
-
 def test_the_numbers_of_calls_are_those_of_the_kernel() -> None:
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.is_file():
         pytest.skip("the kernel's headers are not installed")
     numbers = dict(line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_"))
     assert {name: number for name, (number, _) in REFUSED.items()} == {name: int(numbers[f"__NR_{name}"]) for name in REFUSED}
-
-
-def test_the_launcher_imports_little() -> None:
-    """What a start costs: modules that take milliseconds stay out."""
-    script = "import sys; sys.path.append(sys.argv[1]); import eval.sandbox.launch; print(*sys.modules)"
-    command = [sandbox.INTERPRETER, "-I", "-S", "-c", script, sandbox._ROOT]
-    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"re", "typing", "pathlib", "json", "socket", "pydantic", "subprocess", "asyncio"}

@@ -40,15 +40,6 @@ def test_several_attempts_are_tested_by_the_signs_of_the_tasks_differences() -> 
     assert same is not None and not same.real
 
 
-@pytest.mark.parametrize(("tasks", "improved"), [(1, 1), (40, 4)])
-def test_what_a_few_tasks_show_by_all_their_attempts_is_no_more_than_they_show_by_one(tasks: int, improved: int) -> None:
-    old = [Trial(str(task), False, sample=sample) for task in range(tasks) for sample in range(2)]
-    new = [Trial(str(task), task < improved, sample=sample) for task in range(tasks) for sample in range(2)]
-    found, single = compare(old, new), compare(old[::2], new[::2])
-    assert found is not None and single is not None and not found.real
-    assert found.test.p_value == single.test.p_value
-
-
 @pytest.mark.parametrize(("tasks", "discordant"), [(1000, 0.5), (300, 0.3)])
 def test_the_detectable_difference_is_found_as_often_as_it_says(tasks: int, discordant: float) -> None:
     difference = detectable_difference(tasks, discordant)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.graders.choice import verifiers_of
 from eval.statistics import bootstrap_ratio, wilson
-from eval.suites.figures import Trial, at_k, by, compare, cost, coverage, headline, ladder, success
+from eval.suites.figures import Trial, at_k, compare, coverage, headline, ladder, success
 from flows.suites.results import read_trials
 from tests.eval.graders.test_verifiers import attempt
 from warehouse import Lake, Outcome, Score, Task
@@ -63,16 +63,6 @@ def test_policies_that_differ_alike_on_all_tasks_are_compared_without_certainty(
     found = compare(*([Trial(str(number), solved) for number in range(20)] for solved in (before, after)))
     assert found is not None and found.difference.value == after - before
     assert (found.difference.low, found.difference.high) == pytest.approx(expected, abs=1e-3)
-
-
-@pytest.mark.parametrize("tasks", [1, 5])
-def test_tasks_that_were_all_solved_by_one_share_of_their_attempts_are_not_certainty(tasks: int) -> None:
-    """Of the questions of one depth there may be a single one: ten attempts at it say nothing of others."""
-    trials = [trial for number in range(tasks) for trial in tried(str(number), *[True, False] * 5)]
-    for figure in (success(trials), by(trials, "hops")[1], at_k(trials, "pass@", 2), at_k(trials, "pass^", 3)):
-        assert figure.estimate is not None
-        assert figure.estimate.high - figure.estimate.low > (0.99 if tasks == 1 else 0.5)
-        assert figure.estimate.low <= figure.estimate.value <= figure.estimate.high
 
 
 @settings(max_examples=50, deadline=None)
@@ -126,20 +116,6 @@ def test_the_ladder_and_the_headline() -> None:
     for name in ("pass@0", "accuracy", "success@1"):
         with pytest.raises(ValueError, match="no figure"):
             headline(SEVERAL, name)
-
-
-def test_by_hops_turns_and_horizon() -> None:
-    trials = [Trial("a", True, hops=1, turns=2, horizon=8), Trial("b", False, hops=2, turns=8, horizon=8), Trial("c", None, hops=3)]
-    assert {hops: figure.estimate.value for hops, figure in by(trials, "hops").items() if figure.estimate} == {1: 1.0, 2: 0.0}
-    assert list(by(trials, "turns")) == [2, 8]
-    assert by(trials, "horizon")[8].tasks == 2
-
-
-def test_cost_counts_every_attempt_and_only_measured_seconds() -> None:
-    spent = cost([Trial("a", True, turns=2, calls=1, action_tokens=10, seconds=3.0), Trial("b", None, turns=4, action_tokens=20)])
-    assert spent is not None
-    assert (spent.attempts, spent.turns, spent.calls, spent.action_tokens, spent.seconds) == (2, 3.0, 0.5, 15.0, 3.0)
-    assert cost([]) is None
 
 
 def test_a_ratio_resamples_tasks_whole() -> None:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,13 +24,12 @@ from synth.teachers.teacher import Fault, Reply, Teacher, failed
 from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, STAR, TASK, TWO
 from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Lake, Outcome, RequestError, Task
+from warehouse import Lake, Outcome, Task
 from warehouse.records import Document, Message, Request
 
 INCOMPLETE = ProposalDefect.LAYER_INCOMPLETE
 LAST = ExpanderConfig(attempts=1)
 """No second run for a constant."""
-SEQUENTIAL = ExpanderConfig(structure="sequential", attempts=1)
 SEAT = {"subject": "Harbour Inn", "relation": "town", "object": "Green Lake", "quote": "Harbour Inn stands in Green Lake", "document": "d4"}
 INN = {"description": "the town of Harbour Inn", "facts": [SEAT]}
 
@@ -137,15 +134,6 @@ def test_all_constants_of_a_layer_give_way_and_no_shortcut_is_left() -> None:
     assert [step["constant"] for step in task.provenance["expansions"]] == ["Amber Stone", "Green Lake"]
 
 
-@pytest.mark.slow
-def test_one_constant_after_the_other_leaves_a_shortcut() -> None:
-    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}})
-    (task,) = run(agent, TWO, config=SEQUENTIAL).tasks
-    assert task.question == "film with the one who studied at Red Hill, shot in Green Lake?"
-    assert [task.formula[number] for number in task.proofs["shortcuts"]] == [("?", "place", "C@Green Lake")]
-    assert task.provenance["expanded_by"] == "sequential"
-
-
 def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> None:
     agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}, "Green Lake": STAR})
     result = run(agent, TWO)
@@ -155,42 +143,11 @@ def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> Non
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
-def test_what_the_description_before_names_is_taken() -> None:
-    """Both would be told by Red Hill: the second is refused, and says so to the teacher beforehand."""
-    school = {"subject": "Green Lake", "relation": "near", "object": "Red Hill", "quote": "Green Lake lies near Red Hill", "document": "d5"}
-    agent = Agent(
-        by_name={
-            "Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]},
-            "Green Lake": {"description": "the place near Red Hill", "facts": [school]},
-        }
-    )
-    result = run(agent, TWO)
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.MET_TWICE, INCOMPLETE]
-    (goal,) = {text for text in agent.seen if "Name to replace: Green Lake" in text}
-    assert goal.endswith("Taken: Amber Stone; Red Hill")
-
-
 def test_a_second_run_mends_what_the_first_one_got_wrong() -> None:
     result = run(Agent("nothing", GOOD), config=ExpanderConfig(attempts=2))
     assert len(result.tasks) == 1 and [failure.kind for failure in result.failures] == [Fault.MALFORMED]
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.FAILURE, Outcome.SUCCESS]
     assert len({trajectory.seed for trajectory in result.trajectories}) == 2
-
-
-@pytest.mark.parametrize(
-    ("formula", "question"),
-    [
-        ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone or Carl Reed?"),
-        ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone | Carl Reed?"),
-        ((("?", "star", "C@Amber Stone"), ("?", "place", "C@Green Lake")), "film with Amber Stone, shot there?"),
-        ((("?", "star", "V@x"),), "film with somebody?"),
-    ],
-)
-def test_a_constant_that_nothing_can_stand_for_keeps_the_whole_layer_back(formula: Any, question: str) -> None:
-    agent = Agent(GOOD)
-    result = run(agent, replace(TWO, formula=formula, question=question))
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_CONSTANT]
-    assert result.tasks == result.trajectories == agent.seen == []
 
 
 async def test_what_is_summarised_is_bounded_and_a_refusal_is_told_to_the_agent() -> None:
@@ -285,35 +242,6 @@ def test_a_fault_of_the_teacher_is_invalid_and_no_refusal() -> None:
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.INVALID]
     assert [failure.kind for failure in result.failures] == [INVALID, INCOMPLETE]
     assert "server_error" in result.failures[0].reason
-
-
-def test_a_wrong_key_is_the_askers_to_mend() -> None:
-    with pytest.raises(RequestError, match="401"):
-        run(Agent(GOOD), script=["401"])
-
-
-def test_an_action_that_was_cut_off_is_told_and_tried_again() -> None:
-    (trajectory,) = run(Agent(GOOD), script=["cut"]).trajectories
-    assert trajectory.turns[0].tool_outcome == "unparsable"
-    assert trajectory.outcome is Outcome.SUCCESS
-
-
-def test_a_run_without_a_proposal_says_so() -> None:
-    result = run(Agent(GOOD), config=ExpanderConfig(horizon=2, attempts=1))
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_PROPOSAL, INCOMPLETE]
-
-
-@pytest.mark.slow
-def test_an_interrupted_expansion_pays_nothing_twice(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        with served(Agent(GOOD), lake=lake, max_requests=3) as (_, teacher):
-            stopped = expand([TASK], teacher, SearchIndex(DOCUMENTS), LAST, 0)
-        assert [trajectory.outcome for trajectory in stopped.trajectories] == [Outcome.INVALID]
-        with MisbehavingServer(answer=Agent(GOOD)) as server:
-            config = TeacherConfig(kind="openai", model="agent", base_url=server.url)
-            with open_teacher(config, lake) as teacher:
-                assert len(expand([TASK], teacher, SearchIndex(DOCUMENTS), LAST, 0).tasks) == 1
-            assert len(server.bodies) == 8 - 3
 
 
 def test_what_is_known_proves_or_refuses_what_was_made() -> None:

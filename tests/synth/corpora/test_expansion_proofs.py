@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,14 +73,6 @@ def test_what_a_graph_does_not_know_is_unproven(change: dict[str, str]) -> None:
     assert (proofs["answers"], proofs["redundant"], proofs["shortcuts"], proofs["easy"]) == (None, None, [], False)
 
 
-def test_without_a_graph_documents_show_what_they_can() -> None:
-    task = replace(TASK, proofs={"unsupported": []})
-    proofs = shown(GOOD, None, task)
-    assert proofs["unsupported"] == [] and proofs["unproven"] == ["answers", "redundant", "defined"]
-    green = replace(TASK, question="Blue River, in the county?")
-    assert shown({**GOOD, "description": "Green Lake in the county of Red Hill"}, None, green)["easy"] is True
-
-
 def test_the_graph_refuses_what_it_knows_better() -> None:
     also = Fact("Amber Stone", "employer", "White Sail", ("d6",), "test")
     refused = proofs_of(TASK, [leaf(GOOD)], INDEX, known(also))
@@ -103,10 +94,3 @@ def test_a_constraint_that_is_not_needed_is_refused() -> None:
     both = {"description": "the workplace of Amber Stone in the county of Red Hill", "facts": [FACT, county]}
     refused = proofs_of(TASK, [leaf(both)], INDEX, known())
     assert isinstance(refused, Objection) and refused.kind == ProposalDefect.REDUNDANT and "county" in refused.reason
-
-
-def test_an_expansion_is_supported_by_what_it_quotes_though_the_graph_names_no_document() -> None:
-    """The old triple is not: no document of the graph states it."""
-    facts = [Fact("Amber Stone", "employer", "Blue River", (), "test"), Fact("Blue River", "seat", "Green Lake", (), "test")]
-    proofs = shown(GOOD, KnownFacts(KnowledgeGraph(facts, DOCUMENTS)))
-    assert proofs["unsupported"] == [0]

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts, relation_name
+from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts
 from synth.corpora.passages import passages_of, short_passages_of
 from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.text_comparison import mentions, numbers, plain, unqualified
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault
@@ -117,29 +116,11 @@ def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
     assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
 
 
-def test_relations_can_be_given() -> None:
-    corpus = extract({"Amber": [WORKS, STUDIED]}, config=ExtractionConfig(relations=("studied_at",)))
-    assert [fact.relation for fact in corpus.facts] == ["studied_at"]
-    assert kinds(corpus) == [ExtractionDefect.RELATION_NOT_WANTED]
-
-
 @pytest.mark.parametrize("reply", ["I found no facts.", '{"subject": "Amber Stone"}', '[{"subject": "Amber Stone"}]', "[{"])
 def test_a_reply_without_facts_to_read_is_a_failure_with_its_text(reply: str) -> None:
     corpus = extract({"Amber": reply})
     assert kinds(corpus) == [Fault.MALFORMED]
     assert corpus.failures[0].item["text"] == reply
-
-
-def test_a_passage_that_fails_costs_no_other() -> None:
-    corpus = extract({"Amber": [WORKS], "Blue": [BASED]}, (STONE, RIVER), script=["500", "500"])
-    assert [fact.relation for fact in corpus.facts] == ["based_in"]
-    assert kinds(corpus) == [Fault.SERVER_ERROR]
-
-
-def test_the_same_fact_in_two_passages_is_one() -> None:
-    text = "Amber Stone works for Blue River. " * 3
-    corpus = extract({"Amber": [WORKS]}, (Document("d", "t", text, "s"),), config=ExtractionConfig(passage_characters=40))
-    assert corpus.facts == (Fact("Amber Stone", "works_for", "Blue River", ("d",), "s"),)
 
 
 def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
@@ -154,30 +135,6 @@ def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
     assert linker.link("Stone", "other") == "Amber Stone"
 
 
-OXFORD = Document("o", "University of Oxford", "The University of Oxford stands in Oxford. Oxford lies on the River Thames.", "wiki")
-STANDS = statement("University of Oxford", "stands in", "Oxford", "The University of Oxford stands in Oxford", "university", "city")
-LIES = statement("Oxford", "lies on", "River Thames", "Oxford lies on the River Thames", "city", "river")
-
-
-def test_a_name_that_stands_beside_a_longer_one_in_a_statement_is_not_that_one() -> None:
-    corpus = extract({"The University": [STANDS, LIES]}, (OXFORD,))
-    assert [(fact.subject, fact.relation, fact.object) for fact in corpus.facts] == [
-        ("University of Oxford", "stands_in", "Oxford"),
-        ("Oxford", "lies_on", "River Thames"),
-    ]
-    assert corpus.types == {"University of Oxford": "university", "Oxford": "city", "River Thames": "river"}
-    linker = Linker((), {})
-    linker.note_statement("d", "Oxford City Council", "University of Oxford", "Oxford")
-    with pytest.raises(AmbiguousMention, match="'Oxford' or 'Oxford City Council'"):
-        linker.link("Oxford", "d")
-
-
-def test_two_names_that_mean_one_state_nothing() -> None:
-    corpus = extract({"Amber": [WORKS, {**WORKS, "object": "Blue"}]}, aliases={"Blue": "Amber Stone"})
-    assert [fact.object for fact in corpus.facts] == ["Blue River"]
-    assert kinds(corpus) == [GroundingDefect.SELF]
-
-
 def test_figures_and_signs_make_another_entity() -> None:
     linker = Linker(["Se7en", "3.5", "-5", "C++", "Blue River"], {"C": "C (language)"})
     assert [linker.link(name, "d") for name in ("5", "C#", "c", "c++", "BLUE-RIVER")] == ["5", "C#", "C (language)", "C++", "Blue River"]
@@ -188,15 +145,6 @@ def test_figures_and_signs_make_another_entity() -> None:
     assert grounding_defect(StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#"), "t", "C++ is not C#.") is None
 
 
-def test_a_title_means_itself_in_its_own_document() -> None:
-    linker = Linker(["Heat (film)", "Heat"], {})
-    linker.note("film", "Heat (film)", ())
-    linker.note("physics", "Heat", ("Heat (film)",))
-    assert linker.link("heat", "film") == "Heat (film)"
-    assert linker.link("Heat", "physics") == "Heat"
-    assert linker.link("Heat (film)", "physics") == "Heat (film)"
-
-
 def test_a_table_without_full_stops_is_read_in_pieces() -> None:
     table = " ".join(f"| Stone {number} | Blue River |" for number in range(40))
     teacher = ScriptedTeacher(lambda question: "[]")
@@ -204,12 +152,3 @@ def test_a_table_without_full_stops_is_read_in_pieces() -> None:
     passages = [question.split("Passage: ")[1] for question in teacher.asked]
     assert " ".join(passages) == table and max(map(len, passages)) <= 100
     assert short_passages_of("One two. Three four! Five?", 20) == passages_of("One two. Three four! Five?", 20)
-
-
-def test_names_are_compared_by_their_words() -> None:
-    assert plain("  Málaga — «C.F.» ") == "malaga c f"
-    assert mentions("in Green Lake, green lake and Greenlake", "GREEN LAKE") == 2
-    assert mentions("anything", "—") == 0
-    assert numbers("1,000 in 1999 and 3.5") == {"1000", "1999", "35"}
-    assert unqualified("Blue River (film)") == "Blue River"
-    assert relation_name("Was directed_by") == "was_directed_by"

@@ -15,8 +15,6 @@ from synth.corpora.proposals import (
     Proposal,
     ProposalDefect,
     definition_of,
-    expanded_task,
-    leaves_of,
     merged_formula,
     merged_question,
     not_replaceable,
@@ -63,30 +61,6 @@ def test_what_a_proposal_must_show(proposal: dict[str, Any], kind: str | None) -
     assert (None if objection is None else objection.kind) == kind
 
 
-def test_leaves_are_told_from_the_target_outwards() -> None:
-    formula = (("C@Far", "r", "V@a"), ("V@a", "r", "?"), ("?", "r", "C@Near"), ("?", "r", "C@A | B"), ("?", "r", "C@Unnamed"))
-    task = Task("k", "search", "far near A B?", ("x",), formula)
-    assert leaves_of(task) == ["Near", "A | B", "Unnamed", "Far"]
-    assert not_replaceable(task, leaves_of(task)) == ["A | B", "Unnamed"]
-
-
-def test_a_name_within_another_one_is_not_named_by_itself() -> None:
-    task = Task("k", "search", "film of Ann Lee?", ("x",), (("?", "r", "C@Ann"), ("?", "s", "C@Ann Lee")))
-    assert not_replaceable(task, leaves_of(task)) == ["Ann"]
-    assert not_replaceable(task, ["Ann"]) == []
-
-
-def test_a_layer_hides_and_meets_what_the_question_is_made_of() -> None:
-    steps = [{"constant": "Old Name", "unknowns": ["On The Way"]}]
-    task = replace(TWO, provenance={"path": ["Amber Stone", "Met Before", "Quiet Field"], "expansions": steps})
-    layer = Layer(task, ("Amber Stone", "Green Lake"), (leaf("Amber Stone", "d", ("Amber Stone", "r", "Red Hill"), unknowns=("U",)),))
-    hidden = ["Quiet Field", "Met Before", "Old Name", "On The Way", "Amber Stone", "U"]
-    assert layer.hidden("Green Lake") == hidden
-    assert layer.met("Green Lake") == [*hidden, "Red Hill"]
-    assert "Green Lake" in Layer(task, ("Amber Stone",)).met("Amber Stone"), "a constant that stays is met, and may be named"
-    assert "Green Lake" not in Layer(task, ("Amber Stone",)).hidden("Amber Stone")
-
-
 def test_descriptions_stand_in_the_places_of_all_names_at_once() -> None:
     """What a description says is not looked at again, though it spells another name in its own way."""
     swapped = leaf("Amber Stone", "the GREEN lake's star", ("Amber Stone", "r", "x"))
@@ -122,15 +96,3 @@ def test_the_formula_of_a_layer_has_a_variable_for_each_name_and_unknown() -> No
 def test_what_a_whole_layer_must_show(question: str, leaves: list[LeafExpansion], kind: str | None) -> None:
     objection = objection_to_merged(replace(TWO, question=question), leaves)
     assert (None if objection is None else objection.kind) == kind
-
-
-def test_the_task_of_a_layer_keeps_its_answers_and_says_how_it_grew() -> None:
-    task = expanded_task(TWO, [AMBER, LAKE], {"unproven": ["answers"]}, "teacher")
-    assert (task.answers, task.split, task.constraints, task.layers, task.hops) == (TWO.answers, TWO.split, 1, 2, TWO.hops + 1)
-    assert task.key != TWO.key and task.proofs == {"unproven": ["answers"]}
-    assert {name: task.provenance[name] for name in ("expanded_from", "expander", "expanded_by")} == {
-        "expanded_from": "two",
-        "expander": "teacher",
-        "expanded_by": "layerwise",
-    }
-    assert [step["unknowns"] for step in task.provenance["expansions"]] == [[], ["an inn"]]

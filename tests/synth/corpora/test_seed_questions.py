@@ -9,7 +9,7 @@ import pytest
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
-from synth.corpora.passages import LinkedPassages, Walk, readable
+from synth.corpora.passages import LinkedPassages, Walk
 from synth.corpora.seed_proposals import Seed, SeedProposal, objection_to_entities, objection_to_quotes, objection_to_words
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
@@ -52,12 +52,6 @@ def test_pages_are_linked_by_links_titles_and_rare_names() -> None:
 
 def _cooks(count: int) -> list[Document]:
     return [Document(f"c{number}", f"c{number}", "It was Carl Reed.", "t") for number in range(count)]
-
-
-def test_markdown_is_read_as_a_reader_sees_it() -> None:
-    text, targets = readable("# Top\n\nSee [the **hill**][h] or [[Lake#Shore]], _never_ a_b_c, ![x](y.png).\n\n[h]: <hill.md> 'Hill'\n")
-    assert text.split() == ["Top", "See", "the", "**hill**", "or", "Lake,", "never", "a_b_c,", "x."]
-    assert targets == {"the **hill**": "hill.md", "Lake": "Lake", "x": "y.png"}
 
 
 def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
@@ -204,9 +198,3 @@ def test_what_is_not_clear_is_marked(said: dict[str, str | None], open_: str) ->
 def test_another_answer_counts_where_its_words_stand_in_a_passage(made_up: dict[str, Any]) -> None:
     result, teacher = made(answers=json.dumps([OWN, made_up]), fits="Yes")
     assert len(result.tasks) == 1 and not any("a right answer" in text for text in teacher.asked)
-
-
-def test_links_lead_to_passages_that_no_word_of_the_question_finds() -> None:
-    _, teacher = made()
-    (shown,) = (text for text in teacher.asked if "List every answer" in text)
-    assert "Wet place" in shown and "What we like" in shown, "Green Lake is linked with the walk, the list names the film"

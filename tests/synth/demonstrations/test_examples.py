@@ -13,15 +13,14 @@ from rl.renderers.base import Truncation
 from rl.renderers.examples import encode_example
 from rl.renderers.tags import TagDialect, tagged_text
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
-from synth.demonstrations.oracle import path_of, solution_of, transcript
+from synth.demonstrations.oracle import path_of, solution_of
 from synth.fas.memory import Plan, propose, remember, required_knowledge
 from synth.fas.plans import Misalignment, misalignment
-from synth.fas.reasoning import FasConfig, build_fas, refine
+from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import offer
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
-from synth.worlds.schema import ASKED
 from warehouse.records import Document, Example, Part, PartKind, Task
 
 SAID = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
@@ -61,25 +60,6 @@ def test_the_oracle_reaches_every_answer_with_the_searches_counted(graph: Knowle
         assert solution.steps[0].think == ""
         assert solution.think.endswith(solution.answer)
         assert all(retrieve(step.query) == step.document for step in solution.steps)
-
-
-def test_a_transcript_in_parts(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    task = next(task for task in tasks if task.hops == 2 and task.provenance["shape"] == "chain")
-    first, second, last = task.provenance["path"]
-    relation, following = (triple[1] for triple in task.formula)
-    solution = solution_of(graph, task)
-    assert solution is not None
-    one, two = (step.document.text for step in solution.steps)
-    assert transcript(task.question, solution) == (
-        Part(PartKind.QUESTION, f"{ASKED[following]} of {ASKED[relation]} of {first}?"),
-        Part(PartKind.CALL, first, True, "search"),
-        Part(PartKind.RESULT, one),
-        Part(PartKind.THOUGHT, f"{relation} {second}", True),
-        Part(PartKind.CALL, second, True, "search"),
-        Part(PartKind.RESULT, two),
-        Part(PartKind.THOUGHT, f"{following} {last}", True),
-        Part(PartKind.ANSWER, last, True),
-    )
 
 
 @pytest.mark.slow
@@ -140,28 +120,6 @@ def test_knowledge_alignment_rejects_what_cannot_work(graph: KnowledgeGraph, tas
     assert misalignment(Plan(("nothing",), plan.query), required, found, answer) is Misalignment.GAP
     assert misalignment(Plan(plan.relations, answer), required, found, answer) is Misalignment.ANSWER_GIVEN
     assert set(required) <= {known for hop in path for known in remember(graph, hop.entity)}
-
-
-def test_reasoning_is_full_chains(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    config = FasConfig(plan_slices=0, reasoning={1: 40, 2: 20, 3: 20})
-    examples, failures = build_fas(graph, config, 1, retrieve)
-    assert failures == []
-    hops = [len(texts_of(example, PartKind.CALL)) for example in examples]
-    assert sorted(hops) == [1] * 40 + [2] * 20 + [3] * 20 and hops != sorted(hops)
-    assert all(map(learns_what_is_said, examples))
-
-
-def test_the_second_pass_reads_only_the_documents_given(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    task = next(task for task in tasks if task.hops == 2 and task.provenance["shape"] == "chain")
-    path = path_of(graph, task)
-    assert path is not None
-    assert path[-1].value == task.answers[0]
-    documents = [graph.titled(hop.entity) for hop in path]
-    given = [document for document in documents if document is not None]
-    refined = refine(graph, path, given)
-    assert refined is not None
-    assert refined.answer == path[-1].value
-    assert refine(graph, path, given[::-1]) is None
 
 
 def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:

@@ -15,9 +15,8 @@ from rl.renderers.base import Schema
 from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
 from rl.supervised.config import StoredRunsConfig
-from synth.demonstrations.cold_start import Rejection, choose_runs, tools_of
+from synth.demonstrations.cold_start import Rejection, choose_runs
 from tests.rl.renderers.templates_of_trl import tokenizer_for
-from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import ANSWER, Call, Example, Failure, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
 
@@ -125,18 +124,6 @@ def test_what_is_not_taken_is_one_failure_of_its_kind(rejection: Rejection) -> N
     assert failure.reason
 
 
-def test_runs_that_nobody_judged_are_taken_where_that_is_asked_for() -> None:
-    (example,), failures = chosen([run("a", outcome=None)], unjudged="keep")
-    assert (example.sources, failures) == (("a", "x"), [])
-
-
-def test_failures_and_invalid_runs_are_never_taken() -> None:
-    runs = [run("a", outcome=Outcome.FAILURE), run("b", outcome=Outcome.INVALID)]
-    examples, failures = chosen(runs, unjudged="keep")
-    assert examples == []
-    assert {failure.kind for failure in failures} == {"cold_start_invalid", "cold_start_not_a_success"}
-
-
 @pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
 def test_runs_of_questions_that_evaluation_asks_are_not_taken_whoever_made_them(own: tuple[str, ...]) -> None:
     examples, failures = chosen([run("a"), run("b", "y"), run("c", "z", suite="held_out")], own=own, held_out=["y"])
@@ -172,11 +159,6 @@ def test_of_more_than_the_count_a_seeded_draw_is_taken_and_the_others_are_failur
     assert any(other != taken for other in draws)
 
 
-def test_the_choice_does_not_depend_on_the_order_of_what_is_given() -> None:
-    runs = [run(f"r{number}", "xyz"[number % 3], number % 2 + 1) for number in range(9)]
-    assert chosen(runs, per_task=2, count=3) == chosen(runs[::-1], per_task=2, count=3)
-
-
 # In whose words
 
 
@@ -191,14 +173,6 @@ def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
     ]
 
 
-@pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
-def test_another_wheel_turn_has_examples_of_its_own(own: tuple[str, ...]) -> None:
-    first, again, second = (chosen([run("a")], own=own, wheel_turn=number)[0][0] for number in (1, 1, 2))
-    assert first == again
-    assert (second.wheel_turn, second.sources[0]) == (2, first.sources[0])
-    assert first.id != second.id
-
-
 # With whose tools
 
 
@@ -210,14 +184,6 @@ def test_tools_are_called_by_our_names_and_their_arguments_too() -> None:
     assert offered_by(example) == ["search"]
 
 
-def test_a_tool_without_a_name_of_ours_takes_its_runs_out() -> None:
-    mapping = {"lookup": {"name": "search"}, "visit": {"name": ""}}
-    (example,), (failure,) = chosen([imported("a", ("lookup", "q")), imported("b", ("visit", "u"), task_key="y")], tools=mapping)
-    assert example.sources[0] == "a"
-    assert (failure.kind, failure.item["trajectory"]) == ("cold_start_unknown_tool", "b")
-    assert failure.reason == "it calls what the mapping takes out, and on offer are search"
-
-
 @pytest.mark.parametrize("place", ["provenance", "row"])
 def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(place: str) -> None:
     theirs = [schema("lookup", "q"), schema("visit", "url")]
@@ -225,14 +191,6 @@ def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(p
     (example,), _ = chosen([imported("a", ("lookup", '{"q": "x"}'), provenance=provenance)])
     assert json.loads(example.parts[0].text) == theirs
     assert calls_of(example) == [("lookup", '{"q": "x"}')]
-
-
-@pytest.mark.parametrize("recorded", [None, [], "search", [{"name": "lookup"}], [{"function": {"name": 3}}], [schema("a", "b"), 1]])
-def test_where_no_schemas_were_recorded_the_tools_are_those_that_were_called(recorded: Any) -> None:
-    calls = [("lookup", '{"q": "x"}'), ("visit", '{"url": "u"}'), ("lookup", '{"q": "y", "top": 3}'), ("think", "plain"), ("list", "[1]")]
-    found = tools_of(imported("a", *calls, provenance={} if recorded is None else {"tools": recorded}))
-    properties = {tool["function"]["name"]: list(tool["function"]["parameters"]["properties"]) for tool in found}
-    assert properties == {"lookup": ["q", "top"], "visit": ["url"], "think": [], "list": []}
 
 
 # Released runs
@@ -250,20 +208,6 @@ def test_the_released_runs_of_webdancer_become_examples_that_a_chat_dialect_can_
     encoded, not_written = encode_examples(examples, open_dialect("chat", {}, tokenizer_for("qwen2_5")))
     assert (len(encoded), not_written) == (107, [])
     assert all(any(each.trained) and not all(each.trained) for each in encoded)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FIREACT.is_file(), reason=f"{FIREACT} is not there")
-def test_released_runs_of_fireact_become_examples_of_our_search() -> None:
-    read = read_fireact(FIREACT)
-    tasks = {record.key: record for record in read.records if isinstance(record, Task)}
-    mapping = {"search": {"name": "search"}, "reflect": {"name": ""}}
-    examples, failures = chosen(read.trajectories, tasks=tasks, tools=mapping)
-    assert (len(examples), Counter(failure.kind for failure in failures)) == (
-        128, {"cold_start_not_a_success": 369, "cold_start_unknown_tool": 3},
-    )  # fmt: skip
-    assert {tool for example in examples for tool, _ in calls_of(example)} == {"search"}
-    assert all(offered_by(example) == ["search"] for example in examples)
 
 
 def test_a_turn_whose_message_weighs_nothing_is_shown_and_not_learnt() -> None:

@@ -9,7 +9,6 @@ from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.records import ActionOracle
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.teachers.teacher import OracleTeacher
 from warehouse.records import Completion, Document, Fact, PartKind, Task, user
@@ -57,13 +56,6 @@ def test_the_oracle_reads_what_leads_to_each_of_the_answers_and_gives_all(
     assert (solution.think, solution.answer) == ("year 1951", "1950; 1951")
 
 
-def test_what_one_document_gives_is_read_once(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
-    solution = solution_of(films, tasks["Cid; the Elder", "Dee"])
-    assert solution is not None
-    assert [step.query for step in solution.steps] == ["Bob", "Noon"]
-    assert (solution.think, solution.answer) == ("star Cid; the Elder| Dee", "Cid; the Elder| Dee")
-
-
 def test_every_clean_demonstration_answers_as_the_verifier_asks(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
     asked = list(tasks.values())
     examples, failures = build_demonstrations(films, asked, DemonstrationConfig(), 1)
@@ -75,13 +67,6 @@ def test_every_clean_demonstration_answers_as_the_verifier_asks(films: Knowledge
         assert len(task.answers) == 1 or not judged(task, task.answers[0])
 
 
-def test_a_set_of_which_the_graph_lacks_an_answer_is_not_demonstrated(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
-    lacking = Task("t", "search", "Which years?", ("1950", "1960"), tasks["1950", "1951"].formula, provenance={"set": True})
-    assert solution_of(films, lacking) is None
-    _, failures = build_demonstrations(films, [lacking], DemonstrationConfig(), 1)
-    assert [failure.kind for failure in failures] == ["no_demonstration"]
-
-
 def test_the_oracle_as_a_teacher_gives_all_of_a_set_and_one_of_several_names(tasks: dict[tuple[str, ...], Task]) -> None:
     names = Task("names", "search", "Which city?", ("New York", "NYC"))
     asked = [tasks["1950", "1951"], tasks["Cid; the Elder", "Dee"], names]
@@ -89,9 +74,3 @@ def test_the_oracle_as_a_teacher_gives_all_of_a_set_and_one_of_several_names(tas
     texts = [reply.text for reply in replies if isinstance(reply, Completion)]
     assert [judged(task, text) for task, text in zip((*asked, asked[0]), texts, strict=True)] == [True] * 4
     assert texts[2] == "New York"
-
-
-def test_no_single_action_leads_on_to_a_set(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
-    oracle = ActionOracle(films)
-    assert oracle.progress(tasks["1950", "1951"], ()) is None
-    assert oracle.progress(tasks["1952",], ()) is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
@@ -58,18 +56,3 @@ def test_what_stands_before_it_in_the_document_is_tried_first(other: str, year: 
     people = FILMS["Old Mill"][0][: tried + 1]
     assert shown(demonstrated(task), PartKind.CALL) == ["Old Mill", *(f"{person} {other}" for person in people)]
     assert shown(demonstrated(task, 0.0), PartKind.CALL) == ["Old Mill", f"{people[-1]} {other}"]
-
-
-def test_each_try_is_thought_of_and_shows_what_the_search_brings() -> None:
-    example = demonstrated(asked("Flo Kay", "1953"))
-    assert shown(example, PartKind.THOUGHT) == ["cast member Ann Lee", "cast member Bob Ray", "cast member Cy Poe", "release year 1953"]
-    results = shown(example, PartKind.RESULT)
-    assert results[-1] == DOCUMENTS[3].text and results[1] != results[-1] and results[2] != results[-1]
-    assert shown(example, PartKind.ANSWER) == ["1953"]
-
-
-def test_a_share_of_them_is_drawn() -> None:
-    tasks = [replace(asked("Flo Kay", "1953"), key=f"k{number}") for number in range(100)]
-    examples, _ = build_demonstrations(GRAPH, tasks, DemonstrationConfig(in_order=0.3), 1, search)
-    searches = [len(shown(example, PartKind.CALL)) for example in examples]
-    assert set(searches) == {2, 4} and 15 < searches.count(4) < 45

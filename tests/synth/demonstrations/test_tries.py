@@ -7,19 +7,17 @@ import random
 from functools import partial
 
 import pytest
-from pydantic import ValidationError
 
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig
-from rl.retrieval.indexes import ImperfectIndex, split_page
-from rl.retrieval.search import Hits, Miss, SearchIndex
+from rl.retrieval.indexes import ImperfectIndex
+from rl.retrieval.search import Hits, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
 from synth.demonstrations.oracle import MOST_TRIES, OracleStep, Search, Solution, all_tries, solution_of
-from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, build_questions
-from synth.questions.paths import Retrieve, first_real_hit
+from synth.questions.paths import Retrieve
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Example, PartKind, Task
 
@@ -93,32 +91,6 @@ def test_a_second_try_stands_where_one_is_needed_and_nowhere_else(
     assert min(styles.values()) > 30
 
 
-def test_the_oracle_reads_on_or_asks_in_other_words_and_says_what_was_missing(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], search: Search
-) -> None:
-    examples, _ = build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=search)
-    pages = words = 0
-    for example in (each for each in examples if style_of(each) is Style.SECOND_TRY):
-        parts, calls = example.parts, texts(example, PartKind.CALL)
-        vain = [place for place, part in enumerate(parts) if part.kind is PartKind.THOUGHT and part.text.startswith("no ")]
-        assert vain and all(parts[place].learnt and parts[place + 1].kind is PartKind.CALL for place in vain)
-        assert len(calls) == len(set(calls)), "the same search would bring the same"
-        pages += any(split_page(call)[1] > 1 for call in calls)
-        words += any(split_page(parts[place + 1].text)[1] == 1 for place in vain)
-    assert pages > 20 and words > 20
-
-
-def test_what_found_nothing_is_asked_in_other_words_and_not_on_another_page() -> None:
-    wanted = Document("d", "Amber Stone", "Amber Stone: maker Blue River.", "w")
-    other = Document("o", "Red Lake", "Red Lake: seat Far Hill.", "w")
-    answers = {"Amber Stone": Hits((), Miss.NO_HIT), "Amber Stone maker": Hits((other,)), "maker Amber Stone": Hits((wanted,))}
-    solution = Solution((OracleStep("", "Amber Stone", wanted, "maker"),), "maker Blue River", "Blue River")
-    for seed in range(20):
-        tried = all_tries(solution, lambda query: answers.get(query, Hits((other,))), random.Random(seed))
-        assert tried is not None and tried[0][-1].query == "maker Amber Stone" and len(tried[0]) <= MOST_TRIES
-        assert not any("page" in each.query for each in tried[0])
-
-
 def test_the_oracle_gives_up_where_nothing_shows_the_document() -> None:
     wanted, other = Document("d", "Amber Stone", "Amber Stone: maker X.", "w"), Document("o", "Red", "Red.", "w")
     asked: list[str] = []
@@ -143,40 +115,3 @@ def test_corrupted_demonstrations_search_once_for_each_document(
     answers = {task.key: task.answers for task in deep}
     rest = [example for example in examples if example not in corrupted]
     assert all(texts(example, PartKind.ANSWER)[0] in answers[example.sources[0]] for example in rest)
-
-
-def test_demonstrations_are_the_same_for_the_same_seed(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], search: Search
-) -> None:
-    one, two = (build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=search) for _ in range(2))
-    assert one == two != build_demonstrations(graph, tasks, IMPERFECT, 2, retrieve, search=search)
-
-
-def test_the_document_that_was_read_is_one_of_the_corpus(index: ImperfectIndex, graph: KnowledgeGraph, world: Corpus) -> None:
-    read = first_real_hit(index, graph.documents)
-    found = [(read(document.title), index.find(document.title).documents) for document in world.documents]
-    assert all(one is None if not hits or "#" in hits[0].id else one == hits[0] for one, hits in found)
-    assert {one is None for one, _ in found} == {True, False}
-
-
-@pytest.mark.parametrize("wrong", [{"second_try": 0.1}, {"search": "imperfect", "in_order": 0.5}, {"search": "bad"}])
-def test_what_does_not_go_together_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        DemonstrationConfig.model_validate(wrong)
-
-
-def test_reasoning_that_meets_the_search_of_rollouts_searches_again_where_it_must(
-    graph: KnowledgeGraph, retrieve: Retrieve, index: ImperfectIndex
-) -> None:
-    config = FasConfig(plan_slices=0, reasoning={1: 100, 2: 100}, imperfect=0.5)
-    plain, _ = build_fas(graph, config.model_copy(update={"imperfect": 0.0}), 1, retrieve, search=index.find)
-    mixed, dropped = build_fas(graph, config, 1, retrieve, search=index.find)
-    again = [example for example in mixed if any(text.startswith("no ") for text in texts(example, PartKind.THOUGHT))]
-    assert len(mixed) + len(dropped) == len(plain) and {failure.kind for failure in dropped} <= {"fas_reason_not_found"}
-    assert 20 < len(again) < 90, "of some hundred that meet it, those that it does not serve at once"
-    for example in again:
-        assert texts(example, PartKind.RESULT) == seen(index, texts(example, PartKind.CALL))
-    assert {each.id for each in mixed if each not in again} <= {each.id for each in plain}
-    assert {each.sources[0]: texts(each, PartKind.ANSWER) for each in plain}.items() >= {
-        each.sources[0]: texts(each, PartKind.ANSWER) for each in mixed
-    }.items()

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rl.renderers.tags import tagged_text
-from synth.fas.memory import Memory, QuestionStyle, Statement, remember
-from synth.fas.plans import PlanJudge, PlanSpec, PlanVerdict, build_plans, read_verdict
+from synth.fas.memory import QuestionStyle
+from synth.fas.plans import PlanJudge, PlanSpec, build_plans
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from tests.synth.scripted import ScriptedTeacher
-from warehouse import Check, Document, Fact, Failure, Lake
+from warehouse import Check, Document, Fact, Lake
 
 STYLES = tuple(QuestionStyle)
 
@@ -30,17 +29,6 @@ def films() -> KnowledgeGraph:
         text = f"{title}: {', '.join(f'{relation} {value}' for relation, value in values)}."
         documents.append(Document(f"d{title}", title, text, "films"))
     return KnowledgeGraph(facts, documents, {title: "film" for title, *_ in rows})
-
-
-def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -> None:
-    memory = Memory(remember(films, "Alpha"))
-    assert Statement("Alpha", "director", "director Dan", "dAlpha", "1990") in memory.about("Alpha")
-    before = len(memory)
-    memory.append(remember(films, "Alpha"))
-    assert len(memory) == before
-    memory.append([Statement("France", "arrivals", "arrivals 4,222 thousand", "page", "2025-06")])
-    assert list(memory) == ["Alpha", "France"]
-    assert memory.about("nobody") == ()
 
 
 def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> None:
@@ -94,33 +82,3 @@ def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: Knowled
     removed = {failure.kind.removeprefix("fas_plan_") for failure in failures}
     assert {(row["outcome"], row["reason"]) for row in outcomes} == {("kept", None), *(("removed", reason) for reason in removed)}
     assert sum(row["share"] for row in outcomes) == pytest.approx(1)
-
-
-def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
-    replies = {"director": "no: logic", "star": None, "year": "who knows"}
-    judge = PlanJudge(ScriptedTeacher(lambda asked: next((said for word, said in replies.items() if f"plan: {word}" in asked), "yes")))
-    examples, failures = build_plans(films, PlanSpec(40, 3, 1, styles=STYLES), 1, None, judge=judge)
-    kinds = {failure.kind for failure in failures}
-    assert {"fas_plan_teacher_logic", "fas_plan_not_judged"} <= kinds
-    assert {failure.kind for failure in judge.failures} == {"verdict_unreadable", "timeout"}
-    texts = list(map(tagged_text, examples))
-    assert all("plan: director" not in text and "plan: star<" not in text for text in texts)
-    assert {check.checker for check in judge.checks} == {"teacher"}
-
-
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ("yes", PlanVerdict(True)),
-        ("**Yes**, it would", PlanVerdict(True)),
-        ("No - invalid", PlanVerdict(False, "invalid")),
-        ("no", PlanVerdict(False, "content")),
-        ("yesterday", None),
-        ("", None),
-        ("I would say yes", None),
-        ("<think>no, or yes?</think>\nYes.", PlanVerdict(True)),
-    ],
-)
-def test_verdicts(text: str, verdict: PlanVerdict | None) -> None:
-    read = read_verdict("plan-1", text)
-    assert read == verdict if verdict is not None else isinstance(read, Failure)

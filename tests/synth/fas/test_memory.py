@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from synth.corpora.passages import NameFinder, passages_of
+from synth.corpora.passages import NameFinder
 from synth.fas.memory import Memory, Origin, Statement, statements_brought, statements_in
 from warehouse.records import Call, Document, StopReason, Trajectory, Turn
 
@@ -50,15 +50,6 @@ def test_what_a_tool_did_not_bring_is_not_remembered(outcome: str) -> None:
     assert not Memory(statements_brought([run("Amber Stone broke.", outcome)], FINDER))
 
 
-def test_what_is_read_later_is_appended_and_nothing_is_taken_twice() -> None:
-    memory = Memory(statements_in(DOCUMENTS, FINDER))
-    before = len(memory)
-    memory.append(statements_in(DOCUMENTS, FINDER))
-    assert len(memory) == before
-    memory.append(statements_brought([run("Green Lake is quiet.")], FINDER))
-    assert len(memory) == before + 1 and memory.about("Green Lake")[-1].origin is Origin.RESULT
-
-
 def test_the_entities_of_a_slice_are_named_by_what_is_known_of_the_others() -> None:
     chains = [
         Statement(f"Ann Lee {a}{b}", "r", f"r Ann Lee {a}{chr(ord(b) + 1)}", f"{a}{b}") for a in ("one", "two", "six") for b in "abcdefgh"
@@ -69,24 +60,3 @@ def test_the_entities_of_a_slice_are_named_by_what_is_known_of_the_others() -> N
         assert len(entities) == 3
         named = [entity for entity in entities if any(entity in statement.text for statement in statements)]
         assert named or any(entity.endswith("h") for entity in entities), "only the end of a chain names nothing that is known"
-
-
-def test_a_slice_has_no_more_statements_than_it_may() -> None:
-    memory = Memory(Statement(f"Name {entity}", "r", f"r {value}", f"d{entity}") for entity in range(3) for value in range(50))
-    for statements in memory.slices(20, 3, 10, random.Random(0)):
-        assert len(statements) == 9
-    assert list(Memory().slices(3, 2, 5, random.Random(0))) == []
-    assert [len(statements) for statements in memory.slices(1, 9, 5, random.Random(0))] == [3], "as many entities as there are"
-
-
-def test_names_are_found_as_whole_words_the_longest_first() -> None:
-    finder = NameFinder(["Blue River", "Blue River Dam", "Lake", "It", "Red Hill (film)", "Red Hill (town)", "Quiet Field (film)"])
-    assert finder.find("The Blue River Dam is on the Blue River.") == ["Blue River Dam", "Blue River"]
-    assert finder.find("It is a Lake, no Lakes and no lake.") == ["Lake"]
-    assert finder.find("Red Hill, Red Hill (film) and Quiet Field") == ["Red Hill (film)", "Quiet Field (film)"]
-    assert NameFinder([]).find("anything") == []
-
-
-def test_passages_are_whole_sentences() -> None:
-    assert passages_of("One. Two! Three? Four.", 9) == ["One. Two!", "Three?", "Four."]
-    assert passages_of("  ", 9) == []

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.fas.memory import Memory, Origin, QuestionStyle, Statement
-from synth.fas.memory_plans import MemoryPlans, SliceConfig, WrittenQuestion, build_memory_plans, read_questions, write_questions
+from synth.fas.memory import Memory, Origin, Statement
+from synth.fas.memory_plans import MemoryPlans, SliceConfig, WrittenQuestion, build_memory_plans, read_questions
 from synth.fas.plans import PlanJudge
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.records import Document, Failure
@@ -130,24 +129,6 @@ def test_a_bad_reply_is_asked_for_once_more_and_both_are_rows() -> None:
     assert [failure.kind for failure in judge.failures] == ["verdict_unreadable"]
 
 
-def test_several_styles_over_one_slice_and_a_question_once() -> None:
-    rows = [
-        row(),
-        row(style="multi-hop", question="Where was the film that Dan made shot?", answer="Green Lake", requires=[1, 2]),
-        row(style="Numerical", question="How many statements?", answer=2, requires=[1, 2]),
-        row(question="WHO made alpha?"),
-    ]
-    teacher = ScriptedTeacher(lambda _: json.dumps(rows))
-    questions, failures = write_questions(Memory(STATEMENTS[:2]), teacher, 2, SliceConfig(entities=1), 1)
-    assert failures == []
-    assert [question.style for question in questions] == [QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL]
-    assert questions[1].required == STATEMENTS[:2]
-    assert (
-        re.search(r"^1\. Alpha: director Dan$", teacher.asked[0], re.M) and "factual, multi_hop, numerical, synthesis" in teacher.asked[0]
-    )
-    assert questions[1].assignment.known == ("Alpha: director Dan", "Alpha: Alpha was shot in Green Lake in 1994.")
-
-
 @pytest.mark.parametrize(
     ("written", "kind"),
     [
@@ -173,8 +154,3 @@ def test_questions_that_a_teacher_may_write(written: object, kind: str | None) -
         (read,) = read_questions(text, STATEMENTS[:2])
         assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
         assert isinstance(read, Failure | WrittenQuestion)
-
-
-def test_a_teacher_that_does_not_answer_costs_its_slice_alone() -> None:
-    result, _, _ = made(questions=None)
-    assert result.examples == [] and [failure.kind for failure in result.failures] == ["timeout"]

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 
 import pytest
-from pydantic import ValidationError
 
 from eval.judges import Judge
 from rl.renderers.tags import tagged_text
@@ -85,19 +84,6 @@ def test_bounds_on_length_and_a_last_answer(second: str, kind: str | None) -> No
         assert draft.item["a1"] == "first" and draft.item["a2"]
 
 
-def test_a_pass_that_cannot_be_read_is_asked_for_once_more() -> None:
-    replies = iter(["attempt", "no answer", f"{STEPS} <answer>Dan Lee</answer>"])
-    examples, failures = reason_by_teacher(ScriptedTeacher(lambda _: next(replies)), [ASSIGNMENT])
-    assert len(examples) == 1 and [failure.kind for failure in failures] == ["fas_reason_no_answer"]
-
-
-def test_a_pass_without_a_completion_is_a_failure_that_says_which() -> None:
-    for first, second, number in ((None, "x", 1), ("x", None, 2)):
-        examples, failures, _, _ = reasoned(second, first)
-        (failure,) = failures
-        assert examples == [] and failure.kind == "fas_reason_no_completion" and failure.item["pass"] == number
-
-
 def test_a_graphs_questions_are_reasoned_on_over_the_documents_that_they_require(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     config = FasConfig(plan_slices=0, reasoning={2: 12}, reasoner="teacher")
     by_oracle, _ = build_fas(graph, FasConfig(plan_slices=0, reasoning={2: 12}), 1, retrieve)
@@ -117,15 +103,3 @@ def test_a_graphs_questions_are_reasoned_on_over_the_documents_that_they_require
         assert answer.text == answers[asked.text] and len(example.sources) == 3
     with pytest.raises(RequestError, match="reasoner"):
         build_fas(graph, config, 1, retrieve)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"slice_reasoning": True}, 'set plans = "teacher"'),
-        ({"memory": []}, "memory"),
-    ],
-)
-def test_settings_that_make_nothing_are_refused(settings: dict[str, object], reason: str) -> None:
-    with pytest.raises(ValidationError, match=reason):
-        FasConfig.model_validate(settings)

@@ -92,29 +92,10 @@ def test_triples_come_back_from_their_expression(formula: list[Triple]) -> None:
     assert set(again) <= set(formula)
 
 
-def test_the_recursion_of_the_paper_is_read_as_nested_projections() -> None:
-    formula = [("?", "playIn", "V@X"), ("?", "bornIn", "C@90s"), ("V@X", "foundIn", "C@1966")]
-    club = Variable("V@X", Projection("foundIn", Constant(("1966",)), forward=False))
-    born = Projection("bornIn", Constant(("90s",)), forward=False)
-    assert from_triples(formula) == Intersection((Projection("playIn", club, forward=False), born))
-
-
 def test_a_union_of_projections_folds_into_one_constant() -> None:
     years = Union(tuple(Projection("year", Constant((str(year),)), forward=False) for year in (1991, 1990)))
     expression = Intersection((years, Projection("director", Constant(("Ann",)), forward=False)))
     assert to_triples(expression) == (("?", "year", "C@1990 | 1991"), ("?", "director", "C@Ann"))
-
-
-def test_what_is_no_conjunction_has_no_triples() -> None:
-    ann = Constant(("Ann",))
-    for expression in (ann, Union((Projection("r", ann), Projection("s", ann)))):
-        with pytest.raises(MalformedFormula, match="no conjunction"):
-            to_triples(expression)
-
-
-def test_nothing_that_bounds_is_refused() -> None:
-    with pytest.raises(MalformedFormula, match="every entity"):
-        evaluate(KnowledgeGraph([]), Variable("V@X"))
 
 
 def test_a_variable_that_stands_twice_is_one_entity() -> None:

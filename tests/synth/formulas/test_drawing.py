@@ -11,7 +11,6 @@ from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.records import Triple
 
-SEED: tuple[Triple, ...] = (("C@Night Boat", "star", "?"), ("?", "birthplace", "C@Aveiro"))
 EXPANDED: tuple[Triple, ...] = (
     ("V@X1", "star", "?"),
     ("?", "birthplace", "C@Aveiro"),
@@ -28,37 +27,6 @@ def test_a_formula_hangs_from_its_target_with_the_directions_of_its_triples() ->
         "    │   └── —year→ 1990 | 1991",
         "    └── —birthplace→ Aveiro",
     ]
-
-
-def test_what_the_expansion_brought_is_marked() -> None:
-    lines = tree_lines(formula_tree(EXPANDED, before=SEED))
-    assert [line.split("─ ")[-1] for line in lines if line.endswith("+")] == [
-        "←star— V@X1  +",
-        "—director→ Ann Lee  +",
-        "—year→ 1990 | 1991  +",
-    ]
-    assert not [line for line in tree_lines(formula_tree(SEED)) if line.endswith("+")]
-
-
-def test_a_circle_ends_in_the_name_of_the_unknown() -> None:
-    circle: tuple[Triple, ...] = (
-        ("?", "spouse", "V@X1"),
-        ("?", "school", "V@X2"),
-        ("V@X1", "school", "V@X2"),
-        ("V@X2", "city", "C@Bergen"),
-    )
-    assert tree_lines(formula_tree(circle)) == [
-        "╙── ?",
-        "    ├── —spouse→ V@X1",
-        "    │   └── —school→ V@X2",
-        "    └── —school→ V@X2",
-        "        └── —city→ Bergen",
-    ]
-
-
-def test_a_fact_of_two_constants_stands_apart() -> None:
-    tree = formula_tree((("?", "star", "C@Ann"), ("C@Ann", "spouse", "C@Ben")))
-    assert tree_lines(tree) == ["╟── ?", "╎   └── —star→ Ann", "╙── Ann", "    └── —spouse→ Ben"]
 
 
 def test_long_names_and_long_formulas_are_cut() -> None:

@@ -54,11 +54,6 @@ def test_facts_that_no_document_of_the_corpus_states_are_unsupported(films: Know
     assert prove(films, [("C@Noon", "year", "?")]).unsupported == (0,)
 
 
-def test_edges_between_constants_are_listed_and_prove_nothing(films: KnowledgeGraph) -> None:
-    proofs = prove(films, [("C@Dawn", "cast", "C@Ann"), ("C@Dawn", "year", "?")])
-    assert (proofs.constant_edges, proofs.answers, proofs.shortcuts, proofs.redundant) == ((0,), ("1950",), (1,), ())
-
-
 def test_a_question_is_easy_where_one_search_brings_the_document_of_the_answer(films: KnowledgeGraph) -> None:
     formula = [("C@Dawn", "year", "?")]
     assert prove(films, formula, "year of Dawn?", lambda _: films.documents["Dawn"]).easy is True
@@ -85,21 +80,6 @@ def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGr
     assert tasks
     assert all(task.proofs["easy"] is False and len(task.proofs["shortcuts"]) <= 1 for task in tasks)
     assert {RejectionReason.EASY, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
-
-
-def test_a_count_is_shared_out_as_counts_says() -> None:
-    assert QuestionConfig(counts={1: 1_500, 2: 500}, count=2_000).wanted() == {1: 1_500, 2: 500}
-    assert QuestionConfig(counts={1: 1, 2: 1, 3: 1}, count=100).wanted() == {1: 34, 2: 33, 3: 33}
-    assert QuestionConfig(counts={2: 3}).wanted() == {2: 3}
-
-
-def test_sets_are_allowed_where_asked_and_marked(films: KnowledgeGraph) -> None:
-    alone, _ = build_questions(films, QuestionConfig(counts={1: 10}), 1)
-    assert all(len(task.answers) == 1 and "set" not in task.provenance for task in alone)
-    tasks, _ = build_questions(films, QuestionConfig(counts={1: 10}, set_answers=True), 1)
-    sets = {task.formula: task for task in tasks if task.provenance.get("set")}
-    assert sets[(("C@Dawn", "cast", "?"),)].answers == ("Ann", "Bob")
-    assert {task.formula for task in alone} < {task.formula for task in tasks}
 
 
 @pytest.mark.long

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synth.formulas.triples import UNION, validate
-from synth.formulas.webshaper import Unreadable, fields_of, parse_formalization, print_formalization, read_rows, task_of, write_rows
+from synth.formulas.triples import validate
+from synth.formulas.webshaper import Unreadable, parse_formalization, print_formalization, read_rows, task_of, write_rows
 from warehouse import Lake
-from warehouse.errors import RequestError
-from warehouse.records import Task
 
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "webshaper_sample" / "webshaper.100.jsonl"
 GOOD: dict[str, Any] = {
@@ -72,12 +70,6 @@ def test_a_bad_row_is_quarantined_with_its_reason_and_its_line(tmp_path: Path, l
         assert lake.failures("import")[0].item["row"] == line
 
 
-def test_bytes_that_are_no_text_are_quarantined(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_bytes(b"\xff\xfe\x00\n" + row().encode() + b"\r\n")
-    assert kinds(file) == [(1, "json")]
-
-
 def test_packed_entries_are_triples_of_their_own_and_packed_again() -> None:
     entries = [
         ["V@S", "is a & part of", "C@stage & V@T"],
@@ -109,21 +101,6 @@ def test_whatever_can_be_read_is_printed_as_it_was(entries: list[list[str]]) -> 
         return
     assert print_formalization(formula, packing) == entries
     assert validate(formula, constants_connect=True) == []
-
-
-def test_tasks_of_ours_have_rows_too(tmp_path: Path) -> None:
-    ours = Task("k", "search", "Which?", ("Ann", "Bob"), (("?", "year", "C@1990 | 1991"), ("?", "by", "C@Lock & Co")))
-    fields = fields_of(ours)
-    assert fields["answer"] == f"Ann{UNION}Bob"
-    assert fields["formalization"] == [["?", "year", "C@1990 | 1991"], ["?", "by", "C@Lock & Co"]]
-    unclear = Task("m", "search", "Which?", ("Ann",), (("?", "by", "C@Lock & C@Key"),))
-    file = tmp_path / "out.jsonl"
-    written, failures = write_rows([ours, unclear, Task("none", "search", "Which?", ("Ann",))], file)
-    assert (written, [failure.item["key"] for failure in failures]) == (1, ["m"])
-    (back,) = read_rows(file)[0]
-    assert (task_of(back).formula, task_of(back).answers) == (ours.formula, ours.answers)
-    with pytest.raises(RequestError, match="exists"):
-        write_rows([ours], file)
 
 
 @pytest.mark.slow

@@ -27,8 +27,3 @@ def test_the_figures_of_a_small_graph() -> None:
     assert shape.dead_ends == 3, "Ben, Bergen and Lorn"
     assert shape.mean_degree == 12 / 7
     assert shape.degrees[50] == 1
-
-
-def test_an_empty_graph_has_no_shape() -> None:
-    shape = describe(KnowledgeGraph(()))
-    assert (shape.entities, shape.facts, shape.components, shape.hubs, shape.largest_share) == (0, 0, (), (), 0.0)

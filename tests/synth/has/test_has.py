@@ -10,21 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from rl.renderers.tags import tagged_text
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.decisions import describe, option, steps_of
+from synth.has.decisions import describe, option
 from synth.has.proposers import OthersProposer
 from synth.has.records import ActionOracle, HasConfig, build_has
-from synth.parts import thought_of, untagged
+from synth.parts import untagged
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
-from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
-from warehouse.records import NOT_RUN, Call, Image, Outcome, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse.records import Image, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -124,69 +122,6 @@ def test_unusable_trajectories_are_left_out_with_a_reason(
     assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
 
 
-def test_a_proposer_that_is_not_there_and_a_mixture_of_nobody_are_refused(
-    graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]
-) -> None:
-    with pytest.raises(RequestError, match="policy"):
-        build_has(graph, runs, tasks, HasConfig(mixture={"policy": 1.0}), 1)
-    with pytest.raises(ValidationError, match="a share above 0"):
-        HasConfig(mixture={"oracle": 0.0})
-
-
-def test_the_listing(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
-    config = HasConfig(rendering="listing")
-    for run, example in zip(runs, build_has(graph, runs, tasks, config, 1)[0], strict=True):
-        lines = example.text.split("\n")
-        assert lines[0] == f"Question: {tasks[run.task_key].question}"
-        assert lines[-1] == f"My decision is {'Correct' if run.outcome is Outcome.SUCCESS else 'Incorrect'}"
-        assert len([line for line in lines if line.startswith("I will choose option ")]) == len(run.turns)
-        responses = [line.removeprefix("Response: ") for line in lines if line.startswith("Response: ")]
-        assert len(responses) == len(run.turns) - 1
-
-
-def test_what_nobody_has_judged_is_left_out_or_left_open(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
-    open_ = replace(runs[0], outcome=None)
-    assert [failure.kind for failure in build_has(graph, [open_], tasks, HasConfig(), 1)[1]] == ["has_not_judged"]
-    (example,), failures, _ = build_has(graph, [open_], tasks, HasConfig(unjudged="open"), 1)
-    assert failures == []
-    assert "My decision" not in example.text
-    invalid = replace(runs[0], outcome=Outcome.INVALID)
-    assert [failure.kind for failure in build_has(graph, [invalid], tasks, HasConfig(unjudged="open"), 1)[1]] == ["has_invalid"]
-
-
-def test_thoughts_in_whatever_form() -> None:
-    assert thought_of("<think> a b</think><search> q</search>") == "a b"
-    assert thought_of("Thought: a\nb\nAction: search[Thought: c]") == "a\nb"
-    assert thought_of("\nThought: only that") == "only that"
-    assert thought_of("<search> q</search>") == ""
-    assert describe(replace(turn(0, "search", "q"), tool=None, action="<search> q")).text == "write q"
-
-
-def test_calls_that_were_not_run_are_no_decisions() -> None:
-    turns = (turn(0, "search", "a"), replace(turn(1, "search", "b"), tool_outcome=NOT_RUN), turn(2, "answer", "c"))
-    steps = steps_of(trajectory("t", "k", turns, Outcome.SUCCESS), "q")
-    assert [(step.turn.arguments, len(step.before)) for step in steps] == [("a", 0), ("c", 1)]
-
-
-def test_other_runs_give_actions_of_the_same_question_first(tasks: dict[str, Task]) -> None:
-    keys = list(tasks)[:6]
-    runs = [
-        trajectory(f"{key}-{name}", key, (turn(0, "search", f"{name} {key}"), turn(1, "answer", f"{name} {key}")), Outcome.SUCCESS)
-        for key in keys
-        for name in ("a", "b")
-    ]
-    config = HasConfig(n_alternatives=2, mixture={"others": 1.0}, rendering="listing")
-    examples, failures, _ = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
-    assert failures == []
-    for run, example in zip(runs, examples, strict=True):
-        other = f"{'b' if run.id.endswith('-a') else 'a'} {run.task_key}"
-        options = re.findall(r"Option \d: (.*)", example.text)
-        assert sorted(options[:3]) == sorted([f"search {other}", f"answer {other}", f"search {run.turns[0].arguments}"])
-    wide, failures, _ = build_has(None, runs[:1], tasks, config, 1, proposers={"others": OthersProposer(runs[:1], tasks)})
-    assert wide == []
-    assert [failure.kind for failure in failures] == ["has_step_too_few_alternatives"] * 2 + ["has_no_alternative"]
-
-
 def test_the_oracle_knows_which_action_leads_on(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
 ) -> None:
@@ -204,27 +139,6 @@ def test_the_oracle_knows_which_action_leads_on(
                 assert not oracle.leads_on(at, describe(run.turns[number - 1]))
     unknown = replace(tasks[runs[0].task_key], formula=())
     assert oracle.progress(unknown, ()) is None
-
-
-def test_several_calls_of_a_turn_are_one_action(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
-) -> None:
-    first = runs[0].turns[0]
-    asked = Call("search", first.arguments, "ok")
-    several = replace(first, calls=(Call("lookup", "nothing", "miss"), asked, Call("answer", "too soon", NOT_RUN)))
-    taken = describe(several)
-    assert taken.calls == (("lookup", "nothing"), ("search", first.arguments))
-    assert taken.text.endswith(f"lookup nothing, search {first.arguments}")
-    task, oracle = tasks[runs[0].task_key], ActionOracle(graph, retrieve)
-    at = oracle.progress(task, ())
-    after = oracle.progress(task, (several,))
-    assert at is not None
-    assert after is not None
-    assert oracle.leads_on(at, taken)
-    assert after.read == 1
-    examples, failures, _ = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
-    assert failures == []
-    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in tagged_text(examples[0].parts)
 
 
 @pytest.mark.slow

@@ -80,13 +80,6 @@ def test_an_attempt_without_a_reply_says_nothing_of_the_question(fault: str, kin
     assert failures[-1].reason == "no attempt without tools could be read" and failures[-1].item["task"] == "hard"
 
 
-def test_a_reply_that_is_cut_behind_the_answer_answers() -> None:
-    kept, failures, bodies = attempted(knows, DirectAttemptsConfig(attempts=2), EASY, script=["cut"])
-    assert kept == [] and len(bodies) == 1
-    assert [failure.kind for failure in failures] == [Fault.CUT, DIRECT]
-    assert failures[-1].item["said"] == ["I think it is **Green Lake**."]
-
-
 @pytest.mark.parametrize(
     ("task", "reply", "answered"),
     [

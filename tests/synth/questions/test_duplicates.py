@@ -15,13 +15,6 @@ def sentence(rng: random.Random, length: int = 30) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(length))
 
 
-def test_the_index_of_shingles() -> None:
-    assert shingles_of("Who founded X?") == {"who founded x"}
-    assert shingles_of("Two words") == {"two words"}
-    assert jaccard(shingles_of("a b c d"), shingles_of("a b c e")) == pytest.approx(1 / 3)
-    assert jaccard(shingles_of("A b, c!"), shingles_of("a B c")) == 1.0
-
-
 @pytest.mark.slow
 def test_candidates_are_those_of_a_full_comparison() -> None:
     rng = random.Random(3)

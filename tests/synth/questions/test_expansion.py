@@ -15,7 +15,6 @@ from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.decontamination import split_of
 from synth.questions.expansion import Definer, GrownQuestion, GrowthSpec, Structure, essence, grow, readings
 from synth.questions.paths import Retrieve, find_document
-from synth.questions.wording import Phrasing, word_question
 from warehouse.records import Document, Fact
 
 ALL = list(Structure)
@@ -61,15 +60,6 @@ def test_without_any_constraint_there_are_more_answers(graph: KnowledgeGraph, st
     assert any(solve(graph, without(g.formula, n)) == {g.answer} for g in unchecked for n in range(len(g.formula)) if without(g.formula, n))
 
 
-def test_sequential_leaves_constants_beside_the_target_and_random_joins_constants(graph: KnowledgeGraph) -> None:
-    sequential = draw(graph, GrowthSpec(Structure.SEQUENTIAL, 3, intersections=1.0))
-    assert sum(bool(beside_target(grown)) for grown in sequential) > 10
-    assert all(depth(grown.formula) == 3 for grown in sequential)
-    assert all(essence(grown.formula) == grown.formula for grown in sequential)
-    scattered = draw(graph, GrowthSpec(Structure.RANDOM, 3, intersections=1.0))
-    assert sum(essence(grown.formula) != grown.formula for grown in scattered) > 20
-
-
 def test_facts_that_no_document_states_and_entities_that_are_not_allowed_are_not_used(graph: KnowledgeGraph) -> None:
     allowed = set(random.Random(3).sample(list(graph.subjects), 250))
     definer = Definer(graph, allowed.__contains__)
@@ -91,13 +81,6 @@ def test_the_sub_question_of_a_union_has_exactly_the_union_as_its_answer() -> No
     assert not list(Definer(graph).define(("Ann", "Bob"), 1, ("Dawn",), random.Random(1)))
 
 
-def test_names_that_read_as_unions_stay_out_of_constants() -> None:
-    graph = KnowledgeGraph([Fact("Dawn", "cast", "Ann | Bob", ("d",)), Fact("Dawn", "year", "1950", ("d",))])
-    drawn = draw(graph, GrowthSpec(Structure.LAYERWISE, 1))
-    assert {grown.answer for grown in drawn} >= {"Dawn", "Ann | Bob"}
-    assert not any("|" in node for grown in drawn for triple in grown.formula for node in triple)
-
-
 def test_readings_lead_from_the_constants_to_the_answer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     found = 0
     for grown in draw(graph, GrowthSpec(Structure.LAYERWISE, 2, intersections=0.5)):
@@ -110,16 +93,6 @@ def test_readings_lead_from_the_constants_to_the_answer(graph: KnowledgeGraph, r
         assert grown.answer in known
         found += all(find_document(graph, hop, retrieve) for hop in hops)
     assert found > 10, "most are found by the search of the agent"
-
-
-def test_a_tree_is_worded_with_brackets_where_its_branches_would_run_together() -> None:
-    formula = [("?", "cast", "V@X"), ("?", "year", "V@Y"), ("C@Dawn", "cast", "V@X"), ("C@Dusk", "cast", "V@X"), ("C@Noon", "year", "V@Y")]
-    words = word_question(formula, Phrasing(nouns={"cast": "film"}), 1, random.Random(1))
-    assert words == "the film with cast the (cast of Dawn and cast of Dusk) and year the year of Noon?"
-    nested = word_question(
-        [("?", "cast", "V@X"), ("V@X", "club", "C@Sun")], Phrasing(nouns={"cast": "film", "club": "man"}), 1, random.Random(1)
-    )
-    assert nested == "the film with cast the man with club Sun?"
 
 
 @pytest.mark.parametrize("structure", ["layerwise", "random", "sequential"])
@@ -148,6 +121,13 @@ def test_what_the_proofs_object_to_is_dropped_with_its_reason(graph: KnowledgeGr
     tasks, failures = build_questions(graph, layerwise, 1, retrieve)
     assert len(tasks) == 10
     assert {failure.kind for failure in failures} <= {"not_found_by_search"}
+
+
+def test_names_that_read_as_unions_stay_out_of_constants() -> None:
+    graph = KnowledgeGraph([Fact("Dawn", "cast", "Ann | Bob", ("d",)), Fact("Dawn", "year", "1950", ("d",))])
+    drawn = draw(graph, GrowthSpec(Structure.LAYERWISE, 1))
+    assert {grown.answer for grown in drawn} >= {"Dawn", "Ann | Bob"}
+    assert not any("|" in node for grown in drawn for triple in grown.formula for node in triple)
 
 
 def test_splits_of_grown_questions_share_no_entity_on_the_way(graph: KnowledgeGraph, retrieve: Retrieve) -> None:

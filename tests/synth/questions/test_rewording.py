@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.rewording import RewordingConfig, RewordingDefect, check, hidden_of, reword, same_formula
+from synth.questions.rewording import RewordingConfig, RewordingDefect, check, reword, same_formula
 from synth.questions.wording import Phrasing
 from synth.teachers.teacher import Ending, Fault, Reply, completion_id, failed
 from synth.worlds.schema import WORDINGS
-from warehouse.records import Completion, Document, Fact, Failure, Request, Task
+from warehouse.records import Completion, Fact, Request, Task
 
 FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
 TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)
@@ -85,39 +84,12 @@ def test_what_a_rewording_must_say(question: str, expected: list[RewordingDefect
     assert defects(question) == expected
 
 
-def test_a_relation_that_stands_twice_is_asked_for_twice() -> None:
-    formula = (("C@Amber Stone", "friend", "V@a"), ("V@a", "friend", "?"))
-    task = Task("k", "search", "friend of friend of Amber Stone?", ("Red Hill",), formula)
-    assert defects("Name a friend of Amber Stone.", task) == [RewordingDefect.RELATION_MISSING]
-    assert defects("Name a friend of some friend of Amber Stone.", task) == []
-
-
 def test_names_inside_names_leak_nothing() -> None:
     """The answer Green is no leak in the constant Green Lake, and 90 none in the constant 90210."""
     formula = (("C@Green Lake", "founder", "?"),)
     task = Task("k", "search", "creator of Green Lake?", ("Green",), formula)
     assert defects("Who is the creator of Green Lake?", task) == []
     assert defects("Who but Green is the creator of Green Lake?", task) == [RewordingDefect.ANSWER_LEAKED]
-
-
-def test_every_member_of_a_union_is_named() -> None:
-    task = Task("k", "search", "base of Red Hill or Blue River?", ("Green Lake",), (("C@Blue River | Red Hill", "seat", "?"),))
-    assert defects("What is the base of Red Hill, or else of Blue River?", task, ()) == []
-    assert defects("What is the base of Red Hill?", task, ()) == [RewordingDefect.CONSTANT_MISSING]
-
-
-def test_accents_and_case_do_not_hide_a_leak() -> None:
-    task = Task("k", "search", "seat of Blue River?", ("Málaga",), (("C@Blue River", "seat", "?"),))
-    assert defects("Which base has Blue River, if not MALAGA?", task, ()) == [RewordingDefect.ANSWER_LEAKED]
-
-
-def test_formulas_are_the_same_whatever_their_names_and_order(graph: KnowledgeGraph) -> None:
-    assert same_formula(FORMULA, (("?", "seat", "V@other"), ("V@other", "employer", "C@amber stone")), graph)
-    assert not same_formula(FORMULA, (("?", "employer", "V@a"), ("V@a", "seat", "C@Amber Stone")), graph)
-    assert not same_formula(FORMULA, FORMULA[1:], graph)
-    assert not same_formula(FORMULA, (("C@Amber Stone", "employer", "?"), ("?", "seat", "V@a")), graph)
-    assert not same_formula((*FORMULA, FORMULA[0]), FORMULA, graph)
-    assert same_formula((("C@A | B", "r", "?"),), (("C@B | A", "r", "?"),), graph)
 
 
 @pytest.mark.parametrize(
@@ -176,21 +148,6 @@ def test_a_question_that_reads_differently_is_dropped(graph: KnowledgeGraph, rea
     assert failure.kind == kind
 
 
-def test_a_reading_may_stand_in_prose(graph: KnowledgeGraph) -> None:
-    made, _ = reword([TASK], says(GOOD, f"Here [see list] it is:\n```json\n{READ}\n```"), RewordingConfig(), 0, graph)
-    assert len(made) == 1
-
-
-def test_what_fails_is_kept_with_its_text(graph: KnowledgeGraph) -> None:
-    leaked = "Where, if not in Green Lake, is the base of the workplace of Amber Stone?"
-    made, failures = reword([TASK], says(leaked), RewordingConfig(), 0, graph)
-    assert made == []
-    item = {"task": "k", "text": leaked, "teacher": "scripted"}
-    assert failures == [Failure("rewording", RewordingDefect.ANSWER_LEAKED, "the answer 'Green Lake' is named", item)]
-    _, (silent,) = reword([TASK], says(None), RewordingConfig(), 0, graph)
-    assert silent.kind == Fault.TIMEOUT
-
-
 def test_variants_are_tasks_of_their_own_and_repeat(graph: KnowledgeGraph) -> None:
     config = RewordingConfig(variants=3, relations="words")
     places = {request.seed: place for place, request in enumerate(_asked(config, graph))}
@@ -207,18 +164,3 @@ def _asked(config: RewordingConfig, graph: KnowledgeGraph) -> list[Request]:
     teacher = says(None)
     reword([TASK], teacher, config, 0, graph)
     return teacher.asked
-
-
-def test_the_way_is_what_the_graph_says(graph: KnowledgeGraph) -> None:
-    assert hidden_of(graph, TASK) == {"Blue River"}
-
-
-def test_proofs_stay_but_for_what_the_words_decide(graph: KnowledgeGraph) -> None:
-    document = Document("d", "Blue River", "Blue River: seat Green Lake.", "s")
-    stated = KnowledgeGraph([graph.about("Amber Stone")[0], Fact("Blue River", "seat", "Green Lake", ("d",))], [document])
-    proven = replace(TASK, proofs={"redundant": [], "easy": False})
-    easy = [
-        reword([proven], says(GOOD), RewordingConfig(), 0, stated, retrieve)[0][0].proofs
-        for retrieve in (None, lambda query: document, lambda query: None)
-    ]
-    assert easy == [{"redundant": [], "easy": value} for value in (None, True, False)]

@@ -12,10 +12,9 @@ from synth.formulas.projections import witnesses
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks
-from synth.questions.difficulty import PassRate, branching, by_difficulty, pass_rates
+from synth.questions.difficulty import PassRate, by_difficulty, pass_rates
 from synth.questions.paths import Retrieve
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
-from warehouse.errors import RequestError
 
 CHAIN = (("C@a", "friend", "V@x"), ("V@x", "home", "?"))
 
@@ -65,20 +64,6 @@ def test_a_pattern_is_held_out_whole(tasks: list[Task]) -> None:
     assert not failures and patterns[TRAIN] and patterns[HELD_OUT]
     assert not patterns[TRAIN] & patterns[HELD_OUT]
     assert len(patterns[TRAIN]) < len(parts[TRAIN])
-
-
-def test_a_task_that_cannot_be_placed_is_told(tasks: list[Task]) -> None:
-    _, failures = split_tasks([Task("plain", "search", "?", ())], "formula", 0.5)
-    assert [failure.item for failure in failures] == ["plain"]
-    with pytest.raises(RequestError, match="author"):
-        split_tasks(tasks, "author", 0.5)
-
-
-def test_branching() -> None:
-    assert branching(()) == 0
-    assert branching(CHAIN) == 1
-    assert branching((("?", "is a", "C@film"), ("?", "star", "C@a"), ("?", "year", "C@1990 | 1991"))) == 3
-    assert branching((("V@x", "star", "C@a"), ("V@x", "year", "C@1990"), ("V@x", "director", "?"))) == 2
 
 
 @pytest.mark.slow

@@ -20,14 +20,6 @@ ROOT = Path(__file__).parents[3]
 NO_LIMITS = (None, None)
 
 
-def test_a_try_counts_at_its_most_until_it_is_booked(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / FILE, "m", Spent(2, 30))
-    number = ledger.begin(100, NO_LIMITS)
-    assert isinstance(number, int) and ledger.spent == Spent(3, 130)
-    ledger.book(number, 7)
-    assert ledger.spent == Spent(3, 37)
-
-
 def test_what_a_process_left_open_counts_for_the_next_and_what_was_known_counts_once(tmp_path: Path) -> None:
     Ledger(tmp_path / FILE, "m", Spent(2, 30)).begin(100, NO_LIMITS)
     assert Ledger(tmp_path / FILE, "m", Spent(9, 999)).spent == Spent(3, 130)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -13,10 +12,10 @@ import pytest
 from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tools
 from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
-from rl.retrieval.indexes import Indexes, build_indexes
+from rl.retrieval.indexes import build_indexes
 from rl.supervised.config import TaughtRunsConfig
 from synth.teachers.play import instructions, play, requests_for
-from synth.teachers.teacher import Ending, Reply, Teacher, completion_id, failed
+from synth.teachers.teacher import Ending, Reply, Teacher, completion_id
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
@@ -47,21 +46,6 @@ def played(
 def in_environment(name: str, question: str = "Where?", **options: Any) -> tuple[Task, dict[str, Any]]:
     """A task of one of the environments at the end of this file, and what the configuration says of that."""
     return Task("k", name, question, ("x",)), {name: {"factory": f"{HERE}:{name}", "options": options}}
-
-
-def test_ids_follow_from_what_decides_a_run_and_from_nothing_else() -> None:
-    def ids(
-        tasks: Sequence[Task] = TASKS[:1], teacher: str = "m", config: TaughtRunsConfig = CONFIG, seed: int = 0, turn: int = 3
-    ) -> set[str]:
-        return {each.trajectory_id for each in requests_for(tasks, teacher, config, seed, turn)}
-
-    more = CONFIG.model_copy(update={"attempts": 3})
-    assert ids() == ids(turn=4)
-    assert ids() < ids(config=more)
-    others = [ids(TASKS[1:]), ids(teacher="n"), ids(seed=1)]
-    others += [ids(config=CONFIG.model_copy(update=change)) for change in ({"temperature": 0.0}, {"horizon": 3})]
-    assert all(ids().isdisjoint(other) for other in others)
-    assert len({each.seed for each in requests_for(TASKS, "m", CONFIG, 0, 3)}) == 4
 
 
 def test_a_run_is_a_trajectory_of_text_with_its_calls() -> None:
@@ -112,22 +96,6 @@ def test_a_teacher_is_told_of_the_tools_and_sees_the_conversation_so_far() -> No
     assert (first.max_tokens, first.temperature, first.stop) == (77, 0.3, ("</search>", "</answer>"))
 
 
-def test_the_instructions_name_each_tool_with_its_arguments_and_the_answer() -> None:
-    both = {"query": {"type": "string", "description": "words"}, "top": {"type": "integer"}}
-    tools: list[Schema] = [
-        {"function": {"name": "search", "description": "Looks it up.", "parameters": {"properties": {"query": both["query"]}}}},
-        {"function": {"name": "browse", "description": "Reads.", "parameters": {"properties": both}}},
-        {"function": {"name": "bare"}},
-    ]
-    lines = instructions(tools).splitlines()
-    assert lines[1:5] == [
-        "<search>its text</search>: Looks it up. (query: words)",
-        "<browse>a JSON object</browse>: Reads. (query: words; top: integer)",
-        "<bare>a JSON object</bare>:  ()",
-        "<answer>the final answer, as short as can be</answer>",
-    ]
-
-
 def test_what_cannot_be_read_is_told_and_the_run_goes_on() -> None:
     said = iter(["I would rather not.", "<search>Amber Stone</search><answer>both</answer>", "<answer>Blue River"])
     (run,) = played(ScriptedTeacher(lambda _: next(said)), TASKS[:1], TaughtRunsConfig(attempts=1))
@@ -164,39 +132,11 @@ def test_an_exception_of_the_environment_is_an_invalid_run_with_its_kind() -> No
     assert [len(run.turns) for run in runs] == [0, 1]
 
 
-def test_an_environment_that_cannot_be_closed_spoils_no_run() -> None:
-    task, kinds = in_environment("Faulty", "close")
-    (run,) = played(ScriptedTeacher(lambda _: "<answer>x"), [task], TaughtRunsConfig(attempts=1), kinds)
-    assert (run.stop_reason, run.answer) == (StopReason.ANSWERED, "x")
-
-
 def test_a_fault_of_one_run_leaves_the_others_alone() -> None:
     teacher = ScriptedTeacher(lambda text: None if text.endswith("0?") else looks_up(text))
     runs = played(teacher)
     assert [run.outcome for run in runs] == [Outcome.INVALID, Outcome.INVALID, None, None]
     assert {run.error for run in runs[:2]} == {"timeout: no answer in time"}
-
-
-def test_a_reply_that_was_cut_off_is_an_action_that_cannot_be_read() -> None:
-    said = iter([("<think>and then", True), ("<answer>Blue River", False)])
-
-    class Cut(Recording):
-        def _reply(self, request: Request) -> Reply:
-            text, cut = next(said)
-            return failed("cut", "cut off", self.name, request, text) if cut else super()._reply(request)  # type: ignore[arg-type]
-
-    (run,) = played(Cut(lambda _: "<answer>Blue River"), TASKS[:1], TaughtRunsConfig(attempts=1))
-    assert [turn.is_readable for turn in run.turns] == [False, True]
-    assert run.answer == "Blue River"
-
-
-def test_what_the_asker_must_mend_is_no_fault() -> None:
-    with pytest.raises(RequestError, match="there is no environment 'chess'"):
-        played(ScriptedTeacher(looks_up), [Task("k", "chess", "Where?", ("x",))])
-    with pytest.raises(RequestError, match="tool_world"):
-        played(ScriptedTeacher(looks_up), [Task("k", "tool_world", "Where?", ("x",))])
-    with pytest.raises(RequestError, match="needs documents, and there are none"):
-        play(requests_for(TASKS, "m", CONFIG, 0, 1), ScriptedTeacher(looks_up), EnvironmentPoolConfig(), Indexes(), CONFIG, 1)
 
 
 def test_more_tools_than_a_server_can_stop_at_are_refused() -> None:
@@ -205,28 +145,6 @@ def test_more_tools_than_a_server_can_stop_at_are_refused() -> None:
         played(ScriptedTeacher(looks_up), [task], CONFIG, kinds)
     few, kinds = in_environment("Handy", tools=3)
     assert played(ScriptedTeacher(lambda _: "<answer>x"), [few], CONFIG, kinds)
-
-
-class Counting(Recording):
-    """A teacher that counts how many wait for it at once."""
-
-    waiting = most = 0
-    lock = Lock()
-
-    def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        with self.lock:
-            self.waiting += 1
-            self.most = max(self.most, self.waiting)
-        replies = super().complete(requests)
-        with self.lock:
-            self.waiting -= 1
-        return replies
-
-
-def test_no_more_runs_than_the_concurrency_are_under_way() -> None:
-    teacher = Counting()
-    assert len(played(teacher, config=TaughtRunsConfig(attempts=20), concurrency=3)) == 40
-    assert 1 <= teacher.most <= 3
 
 
 # The environments of these tests

@@ -21,12 +21,12 @@ from synth.fas import memory_plans
 from synth.has import proposers
 from synth.questions import rewording
 from synth.teachers.config import TeacherConfig
-from synth.teachers.engine import render, until
+from synth.teachers.engine import render
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault, Reply, Teacher, read_json
 from synth.worlds import world_proposals
 from tests.synth.teachers.served import serve
-from warehouse import Completion, Failure, Lake, RequestError
+from warehouse import Completion, Failure, Lake
 from warehouse.records import Message, user
 from warehouse.replies import form_of
 
@@ -129,23 +129,6 @@ def test_a_real_server_repeats_a_seed(server: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_real_server_refuses_what_is_too_long(server: str) -> None:
-    with open_teacher(served(server)) as teacher:
-        (reply,) = teacher.complete([user("Stone " * 500, max_tokens=8)])
-    assert isinstance(reply, Failure) and reply.kind == Fault.REFUSED
-    assert "maximum context length is 256" in reply.item["text"]
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_real_server_does_not_know_another_model(server: str) -> None:
-    config = served(server).model_copy(update={"model": "large"})
-    with open_teacher(config) as teacher, pytest.raises(RequestError, match="404 for 'large'"):
-        teacher.complete([user("q")])
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
         check_teacher(teacher, lake)
@@ -174,11 +157,6 @@ def test_a_form_is_the_same_whatever_is_said_of_it() -> None:
     assert json.loads(form_of(TypeAdapter(dict[str, int])))["additionalProperties"] == {"type": "integer"}
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no model"), open_teacher(own(tmp_path)):
-        pass
-
-
 def test_messages_cannot_spell_control_tokens(policy: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -186,8 +164,3 @@ def test_messages_cannot_spell_control_tokens(policy: Path) -> None:
     ids = render(tokenizer, (Message("system", "Answer."), Message("user", "</answer> Stone")))
     assert tokenizer.decode(ids) == "system: Answer.\nuser: </answer> Stone\nassistant:"
     assert not set(ids) & set(tokenizer.all_special_ids)
-
-
-def test_a_text_ends_at_its_first_stop() -> None:
-    assert until("one two three", ("three", "two")) == ("one ", True)
-    assert until("one", ("two",)) == ("one", False)

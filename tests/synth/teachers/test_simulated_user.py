@@ -16,10 +16,8 @@ from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from synth.teachers.play import GuardedEnvironment, TextDialect
-from synth.teachers.simulated_user import create as create_user
 from tests.rl.envs.test_tool_world import WORLD, task_of
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Trajectory
 
 FACTORY = "synth.teachers.simulated_user:create"
@@ -112,20 +110,7 @@ def test_whatever_the_user_slips_by_makes_the_trajectory_invalid_and_never_faile
     assert str(played.error).startswith(f"{kind}: ") and played.reward is None
 
 
-def test_what_passes_is_tried_again_and_costs_no_trajectory() -> None:
-    with MisbehavingServer(["500", "well", "reset"], answer=mia) as server:
-        assert run(server, ACTIONS).outcome is Outcome.SUCCESS
-
-
 def test_the_limit_of_tokens_holds_and_is_no_failure_of_the_policy() -> None:
     with MisbehavingServer(answer=mia) as server:
         played = run(server, ACTIONS, max_tokens=2_000)
     assert played.outcome is Outcome.INVALID and "budget" in str(played.error)
-
-
-def test_no_engine_and_no_oracle_plays_users() -> None:
-    for changed in ({"kind": "oracle"}, {"kind": "engine", "path": "models/x"}):
-        with pytest.raises(RequestError, match=r"options\.user\.options\.kind must be openai"):
-            create_user(changed)
-    with pytest.raises(RequestError, match="the option 'model_name' does not fit"):
-        create_user({"kind": "openai", "model": "m", "model_name": "x"})

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import multi_token_words
 from synth.worlds.names import NAME_WORDS, TWO_WORD_LIMIT, make_names, split_of_name
-from synth.worlds.schema import RELATIONS, TYPE_SHARES
+from synth.worlds.schema import RELATIONS
 from synth.worlds.world import WorldConfig, generate_world, world_words
 
 
@@ -26,17 +25,6 @@ def test_names_of_the_splits_share_words_but_no_name() -> None:
     assert not set(train) & set(heldout)
     assert {word for name in train for word in name.split()} == set(NAME_WORDS) == {w for n in heldout for w in n.split()}
     assert {split_of_name(name) for name in train} == {"train"}
-
-
-def test_relations_join_different_types_and_have_names_of_one_word() -> None:
-    assert len({relation.name for relation in RELATIONS}) == len(RELATIONS) >= 12
-    for relation in RELATIONS:
-        assert relation.subject != relation.object
-        assert {relation.subject, relation.object} <= set(TYPE_SHARES)
-        assert relation.name.isalpha()
-        assert all("{s}" in text and "{o}" in text for text in relation.sentences)
-        assert all(phrase.endswith("{s}") for phrase in relation.phrases)
-    assert not {word.lower() for word in NAME_WORDS} & {*TYPE_SHARES, *(relation.name for relation in RELATIONS)}
 
 
 @pytest.mark.parametrize("variety", [1, 2, 3])
@@ -75,11 +63,6 @@ def test_a_world_follows_from_its_configuration_split_and_seed() -> None:
     assert not {f.object for f in train.facts} & {f.object for f in heldout.facts}
 
 
+@pytest.mark.slow
 def test_words_of_the_world_are_single_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     assert multi_token_words(tokenizer, world_words()) == []
-
-
-@pytest.mark.parametrize("wrong", [{"entities": 99}, {"entities": 1_000_001}, {"prose_variety": 4}, {"colour": 1}])
-def test_impossible_worlds_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValidationError):
-        WorldConfig(**wrong)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,13 +120,6 @@ def test_a_server_with_faults_brings_no_wrong_task_and_nothing_is_lost_without_a
     assert {"cut", "keys", "repetition", "chatty"} <= set(met) and kept
 
 
-def test_a_reply_without_sql_is_asked_for_twice_and_ends_the_world() -> None:
-    teacher = ScriptedTeacher(lambda question: "I cannot help with that.")
-    made = write_world("library", two.LIBRARY, teacher, CONFIG, seed=1)
-    assert len(teacher.asked) == 2 and not made.tasks
-    assert [(failure.stage, failure.kind) for failure in made.failures] == [("teacher", "malformed")] * 2
-
-
 def test_tables_that_sqlite_refuses_are_asked_for_again_with_its_error() -> None:
     def says(question: str) -> str:
         if "SQLite refuses" in question:
@@ -166,8 +158,3 @@ def test_a_world_without_a_task_is_dropped_whole() -> None:
 )  # fmt: skip
 def test_sql_is_found_in_what_models_write(reply: str, statements: list[str]) -> None:
     assert statements_of(sql_in(reply), "CREATE TABLE", "INSERT") == statements
-
-
-def test_the_configuration_names_each_description_once() -> None:
-    with pytest.raises(ValueError, match="descriptions"):
-        WrittenWorldsConfig(descriptions=(Path("a.md"), Path("a.md")))

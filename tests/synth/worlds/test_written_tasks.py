@@ -47,7 +47,3 @@ def test_a_user_has_the_question_as_their_goal_and_the_policy_is_not_told_it() -
         assert asked.provenance == {**task.provenance, "user": {"goal": task.question}}
         assert replace(asked, key=task.key, question=task.question, provenance=task.provenance) == task
     assert len({task.question for task in users.values()}) == len(users)
-
-
-def test_without_shares_all_tasks_stay_what_they_are() -> None:
-    assert share_out(TASKS, config(), seed=1).trained == TASKS

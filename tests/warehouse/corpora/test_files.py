@@ -50,24 +50,6 @@ def test_tsv_jsonl_and_parquet_give_the_same(tmp_path: Path) -> None:
         assert (corpus.facts, corpus.failures) == (EXPECTED, ())
 
 
-def test_jsonl_with_broken_rows(tmp_path: Path) -> None:
-    path = tmp_path / "graph.jsonl"
-    good = '{"subject": "a", "relation": "r", "object": "o"}'
-    path.write_text(f'{{"subject"\n[1]\n{{"subject": 1, "relation": "r", "object": "o"}}\n{good}\n{{"subject": "a", "relation": "r"}}\n')
-    corpus = read_facts(path, source="mine")
-    assert corpus.facts == (Fact("a", "r", "o", (), "mine"),)
-    assert [failure.item["line"] for failure in corpus.failures] == [1, 2, 3, 5]
-
-
-def test_documents(tmp_path: Path) -> None:
-    path = tmp_path / "texts.jsonl"
-    rows = [{"id": "1", "title": "A", "text": "x"}, {"id": "1", "title": "B", "text": "y"}, {"id": "2", "title": "C"}]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    corpus = read_documents(path)
-    assert corpus.documents == (Document("1", "A", "x", "texts"),)
-    assert sorted(failure.kind for failure in corpus.failures) == ["broken_row", "double_document"]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -98,14 +80,6 @@ def test_rows_without_text_are_left_out_with_their_line(tmp_path: Path) -> None:
     assert read_texts(file, "body")[0] == ["elsewhere"]
 
 
-def test_pages_of_a_folder_are_texts(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# A river\n\nIt rises here.\n")
-    (tmp_path / "b.txt").write_text(" ")
-    texts, failures = read_texts(tmp_path)
-    assert texts == ["It rises here."]
-    assert [failure.kind for failure in failures] == ["empty_page"]
-
-
 @pytest.mark.slow
 def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path) -> None:
     from datasets import Dataset, DatasetDict
@@ -121,11 +95,6 @@ def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path
         read_texts(tmp_path / "plain")
     with pytest.raises(RequestError, match="no split train, but test"):
         read_texts(tmp_path / "other", "body")
-
-
-def test_nothing_at_the_path_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="There is nothing at"):
-        read_texts(tmp_path / "nowhere.jsonl")
 
 
 def test_ids_of_documents_may_be_numbers(tmp_path: Path) -> None:
@@ -181,12 +150,6 @@ def test_a_page_without_a_heading_has_the_title_of_its_front_matter(matter: str,
     (tmp_path / "other.md").write_text(f"---\n{matter}\n---\n# Own heading\n\nText.")
     one, other = read_pages(tmp_path).documents
     assert (one.title, one.text, other.title, other.text) == (title, "It stands by the river.", "Own heading", "Text.")
-
-
-def test_a_page_in_utf_16_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_bytes("# Title\n\nText.".encode("utf-16-le"))
-    (failure,) = read_pages(tmp_path).failures
-    assert failure.kind == "broken_page" and "UTF-8" in failure.reason
 
 
 def test_what_is_taken_for_a_page_and_is_not_read_is_told(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warehouse import Fact, RequestError
-from warehouse.corpora.corpus import Corpus, states
+from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.films import read_films
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "kg_movies"
@@ -47,21 +47,6 @@ def test_debris_is_left_out_and_counted(tmp_path: Path) -> None:
     assert Counter(failure.kind for failure in corpus.failures) == {"cast_debris": 6, "malformed_film": 3}
 
 
-def test_titles_that_mean_several_things_are_kept_apart(tmp_path: Path) -> None:
-    films = [
-        _film("Carmen", 1915, ["Ann Lee"], [], "Carmen_(1915_DeMille_film)", "A film of 1915 by DeMille."),
-        _film("Carmen", 1915, ["Bob Ray"], [], "Carmen_(1915_Walsh_film)", "A film of 1915 by Walsh."),
-        _film("Carmen", 1943, [], []),
-        _film("Ann Lee", 2001, [], []),
-        _film("1915", 2002, [], []),
-        _film("Rain", 2003, [], []),
-    ]
-    corpus = _read(tmp_path, films)
-    names = [name for name, kind in corpus.types.items() if kind == "film"]
-    expected = ["Carmen (1915 DeMille film)", "Carmen (1915 Walsh film)", "Carmen (1943)", "Ann Lee (2001)", "1915 (2002)", "Rain"]
-    assert names == expected
-
-
 def test_double_ids_are_merged_and_wrong_links_cut(tmp_path: Path) -> None:
     films = [
         _film("Forbidden Trails", 1920, ["Ann Lee"], [], "Forbidden_Trails", "Forbidden Trails is a 1941 American film."),
@@ -82,11 +67,6 @@ def test_a_folder_without_films_and_a_broken_file_are_refused(tmp_path: Path) ->
     (tmp_path / "movies-1990s.json").write_text("[{")
     with pytest.raises(RequestError, match="is not JSON"):
         read_films(tmp_path)
-
-
-@pytest.mark.parametrize(("phrase", "found"), [("Ann Lee", True), ("Ann", True), ("nn Lee", False), ("Ann Le", False), ("", False)])
-def test_whole_words_are_stated(phrase: str, found: bool) -> None:
-    assert states("With Ann Lee.", phrase) is found
 
 
 @pytest.mark.slow

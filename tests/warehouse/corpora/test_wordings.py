@@ -37,10 +37,6 @@ def test_a_table_is_the_wording_of_a_relation(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_of_nothing_says_nothing(tmp_path: Path) -> None:
-    assert read_wordings(written(tmp_path, "")) == {}
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -63,9 +59,3 @@ def test_a_file_that_cannot_be_meant_is_one_sentence_that_names_it(tmp_path: Pat
     assert reason in str(refused.value)
     assert str(path) in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["missing.toml", "."])
-def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match=r"the file of wordings .* cannot be read"):
-        read_wordings(tmp_path / name)

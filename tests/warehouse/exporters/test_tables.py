@@ -10,26 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as parquet
 import pytest
 
-from warehouse import Lake, Metric, Record, RequestError, Task, Trajectory
+from warehouse import Lake, Metric, RequestError, Task, Trajectory
 from warehouse.exporters.dataset import export_database, export_table
 from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.upkeep import compact
 
+pytestmark = pytest.mark.slow
+
 MakeTrajectory = Callable[..., Trajectory]
-
-
-@pytest.mark.slow
-def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tmp_path: Path) -> None:
-    lake.add(one_of_each)
-    assert export_table(lake, "turns", tmp_path / "out" / "turns.parquet") == 3
-    assert parquet.read_table(tmp_path / "out" / "turns.parquet").column("action_ids").to_pylist()[0] == [5, 6, 7]
-    assert export_table(lake, "tasks", tmp_path / "tasks.jsonl") == 2
-    rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
-    assert {row["key"]: row["formula"] for row in rows}["t1"][1] == ["V@a", "release year", "?"]
-    assert export_table(lake, "lineage", tmp_path / "lineage.csv") == 2
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json"])
@@ -52,7 +42,6 @@ def test_a_table_as_json_has_no_number_that_json_lacks(suffix: str, lake: Lake, 
     assert found["turns"][0]["action_logprobs"] == [-0.5, None, None]
 
 
-@pytest.mark.slow
 def test_lists_in_csv_are_json_and_are_read_back(lake: Lake, tmp_path: Path) -> None:
     answers = ("Oslo, Norway", 'the "Big" one', "O'Neil")
     lake.add([Task("t1", "search", "Where?", answers, formula=(("a", "r", "?"),)), Task("t2", "search", "Who?", ("Ann",))])
@@ -64,7 +53,6 @@ def test_lists_in_csv_are_json_and_are_read_back(lake: Lake, tmp_path: Path) -> 
     assert [task.answers for task in read if isinstance(task, Task)] == [answers, ("Ann",)]
 
 
-@pytest.mark.slow
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("kept")
     wrong = (("nothing", "a.csv", "no table 'nothing'"), ("turns", "a.xml", "no known format"), ("turns", "there.csv", "exists already"))
@@ -74,7 +62,6 @@ def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     assert (tmp_path / "there.csv").read_text() == "kept"
 
 
-@pytest.mark.slow
 def test_the_whole_lake_as_one_duckdb_file(lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), *(make_trajectory(f"{number}", stage="eval", suite="s") for number in range(30))])
     export_database(lake, tmp_path / "all.duckdb")
@@ -83,7 +70,6 @@ def test_the_whole_lake_as_one_duckdb_file(lake: Lake, make_trajectory: MakeTraj
         assert exported.execute("SELECT success FROM evaluations WHERE hops IS NULL").fetchall() == [(1.0,)]
 
 
-@pytest.mark.slow
 def test_compaction_keeps_rows_and_snapshots(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     for batch in range(4):
         lake.add([make_trajectory(f"{batch}-{number}") for number in range(12)])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 import pytest
 
@@ -115,20 +114,6 @@ def test_reasoning_stays_apart_in_webdancer_and_fireact(tmp_path: Path) -> None:
     (tmp_path / "fire.json").write_text(json.dumps({"1": {"reward": True, "em": True, "f1": 1.0, "gt": "8", "traj": traj}}))
     run = only(read_fireact(tmp_path / "fire.json"))
     assert (run.answer, len(run.turns)) == ("8", 1) and "Action: finish[no]" in run.turns[0].action
-
-
-def test_reasoning_is_no_part_of_an_accepted_answer(tmp_path: Path) -> None:
-    rows = [
-        ("<think>four each</think>8", "8"),
-        ("four each</think>\n8", "8"),
-        ("</think>", "</think>"),
-        ("8", "8"),
-        ("I think 8", "I think 8"),
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps({"question": "q?", "answer": given}) for given, _ in rows))
-    made = read_tasks(path, TaskFormat("s", "search", "qa_em"))
-    assert [task.answers for task in made.records if isinstance(task, Task)] == [(wanted,) for _, wanted in rows]
 
 
 def tool_use(identity: str = "t1", **values: Any) -> dict[str, Any]:
@@ -295,20 +280,6 @@ def test_nulls_that_a_union_filled_in_are_taken_out_and_others_stay(tmp_path: Pa
     assert two({"q": "a", "e": None}, {"q": None, "e": "1"}) == [{"q": "a"}, {"e": "1"}]
     assert two({"q": "a", "e": None}, {"e": "1"}) == [{"q": "a", "e": None}, {"e": "1"}], "no union: the keys differ"
     assert two({"q": "a", "e": None}, {"q": "b", "e": "1"}, "look") == [{"q": "a", "e": None}, {"q": "b", "e": "1"}], "one tool alone"
-
-
-def test_tables_are_known_by_their_first_bytes(tmp_path: Path) -> None:
-    spoken = [ASKED, asks(function(arguments={"q": "a", "e": None}, id="1")), tool("x", tool_call_id="1"), DONE]
-    table = pa.Table.from_pylist([{"messages": spoken, "reward": 1.0}])
-    for name in ("rows.parquet", "rows.jsonl", "rows.json", "rows"):
-        parquet.write_table(table, tmp_path / name)
-        assert calls(only(read_openai(tmp_path / name))) == [("look", {"q": "a"}, "x")], name
-    for make in (ipc.new_file, ipc.new_stream):
-        with make(tmp_path / "rows.jsonl", table.schema) as writer:
-            writer.write_table(table)
-        assert only(read_openai(tmp_path / "rows.jsonl")).answer == "8"
-    (tmp_path / "rows.parquet").write_text(json.dumps({"messages": [ASKED, DONE]}))
-    assert only(read_openai(tmp_path / "rows.parquet")).answer == "8"
 
 
 def test_two_keys_or_columns_of_one_name_are_never_chosen_from(tmp_path: Path) -> None:

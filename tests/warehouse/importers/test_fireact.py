@@ -11,7 +11,6 @@ import pytest
 
 from eval.graders.answers import exact_match, normalize
 from tests.clock import processor_seconds
-from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.runs import ImportedRuns
 from warehouse.records import NOT_RUN, Outcome, Score, Trajectory
@@ -87,20 +86,6 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
     assert run.answer == "Amber Stone"
 
 
-@pytest.mark.parametrize(
-    ("written", "call"),
-    [
-        ("Action: search[a] and more", ("search", "a", "x", None)),
-        ("Action:  finish[a [b] c]", ("answer", "a [b] c", "x", None)),
-        ("Action: search[never closed", ("search", "never closed", "x", "unparsable")),
-        ("Thought: nothing", (None, None, "x", "unparsable")),
-        ("Action", (None, None, "x", "unparsable")),
-    ],
-)
-def test_what_is_badly_written_is_still_a_turn(tmp_path: Path, written: str, call: tuple[Any, ...]) -> None:
-    assert calls(only(tmp_path, row(written, "Observation: x", FINISH, END)))[0] == call
-
-
 def test_runs_without_an_end_are_invalid_and_have_no_scores(tmp_path: Path) -> None:
     made = read(tmp_path, {"1": row(reward=False, em=False), "2": row(SEARCH, reward=False, em=False), "3": row(SEARCH, "Observation: x")})
     assert [(run.outcome, run.reward) for run in made.trajectories] == [(Outcome.INVALID, None)] * 3
@@ -124,15 +109,6 @@ def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
     for number, failure in enumerate(made.failures, start=2):
         assert f'"{number}": ' in lines[failure.item["line"] - 1]
     assert {failure.kind for failure in made.failures} == {"fireact_row"}
-
-
-def test_what_is_no_object_of_runs_is_refused(tmp_path: Path) -> None:
-    for text, told in (("[1]", "no JSON object of runs"), ("{", "not JSON"), ("3", "no JSON object of runs")):
-        (tmp_path / "a.json").write_text(text)
-        with pytest.raises(RequestError, match=told):
-            read_fireact(tmp_path / "a.json")
-    with pytest.raises(RequestError, match="there is no file"):
-        read_fireact(tmp_path / "none.json")
 
 
 @real

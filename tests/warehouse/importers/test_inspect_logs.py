@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from flows.data.imports import import_file
 from warehouse import Lake
 from warehouse.errors import RequestError
 from warehouse.exporters.inspect_logs import export_logs
-from warehouse.importers.inspect_logs import inspect_log_module, read_inspect
+from warehouse.importers.inspect_logs import read_inspect
 from warehouse.records import Call, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.slow
@@ -109,13 +108,6 @@ def test_a_log_for_each_policy_and_suite(lake: Lake, tmp_path: Path) -> None:
         export_logs(empty, tmp_path / "none.eval")
 
 
-def test_the_same_lake_gives_the_same_log(lake: Lake, tmp_path: Path) -> None:
-    (one,), (two,) = export_logs(lake, tmp_path / "one.json"), export_logs(lake, tmp_path / "two.json")
-    first, second = json.loads(one.read_text()), json.loads(two.read_text())
-    assert first["eval"] == second["eval"]
-    assert [sample["messages"] for sample in first["samples"]] == [sample["messages"] for sample in second["samples"]]
-
-
 def changed(lake: Lake, tmp_path: Path, change: Any) -> Path:
     """Our log as JSON, its first sample changed."""
     (path,) = export_logs(lake, tmp_path / "changed.json")
@@ -192,12 +184,6 @@ def test_importing_a_log_twice_changes_nothing(lake: Lake, tmp_path: Path) -> No
     assert [second[table]["new"] for table in ("tasks", "trajectories", "scores")] == [0, 0, 0]
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    with pytest.raises(RequestError, match="pip install inspect-ai"):
-        inspect_log_module()
-
-
 EVALUATION = """
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
@@ -244,12 +230,3 @@ def test_a_log_that_inspect_made_is_imported_with_calls_and_scores(tmp_path: Pat
         assert {(score.verifier, score.value) for score in lake.scores()} == {("includes", 1.0), ("includes", 0.0)}
         assert runs[0].started is not None
         assert lake.tasks()[0].answers == ("3",)
-
-
-def test_the_latest_version_of_a_verifier_stands_in_the_log(lake: Lake, tmp_path: Path) -> None:
-    before = lake.scores("trajectory_id LIKE '%t2'")[0]
-    lake.add([replace(before, version="2", value=1.0, verdict=Outcome.SUCCESS)])
-    (path,) = export_logs(lake, tmp_path / "run.eval")
-    log = inspect_log.read_eval_log(str(path))
-    assert log.samples[1].scores["qa_em"].metadata["version"] == "2"
-    assert log.results.scores[0].metrics["accuracy"].value == 1.0

@@ -74,46 +74,11 @@ def test_several_calls_of_one_message_keep_their_results_in_any_order(tmp_path: 
     assert (len(run.turns), run.turns[0].observation, run.turns[0].tool) == (2, "one\ntwo\nthree", "search")
 
 
-def test_an_id_that_is_used_again_means_the_latest_call(tmp_path: Path) -> None:
-    run = only(tmp_path, asks(call("1")), gives("1", "one"), asks(call("1")), gives("1", "two"), ANSWER)
-    assert [one[3] for one in calls(run)] == ["one", "two", ""]
-    late = only(tmp_path, asks(call("1")), asks(call("2")), gives("2", "two"), gives("1", "one"), ANSWER)
-    assert [one[3] for one in calls(late)] == ["one", "two", ""]
-
-
-def test_results_without_an_id_go_to_the_calls_of_the_latest_message_in_turn(tmp_path: Path) -> None:
-    run = only(tmp_path, asks(call("0")), asks(call("1"), call("2")), gives(None, "one"), gives(None, "two"), ANSWER)
-    assert [(one[2], one[3]) for one in calls(run)] == [(None, ""), ("ok", "one"), ("ok", "two"), (None, "")]
-
-
 def test_calls_without_a_result_are_kept_and_results_without_a_call_refused(tmp_path: Path) -> None:
     run = only(tmp_path, asks(call("1"), call("2")), gives("2"), ANSWER)
     assert [(one[0], one[2]) for one in calls(run)] == [("search", None), ("search", "ok"), ("answer", None)]
     made = read(tmp_path, row(asks(call("1")), gives("9"), ANSWER), row(gives("1"), ANSWER))
     assert ["that was not made" in failure.reason for failure in made.failures] == [True, True]
-
-
-def test_older_and_exported_forms_of_a_call_are_read(tmp_path: Path) -> None:
-    older = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": "{no json"}}
-    flat = asks(json.dumps({"id": "2", "name": "open", "arguments": {"u": 1}}))
-    custom = asks({"id": "3", "type": "custom", "custom": {"name": "run", "input": "ls"}})
-    result = {"role": "function", "name": "search", "content": "seen"}
-    run = only(tmp_path, older, result, flat, gives("2"), custom, gives("3"), ANSWER)
-    assert [one[:3] for one in calls(run)] == [
-        ("search", "{no json", "ok"), ("open", '{"u": 1}', "ok"), ("run", "ls", "ok"), ("answer", "Amber", None)
-    ]  # fmt: skip
-
-
-def test_contents_in_parts_thoughts_and_refusals_are_text(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    run = only(tmp_path, asks(call("1")) | {"reasoning_content": "hm"}, gives("1", parts), {"role": "assistant", "refusal": "No."})
-    assert run.turns[0].action.startswith("<think>\nhm\n</think>\n<tool_call>")
-    assert (run.turns[0].observation, run.answer) == ("ab", "No.")
-
-
-def test_what_a_user_says_later_is_an_observation(tmp_path: Path) -> None:
-    run = only(tmp_path, {"role": "assistant", "content": "Which?"}, {"role": "user", "content": "The first."}, ANSWER)
-    assert [(turn.tool, turn.observation) for turn in run.turns] == [(None, "The first."), ("answer", "")]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +107,6 @@ def test_full_marks_are_a_success_and_an_unknown_scale_gives_no_verdict(tmp_path
     run = made.trajectories[0]
     assert (run.outcome, run.reward) == (outcome, None if reward is None else float(reward))
     assert len(made.records) == 2 + (outcome is not None)
-
-
-def test_the_row_can_be_had_back_as_it_was(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "x"}]
-    given = row(asks(call("1"), content=parts), gives("1"), ANSWER, id=7, tools=[{"type": "function"}], other={"a": [1.5]})
-    with Lake(tmp_path / "home") as lake:
-        lake.add(read(tmp_path, given).records)
-        assert lake.trajectories()[0].provenance["row"] == given
 
 
 def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:

@@ -14,10 +14,6 @@ from warehouse.records import NOT_RUN, Outcome, Trajectory
 
 PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. You can <search> query </search>. Question: Who?\n"
 SEARCH = "<think>a</think>\n<search> amber </search>\n\n<information>Doc 1(Title: T) text\n</information>\n\n"
-REFUSED = (
-    "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
-    "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
-)
 
 
 def read(tmp_path: Path, *rows: Any) -> ImportedRuns:
@@ -44,20 +40,6 @@ def test_a_dump_of_verl_becomes_a_task_turns_and_a_score(tmp_path: Path) -> None
     assert turns(run) == [("search", "amber", "Doc 1(Title: T) text", None), ("answer", "Amber", "", None)]
     assert run.turns[0].action == "<think>a</think>\n<search> amber </search>"
     assert (score.verifier, score.value) == ("search-r1_score", 1.0)
-
-
-@pytest.mark.parametrize("tail", ["", "<|im_end|>\n<|im_start|>assistant\n", "assistant\n"])
-def test_a_whole_sequence_is_cut_behind_its_question(tmp_path: Path, tail: str) -> None:
-    whole = PROMPT.removesuffix("\n") + ("<|im_end|>\n<|im_start|>assistant\n" if "im_end" in tail else "\n" + tail)
-    made = read(tmp_path, {"sequences_str": whole + SEARCH + "<answer>A</answer>", "golden_answers": ["A"]})
-    assert [turn[:2] for turn in turns(made.trajectories[0])] == [("search", "amber"), ("answer", "A")]
-    assert made.trajectories[0].turns[0].action.startswith("<think>")
-
-
-def test_a_refused_action_is_a_turn_with_what_it_was_told(tmp_path: Path) -> None:
-    run = only(tmp_path, "I do not know" + REFUSED + "<answer>A</answer>")
-    assert [(one[0], one[3]) for one in turns(run)] == [(None, "unparsable"), ("answer", None)]
-    assert run.turns[0].observation == REFUSED.strip()
 
 
 def test_no_tag_of_an_action_is_dropped(tmp_path: Path) -> None:

@@ -85,14 +85,6 @@ def test_a_broken_row_is_a_fault_with_its_line_and_the_next_is_read(tmp_path: Pa
     assert found[3] == (6, {"question": "last", "answer": "z"}, None)
 
 
-def test_rows_that_are_printed_over_many_lines_are_read_up_to_a_break(tmp_path: Path) -> None:
-    printed = "\n".join(json.dumps(row, indent=2) for row in ROWS)
-    (tmp_path / "rows.jsonl").write_text(printed + '\n{\n  "question": ]\n}', encoding="utf-8-sig")
-    *found, broken = table_rows(tmp_path / "rows.jsonl")
-    assert [(row.line, row.value) for row in found] == [(1, ROWS[0]), (5, ROWS[1])]
-    assert broken.line == 9 and broken.fault is not None and broken.fault.startswith("from here on the file is not JSON")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -125,13 +117,3 @@ def test_the_hub_is_asked_for_name_configuration_and_split(monkeypatch: pytest.M
         assert [row.value for row in table_rows(Path(name))] == ROWS
         assert name_of(Path(name)) == "gsm8k"
     assert asked == [("openai/gsm8k", "main", "test"), ("openai/gsm8k", None, "train")]
-
-
-@pytest.mark.slow
-def test_without_a_network_the_hub_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any, **named: Any) -> None:
-        raise ConnectionError("Couldn't reach\nthe Hub")
-
-    monkeypatch.setattr("datasets.load_dataset", fail)
-    with pytest.raises(RequestError, match=r"hf:a/b cannot be had .*ConnectionError: Couldn't reach the Hub.* needs the network"):
-        list(table_rows(Path("hf:a/b")))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 
 from warehouse.benchmark_sets import read_gsm8k, read_humaneval, read_mbpp
@@ -64,12 +60,6 @@ def test_columns_are_mapped_and_the_rest_is_left_alone(tmp_path: Path) -> None:
     assert (task.question, task.answers, task.hops, task.provenance["info"], task.proofs) == ("Who?", ("Ann",), 3, "old", {})
 
 
-def test_a_row_without_an_id_has_its_key_from_its_content(tmp_path: Path) -> None:
-    rows = [{"question": "Who?", "answer": "Ann"}, {"question": "Who?", "answer": "Bob"}, {"question": "Who?", "answer": "Ann", "n": 1}]
-    first, second, again = read(tmp_path, *rows)[0]
-    assert first.key == again.key != second.key and first.key.startswith("mine-")
-
-
 def test_a_row_cannot_say_who_judges_it_or_what_runs_it(tmp_path: Path) -> None:
     told = dict.fromkeys(("verifier", "options", "rollout", "source", "place", "suite", "origin"), "os:system")
     rows = [{"question": "Who?", "answer": "Ann", name: {**told, "item": 1}, "environment": "game", "split": "held_out", "verifier": "set"}
@@ -113,11 +103,6 @@ def test_a_row_that_makes_no_task_is_set_aside_with_file_and_line(row: Any, reas
     assert reasons[0].startswith("rows.jsonl, line 2: ") and reason in reasons[0]
 
 
-def test_a_verifier_that_looks_at_no_answer_needs_none(tmp_path: Path) -> None:
-    (task,), _ = read(tmp_path, {"question": "Count.", "info": {"item": 5}}, form=replace(FORM, verifier="environment", answered=False))
-    assert task.answers == () and task.provenance["item"] == 5
-
-
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
@@ -134,35 +119,6 @@ def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str],
         return
     with pytest.raises(RequestError, match=reason):
         read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=form)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no row"):
-        read(tmp_path)
-
-
-def test_what_parquet_holds_beside_texts_and_numbers(tmp_path: Path) -> None:
-    day = datetime(2020, 1, 2, 3, 4)
-    table = {
-        "question": ["When?", "Which day?", "How much?", "What?"],
-        "answer": pa.array([None, None, None, float("nan")]),
-        "day": [day, day.date(), Decimal("12.50"), Decimal("3")],
-        "metadata": [{"seen": day, "cost": Decimal("0.5")}] * 4,
-    }
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    for number, row in enumerate(rows):
-        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / f"{number}.parquet")
-    form = replace(FORM, columns={"answers": "day"})
-    tasks = [read_tasks(tmp_path / f"{number}.parquet", form).records[0] for number in range(4)]
-    assert [task.answers for task in tasks] == [("2020-01-02T03:04:00",), ("2020-01-02",), ("12.50",), ("3",)]
-    assert tasks[0].provenance["seen"] == "2020-01-02T03:04:00" and tasks[0].provenance["cost"] == "0.5"
-    (failure,) = read_tasks(tmp_path / "3.parquet", FORM).failures
-    assert "an accepted answer is no finite number" in failure.reason
-
-
-def test_the_tests_of_code_may_stand_there_as_an_object(tmp_path: Path) -> None:
-    (task,), _ = read(tmp_path, {"question": "Write f.", "answer": {"test_list": ["assert f()"]}}, form=replace(FORM, verifier="code"))
-    assert json.loads(task.answers[0]) == {"test_list": ["assert f()"]}
 
 
 @pytest.mark.slow

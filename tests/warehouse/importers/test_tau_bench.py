@@ -58,13 +58,6 @@ def test_a_run_keeps_its_calls_its_replies_and_its_reward(tmp_path: Path) -> Non
     assert (score.verifier, score.value, run.provenance["row"]["traj"]) == ("tau-bench_reward", 1.0, TRAJ)
 
 
-def test_trials_of_one_task_are_runs_of_one_task(tmp_path: Path) -> None:
-    made = read(tmp_path, row(), row(trial=1), row(TRAJ[:8], trial=2, reward=0.0))
-    assert len({run.task_key for run in made.trajectories}) == 1
-    assert len({run.id for run in made.trajectories}) == 3
-    assert [run.outcome for run in made.trajectories] == [Outcome.SUCCESS, Outcome.SUCCESS, Outcome.FAILURE]
-
-
 def test_a_run_that_broke_is_invalid_and_one_that_used_up_its_steps_a_failure(tmp_path: Path) -> None:
     broken = row([], reward=0.0, info={"error": "RateLimitError", "traceback": "…"})
     empty = row([], reward=0.0)

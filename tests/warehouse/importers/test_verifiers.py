@@ -49,11 +49,6 @@ def test_a_completion_that_repeats_the_prompt_is_read_once(tmp_path: Path) -> No
     assert [len(run.turns) for run in made.trajectories] == [2, 2, 2]
 
 
-def test_texts_of_completion_models_are_read(tmp_path: Path) -> None:
-    run = read(tmp_path, row("Amber", prompt="Who?")).trajectories[0]
-    assert (run.answer, run.outcome) == ("Amber", Outcome.SUCCESS)
-
-
 def test_the_threshold_of_the_metadata_decides_and_full_marks_without_it(tmp_path: Path) -> None:
     rows = [row(reward=value) for value in (0.4, 0.5, 1.0, 3.0, None)]
     outcomes = [run.outcome for run in read(tmp_path, *rows).trajectories]

@@ -114,11 +114,6 @@ def test_the_tools_on_offer_are_those_that_the_instructions_list(tmp_path: Path)
     assert offered(tmp_path, listed) == [{"type": "function", "function": SEARCH}, {"type": "function", "function": VISIT}]
 
 
-def test_commas_and_blanks_may_stand_between_the_tools(tmp_path: Path) -> None:
-    listed = f"<tools>\n {json.dumps(SEARCH, indent=1)} ,\n\n{json.dumps(VISIT)},\n</tools>"
-    assert [tool["function"]["name"] for tool in offered(tmp_path, listed)] == ["search", "visit"]
-
-
 @pytest.mark.parametrize(
     "instructions",
     [

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -66,19 +64,6 @@ def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path
     assert [path for path, _ in host.asked].count("/one") == 1
 
 
-def test_a_server_without_ranges_sends_it_all_again(host: Host, tmp_path: Path) -> None:
-    host.ranges, host.cuts = False, [100_000]
-    assert contents(fetch(host.data_set("mine", one=LONG), tmp_path, unheard)) == {"one": LONG}
-
-
-def test_a_file_that_was_whole_but_had_no_name_yet_is_not_asked_for(host: Host, tmp_path: Path) -> None:
-    data = host.data_set("mine", one=LONG)
-    draft = tmp_path / ".folder_mine.part"
-    draft.mkdir()
-    (draft / "one.part").write_bytes(LONG)
-    assert contents(fetch(data, tmp_path, unheard)) == {"one": LONG} and host.asked == []
-
-
 @pytest.mark.parametrize("served", [LONG[::-1], LONG[:-1]], ids=["other bytes", "fewer bytes"])
 def test_another_content_is_one_sentence_and_nothing_of_it_is_kept(host: Host, tmp_path: Path, served: bytes) -> None:
     data = host.data_set("mine", one=LONG)
@@ -107,16 +92,6 @@ def test_a_passing_fault_of_the_server_is_asked_again_and_a_lasting_one_is_told(
     assert len(host.asked) == 4, "what is not there is not asked for again"
 
 
-def test_without_a_network_it_is_one_sentence_at_once(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    file = PinnedFile(name="one", url=f"http://127.0.0.1:{port}/one", size=1, sha256="0")
-    data = PublicDataSet(name="mine", about="", licence="", entries=("f",), folders=(PublicFolder("f", NOWHERE, (file,)),))
-    with pytest.raises(RequestError, match=r"cannot be fetched \(ConnectError.*try again where there is a network"):
-        fetch(data, tmp_path, unheard)
-
-
 def test_nothing_is_fetched_over_an_open_line() -> None:
     with open_client() as client, pytest.raises(RequestError, match="is not HTTPS"):
         client.get("http://example.org/films.json")
@@ -137,15 +112,6 @@ def test_two_do_not_fetch_into_one_folder(host: Host, tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(RequestError, match="another process is fetching"):
             fetch(host.data_set("mine", one=LONG), tmp_path, unheard)
-
-
-def test_a_folder_that_cannot_be_written_is_told_and_so_is_one_in_the_way(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match="let FLYWHEEL_DATA name another folder"):
-        fetch(host.data_set("mine", one=LONG), tmp_path / "file", unheard)
-    (tmp_path / "folder_mine").mkdir()
-    with pytest.raises(RequestError, match="move it away"):
-        fetch(replace(host.data_set("mine", one=LONG), entries=("folder_mine/one",)), tmp_path, unheard)
 
 
 TREE = {"europe/au.json": b"{}", "LICENSE.md": b"CC0"}
