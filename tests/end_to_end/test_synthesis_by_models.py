@@ -115,12 +115,17 @@ def claim(root: Path, path: ModelPath, url: str) -> Path:
 
 
 def content(root: Path) -> dict[str, Any]:
-    """Everything that synthesis has stored, but for which tries had to be made again."""
+    """Everything that synthesis has stored, no row twice, but for which tries had to be made again."""
     with Lake(root, read_only=True) as lake:
+        for table, key in (("tasks", "key"), ("examples", "id"), ("failures", "id"), ("documents", "id"), ("metrics", "(name, step)")):
+            (row,) = lake.query(f"SELECT count(*) AS n, count(DISTINCT {key}) AS different FROM {table}").to_pylist()
+            assert row["n"] == row["different"], table
         (run,) = lake.runs()
         return {
             "tasks": lake.tasks(),
             "examples": lake.examples(),
+            "facts": lake.facts(),
+            "documents": lake.documents(),
             "checks": lake.query("SELECT * EXCLUDE (recorded) FROM checks ORDER BY ALL").to_pylist(),
             "failures": sorted(repr(failure) for failure in lake.failures() if not failure.kind.startswith("retried_")),
             "counts": {(m.name, m.step): m.value for m in lake.metrics() if not m.name.startswith("count.seconds")},

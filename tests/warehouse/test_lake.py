@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from warehouse import Document, Example, Fact, Failure, Lake, Metric, Policy, Record, RequestError, Run, Task, Trajectory
+from warehouse import Document, Failure, Lake, Metric, Policy, Record, RequestError, Run, Trajectory
 from warehouse.lake import describe
 from warehouse.schema import TABLE_OF, TABLES
 from warehouse.views import MACROS, VIEWS
@@ -89,18 +89,6 @@ def test_a_conflict_is_tried_again_and_another_error_is_not(lake: Lake) -> None:
     with pytest.raises(duckdb.TransactionException, match="something else"):
         lake.write(partial(work, "something else"))
     assert len(tries) == 1 and len(lake.metrics()) == 1
-
-
-@pytest.mark.slow
-def test_readers_are_filtered_ordered_and_parametrised(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([make_trajectory(id, policy=policy) for id, policy in (("b", "x"), ("a", "x"), ("c", "it's"))])
-    lake.add([Task("t2", "search", "?", ("a",), split="eval"), Task("t1", "search", "?", ("a",))])
-    lake.add([Example("e2", "has", (), ()), Example("e1", "fas_plan", (), ()), Fact("s", "r", "o", source="w"), Fact("s", "r", "o")])
-    assert [trajectory.id for trajectory in lake.trajectories()] == ["a", "b", "c"]
-    assert [trajectory.id for trajectory in lake.trajectories("policy = ?", ["it's"])] == ["c"]
-    assert [task.key for task in lake.tasks("eval")] == ["t2"]
-    assert [example.id for example in lake.examples(["has", "document"])] == ["e2"]
-    assert [fact.source for fact in lake.facts()] == ["", "w"] and len(lake.facts("w")) == 1
 
 
 @pytest.mark.slow

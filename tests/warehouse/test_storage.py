@@ -47,13 +47,6 @@ def test_impossible_storage_is_refused(fields: dict[str, str], message: str) -> 
         Storage(**fields)
 
 
-def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "it's")
-    statement = Storage(data="s3://bucket/lake", s3_endpoint="localhost:9000", s3_path_style=True, s3_tls=False).secret() or ""
-    assert "KEY_ID 'it''s'" in statement and "SCOPE 's3://bucket/lake'" in statement and "USE_SSL false" in statement
-    assert Storage().secret() is None
-
-
 def _need_extension(name: str) -> None:
     try:
         connect((name,)).close()
@@ -263,3 +256,10 @@ def test_a_lake_in_s3_is_compacted_and_refuses_other_keys(tmp_path: Path, s3: St
         patch.setenv("AWS_SECRET_ACCESS_KEY", "another")
         with pytest.raises(RequestError, match=r"cannot be reached: .*403"):
             Lake(tmp_path, read_only=True)
+
+
+def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "it's")
+    statement = Storage(data="s3://bucket/lake", s3_endpoint="localhost:9000", s3_path_style=True, s3_tls=False).secret() or ""
+    assert "KEY_ID 'it''s'" in statement and "SCOPE 's3://bucket/lake'" in statement and "USE_SSL false" in statement
+    assert Storage().secret() is None

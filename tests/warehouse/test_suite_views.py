@@ -36,13 +36,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_trajectory: Callable[.
         yield lake
 
 
-def test_coverage_counts_what_is_missing(filled: Lake) -> None:
-    (row,) = filled.query("SELECT * EXCLUDE (invalid_share) FROM suite_coverage WHERE policy = 'p'").to_pylist()
-    assert row == {
-        "policy": "p", "suite": "s", "tasks": 4, "wanted": 16, "judged": 11, "invalid": 1, "missing": 4, "is_result": False
-    }  # fmt: skip
-
-
 def test_at_k_equals_the_estimators(filled: Lake) -> None:
     rows = filled.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
     counts = [(sum(v != "I" for v in told), told.count("S")) for told in VERDICTS.values()]
@@ -103,3 +96,10 @@ def test_replies_that_look_like_calls_and_were_not_taken(lake: Lake, make_trajec
     lake.add(attempt(number, *each) for number, each in enumerate(told))
     found = lake.query("SELECT action FROM untaken_calls WHERE policy = 'p' AND suite = 's'").to_pylist()
     assert sorted(row["action"] for row in found) == sorted(2 * untaken)
+
+
+def test_coverage_counts_what_is_missing(filled: Lake) -> None:
+    (row,) = filled.query("SELECT * EXCLUDE (invalid_share) FROM suite_coverage WHERE policy = 'p'").to_pylist()
+    assert row == {
+        "policy": "p", "suite": "s", "tasks": 4, "wanted": 16, "judged": 11, "invalid": 1, "missing": 4, "is_result": False
+    }  # fmt: skip

@@ -38,11 +38,6 @@ def test_the_return_is_the_value(turns: list[tuple[float | None, str | None]], v
     assert (found.value, found.verdict, found.error) == (value, verdict, None)
 
 
-def test_a_task_may_say_from_where_on_it_is_a_success() -> None:
-    assert score(trajectory((0.7, "ok")), success=0.7).verdict is Outcome.SUCCESS
-    assert score(trajectory((0.7, "ok")), success=0.8).verdict is Outcome.FAILURE
-
-
 def test_what_was_trained_on_is_not_what_the_environment_paid() -> None:
     seen = trajectory((0.0, "ok"), (1.0, "ok"))
     composed = replace(seen, turns=tuple(replace(turn, reward=None) for turn in seen.turns))

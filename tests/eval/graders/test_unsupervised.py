@@ -10,7 +10,7 @@ import pytest
 from eval.graders.base import verify_all
 from eval.graders.unsupervised import Agreement, Confidence
 from tests.eval.graders.test_verifiers import TASK, attempt
-from warehouse.records import Outcome, StopReason, Task
+from warehouse.records import Outcome, Task
 
 
 def group(*answers: str | None, task: Task = TASK) -> list:
@@ -46,12 +46,6 @@ def test_equal_answers_in_other_spellings_agree(kind: str, answers: tuple[str, .
 def test_a_tie_and_a_single_attempt_say_nothing() -> None:
     assert {score.verdict for score in Agreement().verify_all(group("x1", "x2"))} == {Outcome.FAILURE}
     assert [score.verdict for score in Agreement().verify_all(group("x1"))] == [Outcome.INVALID]
-
-
-def test_faults_take_no_part() -> None:
-    attempts = group("x1", "x1", "x2")
-    attempts[2] = (TASK, replace(attempts[2][1], stop_reason=StopReason.FAULT))
-    assert [score.value for score in Agreement().verify_all(attempts)] == [1.0, 1.0, None]
 
 
 def test_confidence_is_the_mean_probability_of_the_answer() -> None:

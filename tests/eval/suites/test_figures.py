@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.graders.choice import verifiers_of
 from eval.statistics import bootstrap_ratio, wilson
-from eval.suites.figures import Trial, at_k, compare, coverage, headline, ladder, success
+from eval.suites.figures import Trial, at_k, compare, coverage, success
 from flows.suites.results import read_trials
 from tests.eval.graders.test_verifiers import attempt
 from warehouse import Lake, Outcome, Score, Task
@@ -105,17 +105,6 @@ def test_majority_counts_answers_that_the_grader_of_the_task_reads_as_the_same(n
         lake.add([task, *runs, *scores])
         figure = at_k(read_trials(lake, "p", "sums", verifiers_of(default)), "majority@", 5)
     assert figure.estimate is not None and figure.estimate.value == 1.0
-
-
-def test_the_ladder_and_the_headline() -> None:
-    assert [figure.name for figure in ladder(SEVERAL, 3)] == [
-        "average@3", *(f"{kind}{k}" for kind in ("pass@", "pass^", "majority@") for k in (1, 2, 3))
-    ]  # fmt: skip
-    assert [figure.name for figure in ladder(SEVERAL, 1)] == ["average@1"]
-    assert headline(SEVERAL, "pass^2") == at_k(SEVERAL, "pass^", 2)
-    for name in ("pass@0", "accuracy", "success@1"):
-        with pytest.raises(ValueError, match="no figure"):
-            headline(SEVERAL, name)
 
 
 def test_a_ratio_resamples_tasks_whole() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from eval.graders.verifiers import GRADERS, Grader
-from eval.statistics import Interval
-from eval.suites.figures import Figure
 from eval.suites.validation import (
     Subject,
     Tally,
@@ -18,7 +16,6 @@ from eval.suites.validation import (
     Validation,
     grading,
     label_quality,
-    one_headline,
     size,
     subject_of,
     validate,
@@ -85,10 +82,6 @@ WRONG_LABEL = Validation(Tally(10, 1, ["7: 'x'"]), {"empty": Tally(10, 0)}, Tall
 FOOLED = Validation(Tally(10, 0), {"denied": Tally(10, 2, ["3: 'not x'"])}, Tally(10, 0))
 
 
-def figure(value: float, low: float, high: float) -> Figure:
-    return Figure("success", 100, Interval(value, low, high))
-
-
 def test_a_thousand_tasks_are_enough_and_fewer_say_what_they_show() -> None:
     assert size(1000).state is TraitState.KEPT
     few = size(164)
@@ -104,10 +97,3 @@ def test_labels_and_grading_are_told_apart() -> None:
     assert "7: 'x'" in label_quality(WRONG_LABEL).reason and "denied" in grading(FOOLED).reason
     assert grading(Validation(Tally(10, 0), {}, Tally())).state is TraitState.NOT_KNOWN, "nothing wrong was tried"
     assert (label_quality(None).state, grading(None).state) == (TraitState.NOT_KNOWN, TraitState.NOT_KNOWN)
-
-
-def test_the_headline_needs_a_result() -> None:
-    assert one_headline("success", None, None).state is TraitState.NOT_KNOWN
-    assert one_headline("success", figure(0.5, 0.4, 0.6), None).state is TraitState.KEPT
-    assert one_headline("success", figure(0.5, 0.4, 0.6), "9 of 100 attempts are missing").state is TraitState.NOT_KEPT
-    assert one_headline("pass@8", Figure("pass@8", 84, None), None).state is TraitState.NOT_KEPT

@@ -56,16 +56,6 @@ def test_names_and_relations_in_other_words_are_the_graphs() -> None:
     assert known().in_its_words((("C@blue river | WHITE SAIL", "seat", "?"),)) == (("C@Blue River | White Sail", "seat", "?"),)
 
 
-def test_of_two_that_read_the_same_only_the_one_that_is_spelled_so_is_known() -> None:
-    graph = known(Fact("amber stone", "colour", "Red", ("d1",), "test"))
-    assert graph.in_its_words((("C@Amber Stone", "employer", "?"),)) is not None
-    assert graph.in_its_words((("C@AMBER STONE", "employer", "?"),)) is None
-    graph = known(Fact("Amber Stone", "EMPLOYER", "White Sail", ("d1",), "test"))
-    assert graph.in_its_words((("C@Amber Stone", "employer", "?"),)) == (("C@Amber Stone", "employer", "?"),)
-    assert graph.in_its_words((("C@Amber Stone", "Employer", "?"),)) is None
-    assert known(Fact("???", "seat", "Green Lake", (), "test")).in_its_words((("C@!!!", "seat", "?"),)) is None
-
-
 @pytest.mark.parametrize("change", [{"relation": "patron"}, {"subject": "Nobody Known"}, {"subject": "Grey Cove"}])
 def test_what_a_graph_does_not_know_is_unproven(change: dict[str, str]) -> None:
     proofs = shown({**GOOD, "facts": [{**FACT, **change}]}, known())

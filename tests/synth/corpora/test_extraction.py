@@ -10,14 +10,12 @@ import pytest
 
 from synth.corpora.config import ExtractionConfig
 from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts
-from synth.corpora.passages import passages_of, short_passages_of
 from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault
-from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact
@@ -116,7 +114,7 @@ def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
     assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
 
 
-@pytest.mark.parametrize("reply", ["I found no facts.", '{"subject": "Amber Stone"}', '[{"subject": "Amber Stone"}]', "[{"])
+@pytest.mark.parametrize("reply", ["I found no facts.", '[{"subject": "Amber Stone"}]'])
 def test_a_reply_without_facts_to_read_is_a_failure_with_its_text(reply: str) -> None:
     corpus = extract({"Amber": reply})
     assert kinds(corpus) == [Fault.MALFORMED]
@@ -143,12 +141,3 @@ def test_figures_and_signs_make_another_entity() -> None:
     with pytest.raises(AmbiguousMention, match=r"'Learning C' or 'Learning C\+\+'"):
         linker.link("Learning", "d")
     assert grounding_defect(StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#"), "t", "C++ is not C#.") is None
-
-
-def test_a_table_without_full_stops_is_read_in_pieces() -> None:
-    table = " ".join(f"| Stone {number} | Blue River |" for number in range(40))
-    teacher = ScriptedTeacher(lambda question: "[]")
-    extract_facts([Document("d", "t", table, "s")], teacher, ExtractionConfig(passage_characters=100))
-    passages = [question.split("Passage: ")[1] for question in teacher.asked]
-    assert " ".join(passages) == table and max(map(len, passages)) <= 100
-    assert short_passages_of("One two. Three four! Five?", 20) == passages_of("One two. Three four! Five?", 20)

@@ -78,19 +78,14 @@ def test_projections_make_a_formula() -> None:
     ("check", "other", "kind"),
     [
         (objection_to_quotes, {"projections": [{**MADE, "passage": 3}]}, "passage_unknown"),
-        (objection_to_quotes, {"projections": [{**MADE, "passage": 0}]}, "passage_unknown"),
         (objection_to_quotes, {"projections": [{**MADE, "passage": 2}]}, "quote_not_found"),
-        (objection_to_quotes, {"projections": [{**MADE, "quote": "..."}]}, "quote_not_found"),
         (objection_to_entities, {"projections": [{**MADE, "object": "Carl Reed"}]}, "object_not_named"),
-        (objection_to_entities, {"projections": [{**LIVES, "subject": "Carl Reed"}]}, "subject_not_named"),
         (objection_to_entities, {"answer": "Carl Reed"}, "answer_not_stated"),
         (objection_to_entities, {"unknowns": ["the Mason"]}, "met_twice"),
         (objection_to_entities, {"projections": [MADE, YEAR]}, "constant_edge"),
-        (objection_to_entities, {"projections": [MADE, LIVES], "unknowns": ["Amber Stone"]}, "malformed_formula"),
         (objection_to_entities, {"projections": [{**MADE, "alternatives": ["Carl Reed"]}]}, "malformed_formula"),
         (objection_to_entities, {"projections": [{**YEAR, "alternatives": ["a | b"]}], "answer": "Night Boat"}, "malformed_formula"),
         (objection_to_words, {"question": "Did the Mason make Night Boat?"}, "leaked"),
-        (objection_to_words, {"unknowns": ["Night Boat"]}, "leaked"),
         (objection_to_words, {"question": "Who made it?"}, "not_named"),
         (objection_to_words, {"question": "Who made Night Boat in 1821?"}, "number_not_stated"),
     ],
@@ -105,11 +100,7 @@ def test_what_is_wrong_with_a_proposal_is_told(check: Any, other: dict[str, Any]
     "wrong",
     [
         {"question": "x" * 601},
-        {"answer": "x" * 201},
         {"projections": [MADE] * 9},
-        {"projections": []},
-        {"unknowns": ["x"] * 9},
-        {"projections": [{**MADE, "quote": "x" * 601}]},
         {"projections": [{**MADE, "alternatives": ["x"] * 4}]},
     ],
 )
@@ -163,7 +154,6 @@ OTHER = answer("Carl Reed", "She saw Carl Reed", 2)
         ({"stated": "No."}, "stated", "not_stated"),
         ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "Night Boat"}'}, "uncontradicted", "contradicted"),
         ({"answers": json.dumps([OTHER])}, "only_answer", "not_answered"),
-        ({"answers": "[]"}, "only_answer", "not_answered"),
         ({"answers": json.dumps([OWN, OTHER]), "fits": "Yes"}, "only_answer", "second_answer"),
     ],
 )
@@ -179,11 +169,7 @@ def test_what_speaks_against_a_question_drops_it(said: dict[str, str], check: st
     ("said", "open_"),
     [
         ({"stated": "Perhaps."}, "stated"),
-        ({"stated": None}, "stated"),
         ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "as all know"}'}, "uncontradicted"),
-        ({"contradiction": '{"contradicted": true, "passage": 99, "quote": "Night Boat"}'}, "uncontradicted"),
-        ({"contradiction": "I cannot help with that."}, "uncontradicted"),
-        ({"answers": '{"all": "the mason"}'}, "only_answer"),
         ({"answers": json.dumps([OWN] * 11)}, "only_answer"),
         ({"answers": json.dumps([OWN, OTHER]), "fits": "Perhaps."}, "only_answer"),
     ],
@@ -192,9 +178,3 @@ def test_what_is_not_clear_is_marked(said: dict[str, str | None], open_: str) ->
     result, _ = made(**said)
     (task,) = result.tasks
     assert open_ in task.proofs["unproven"] and task.proofs[open_] is None
-
-
-@pytest.mark.parametrize("made_up", [answer("Carl Reed", "Carl Reed it is"), answer("Carl Reed", "the mason"), answer("x", "x", 99)])
-def test_another_answer_counts_where_its_words_stand_in_a_passage(made_up: dict[str, Any]) -> None:
-    result, teacher = made(answers=json.dumps([OWN, made_up]), fits="Yes")
-    assert len(result.tasks) == 1 and not any("a right answer" in text for text in teacher.asked)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -13,15 +11,12 @@ from rl.renderers.base import Truncation
 from rl.renderers.examples import encode_example
 from rl.renderers.tags import TagDialect, tagged_text
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
-from synth.demonstrations.oracle import path_of, solution_of
-from synth.fas.memory import Plan, propose, remember, required_knowledge
-from synth.fas.plans import Misalignment, misalignment
+from synth.demonstrations.oracle import solution_of
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import offer
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
-from warehouse.records import Document, Example, Part, PartKind, Task
+from warehouse.records import Example, PartKind, Task
 
 SAID = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
 
@@ -107,28 +102,3 @@ def test_plans_begin_with_a_search_that_finds_required_knowledge(graph: Knowledg
     assert {failure.kind for failure in failures} <= {
         "fas_plan_not_unique", "fas_plan_no_document", "fas_plan_other_knowledge", "not_unique", "not_found_by_search"
     }  # fmt: skip
-
-
-def test_knowledge_alignment_rejects_what_cannot_work(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    path = path_of(graph, next(task for task in tasks if task.hops == 3 and task.provenance["shape"] == "chain"))
-    assert path is not None
-    required, answer = required_knowledge(graph, path), path[-1].value
-    plan, found = propose(path), graph.titled(path[0].entity)
-    assert misalignment(plan, required, found, answer) is None
-    assert misalignment(plan, required, None, answer) is Misalignment.NO_DOCUMENT
-    assert misalignment(plan, required, Document("other", "", "", ""), answer) is Misalignment.OTHER_KNOWLEDGE
-    assert misalignment(Plan(("nothing",), plan.query), required, found, answer) is Misalignment.GAP
-    assert misalignment(Plan(plan.relations, answer), required, found, answer) is Misalignment.ANSWER_GIVEN
-    assert set(required) <= {known for hop in path for known in remember(graph, hop.entity)}
-
-
-def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:
-    tools = [{"type": "function", "function": {"name": "search", "description": "Sucht «été».", "parameters": {}}}]
-    (example,) = build_demonstrations(graph, tasks[:1], DemonstrationConfig(), 1)[0]
-    offered = offer(example, tools)
-    assert offered == replace(example, parts=(Part(PartKind.TOOLS, json.dumps(tools, ensure_ascii=False)), *example.parts))
-    assert (offered.questions, offered.text) == (example.questions, example.text)
-    assert offer(offered, [*tools, *tools]) == offered
-    assert offer(example, []) == example
-    document = Example("d", "document", (Part(PartKind.DOCUMENT, "Amber", True),), ())
-    assert offer(document, tools) == document

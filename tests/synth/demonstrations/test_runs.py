@@ -81,9 +81,6 @@ def offered_by(example: Example) -> list[str]:
     return [tool["function"]["name"] for tool in json.loads(example.parts[0].text)]
 
 
-# What is taken
-
-
 def test_a_run_is_its_question_its_thoughts_its_calls_and_what_came_of_them() -> None:
     (example,), failures = chosen([run("a")])
     assert failures == []
@@ -134,9 +131,6 @@ def test_runs_of_questions_that_evaluation_asks_are_not_taken_whoever_made_them(
     ]
 
 
-# How many
-
-
 def test_the_shortest_run_of_each_task_is_taken() -> None:
     runs = [run("long", "x", 3), run("short", "x", 1), run("middle", "x", 2), run("other", "y", 2)]
     examples, failures = chosen(runs)
@@ -145,21 +139,6 @@ def test_the_shortest_run_of_each_task_is_taken() -> None:
         ("cold_start_enough_of_its_task", "middle"),
         ("cold_start_enough_of_its_task", "long"),
     ]
-
-
-def test_of_more_than_the_count_a_seeded_draw_is_taken_and_the_others_are_failures() -> None:
-    runs = [run(f"r{number}", key) for key in TASKS for number in range(3)]
-    unique = [replace(each, id=f"{each.task_key}-{each.id}") for each in runs]
-    examples, failures = chosen(unique, per_task=3, count=4)
-    assert (len(examples), Counter(failure.kind for failure in failures)) == (4, {"cold_start_enough_of_its_task": 5})
-    taken = {example.sources[0] for example in examples}
-    assert taken | {failure.item["trajectory"] for failure in failures} == {each.id for each in unique}
-    draws = [{example.sources[0] for example in chosen(unique, seed=seed, per_task=3, count=4)[0]} for seed in range(4)]
-    assert draws[0] == taken
-    assert any(other != taken for other in draws)
-
-
-# In whose words
 
 
 def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
@@ -171,9 +150,6 @@ def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
         (PartKind.TOKENS, (5, 6), True),
         (PartKind.TOKENS, (9,), False),
     ]
-
-
-# With whose tools
 
 
 def test_tools_are_called_by_our_names_and_their_arguments_too() -> None:
@@ -191,9 +167,6 @@ def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(p
     (example,), _ = chosen([imported("a", ("lookup", '{"q": "x"}'), provenance=provenance)])
     assert json.loads(example.parts[0].text) == theirs
     assert calls_of(example) == [("lookup", '{"q": "x"}')]
-
-
-# Released runs
 
 
 @pytest.mark.slow

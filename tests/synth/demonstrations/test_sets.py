@@ -7,7 +7,6 @@ import pytest
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
-from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.teachers.teacher import OracleTeacher
@@ -45,15 +44,6 @@ def judged(task: Task, answer: str) -> bool:
     verifier = verifiers_of("qa_em").of(task)
     assert isinstance(verifier, AnswerVerifier)
     return verifier.grader.judge(answer, task.answers, options_of(task, verifier.grader))[1]
-
-
-def test_the_oracle_reads_what_leads_to_each_of_the_answers_and_gives_all(
-    films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]
-) -> None:
-    solution = solution_of(films, tasks["1950", "1951"])
-    assert solution is not None
-    assert [(step.think, step.query) for step in solution.steps] == [("", "Ann"), ("film Dawn; Dusk", "Dawn"), ("year 1950", "Dusk")]
-    assert (solution.think, solution.answer) == ("year 1951", "1950; 1951")
 
 
 def test_every_clean_demonstration_answers_as_the_verifier_asks(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:

@@ -101,17 +101,3 @@ def test_the_oracle_gives_up_where_nothing_shows_the_document() -> None:
 
     solution = Solution((OracleStep("", "Amber Stone", wanted, "maker"),), "maker X", "X")
     assert all_tries(solution, search, random.Random(1)) is None and len(asked) == MOST_TRIES
-
-
-def test_corrupted_demonstrations_search_once_for_each_document(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], search: Search
-) -> None:
-    config = DemonstrationConfig(search="imperfect", early_stop=0.4, wrong_turn=0.6)
-    deep = [task for task in tasks if task.hops > 1]
-    examples, _ = build_demonstrations(graph, deep, config, 1, retrieve, search=search)
-    corrupted = [example for example in examples if style_of(example) in (Style.EARLY_STOP, Style.WRONG_TURN)]
-    assert len(corrupted) > 60 and {style_of(example) for example in corrupted} == {Style.EARLY_STOP, Style.WRONG_TURN}
-    assert not any(thought.startswith("no ") for example in corrupted for thought in texts(example, PartKind.THOUGHT))
-    answers = {task.key: task.answers for task in deep}
-    rest = [example for example in examples if example not in corrupted]
-    assert all(texts(example, PartKind.ANSWER)[0] in answers[example.sources[0]] for example in rest)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from synth.corpora.passages import NameFinder
-from synth.fas.memory import Memory, Origin, Statement, statements_brought, statements_in
+from synth.fas.memory import Memory, Origin, statements_brought, statements_in
 from warehouse.records import Call, Document, StopReason, Trajectory, Turn
 
 DOCUMENTS = [
@@ -48,15 +47,3 @@ def test_what_tools_brought_stands_under_known_names_and_under_what_looks_like_o
 @pytest.mark.parametrize("outcome", ["timeout", "not_run", "unparsable"])
 def test_what_a_tool_did_not_bring_is_not_remembered(outcome: str) -> None:
     assert not Memory(statements_brought([run("Amber Stone broke.", outcome)], FINDER))
-
-
-def test_the_entities_of_a_slice_are_named_by_what_is_known_of_the_others() -> None:
-    chains = [
-        Statement(f"Ann Lee {a}{b}", "r", f"r Ann Lee {a}{chr(ord(b) + 1)}", f"{a}{b}") for a in ("one", "two", "six") for b in "abcdefgh"
-    ]
-    memory = Memory(chains)
-    for statements in memory.slices(200, 3, 24, random.Random(0)):
-        entities = list(dict.fromkeys(statement.entity for statement in statements))
-        assert len(entities) == 3
-        named = [entity for entity in entities if any(entity in statement.text for statement in statements)]
-        assert named or any(entity.endswith("h") for entity in entities), "only the end of a chain names nothing that is known"

@@ -51,7 +51,6 @@ def test_the_second_pass_is_shown_the_knowledge_and_the_attempt() -> None:
         ("right", True, None, [("verifier", False), ("teacher", True)]),
         ("wrong", False, "fas_reason_not_gold", [("verifier", False), ("teacher", False)]),
         ("who knows", False, "fas_reason_not_judged", [("verifier", False)]),
-        (None, False, "fas_reason_not_gold", [("verifier", False)]),
     ],
 )
 def test_where_words_differ_a_judge_decides(verdict: str | None, kept: bool, reason: str | None, said: list[tuple[str, bool]]) -> None:
@@ -65,11 +64,9 @@ def test_where_words_differ_a_judge_decides(verdict: str | None, kept: bool, rea
     ("second", "kind"),
     [
         ("Nobody knows.", "no_answer"),
-        ("Steps. <answer> </answer>", "no_answer"),
         ("<answer>Dan Lee</answer>", "no_reasoning"),
         ("So it is. <answer>Dan Lee</answer>", "too_short"),
         (f"{'so ' * 50}<answer>Dan Lee</answer>", "too_long"),
-        ("I'm sorry, but I can't help with that.", "no_answer"),
         ("Alpha was made by its director Lee, as is stated. <answer>Dan Lee</answer>", "not_reached"),
         (f"{STEPS} <answer>Dan Lee</answer>", None),
         (f"<think>{STEPS}</think> <answer>Eve</answer> or rather <answer>Dan Lee</answer>", None),

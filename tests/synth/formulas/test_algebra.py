@@ -92,12 +92,6 @@ def test_triples_come_back_from_their_expression(formula: list[Triple]) -> None:
     assert set(again) <= set(formula)
 
 
-def test_a_union_of_projections_folds_into_one_constant() -> None:
-    years = Union(tuple(Projection("year", Constant((str(year),)), forward=False) for year in (1991, 1990)))
-    expression = Intersection((years, Projection("director", Constant(("Ann",)), forward=False)))
-    assert to_triples(expression) == (("?", "year", "C@1990 | 1991"), ("?", "director", "C@Ann"))
-
-
 def test_a_variable_that_stands_twice_is_one_entity() -> None:
     known = [Fact("t", "r", "x"), Fact("x", "s", "t"), Fact("u", "r", "x"), Fact("u", "r", "y"), Fact("z", "s", "u"), Fact("w", "s", "u")]
     graph = KnowledgeGraph(known)

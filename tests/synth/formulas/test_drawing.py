@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from synth.formulas.drawing import LONGEST_LABEL, MOST_TRIPLES, NodeKind, formula_tree, placed, tree_lines
+from synth.formulas.drawing import NodeKind, formula_tree, placed, tree_lines
 from synth.formulas.triples import layers
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, build_questions
@@ -27,13 +27,6 @@ def test_a_formula_hangs_from_its_target_with_the_directions_of_its_triples() ->
         "    │   └── —year→ 1990 | 1991",
         "    └── —birthplace→ Aveiro",
     ]
-
-
-def test_long_names_and_long_formulas_are_cut() -> None:
-    tree = formula_tree((("?", "star", f"C@{'a' * 500}\nb"),))
-    assert len(tree_lines(tree)[1].split("→ ")[1]) == LONGEST_LABEL
-    many = tuple(("?", "star", f"C@{number}") for number in range(2 * MOST_TRIPLES))
-    assert len(formula_tree(many).edges) == MOST_TRIPLES
 
 
 def test_every_triple_of_a_grown_question_is_drawn_in_its_layer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-
-import duckdb
-import pyarrow as pa
 import pytest
 
-from synth.formulas.projections import solve
-from synth.formulas.proofs import Proofs, is_needed, prove, without
-from synth.formulas.triples import TARGET, constant, members, unknowns
+from synth.formulas.proofs import Proofs, prove, without
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.paths import Retrieve
-from warehouse.records import Document, Fact, Triple
-
-QUESTIONS = 10_000
+from warehouse.records import Document, Fact
 
 
 def _documents(*names: str) -> list[Document]:
@@ -80,98 +70,3 @@ def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGr
     assert tasks
     assert all(task.proofs["easy"] is False and len(task.proofs["shortcuts"]) <= 1 for task in tasks)
     assert {RejectionReason.EASY, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_sql_agrees_on_answers_and_on_every_constraint() -> None:
-    facts = _random_facts(random.Random(5))
-    graph = KnowledgeGraph(facts)
-    formulas = [_random_formula(random.Random(f"formula {number}"), facts) for number in range(QUESTIONS)]
-    answers = [solve(graph, formula) for formula in formulas]
-    asked = {(number, -1): tuple(formula) for number, formula in enumerate(formulas)}
-    asked |= {(number, place): without(formula, place) for number, formula in enumerate(formulas) for place in range(len(formula))}
-    counted = _count_by_sql(facts, {key: rest for key, rest in asked.items() if rest})
-    needless = 0
-    for number, (formula, found) in enumerate(zip(formulas, answers, strict=True)):
-        count, first, last = counted[number, -1]
-        assert (len(found), min(found), max(found)) == (count, first, last)
-        for place in range(len(formula)):
-            grows = (number, place) not in counted or counted[number, place][0] > count
-            assert is_needed(graph, formula, place, found) == grows
-            needless += not grows
-    assert needless > 1_000
-
-
-def _random_facts(rng: random.Random) -> list[Fact]:
-    """A hundred and fifty entities, four relations, among them one with few values; facts lead in both directions."""
-    names = [f"e{number}" for number in range(150)]
-    facts = {(rng.choice(names), rng.choice("rst"), rng.choice(names)) for _ in range(400)}
-    facts |= {(name, "kind", f"kind {rng.randrange(12)}") for name in names}
-    return [Fact(*fact) for fact in sorted(facts)]
-
-
-def _random_formula(rng: random.Random, facts: Sequence[Fact]) -> list[Triple]:
-    """A true formula of one to three triples: it grows from a random entity, each triple from a fact of an unknown that it has."""
-    about: dict[str, list[Fact]] = defaultdict(list)
-    for fact in facts:
-        about[fact.subject].append(fact)
-        about[fact.object].append(fact)
-    held, formula = {TARGET: rng.choice(facts).subject}, []
-    for place in range(rng.randint(1, 3)):
-        node = rng.choice(list(held))
-        fact = rng.choice(about[held[node]])
-        other = fact.object if fact.subject == held[node] else fact.subject
-        end = constant(*{other, rng.choice(facts).object}) if rng.random() < 0.2 else constant(other)
-        if rng.random() < 0.5:
-            end = f"V@X{place}"
-            held[end] = other
-        formula.append((node, fact.relation, end) if fact.subject == held[node] else (end, fact.relation, node))
-    return formula
-
-
-def _count_by_sql(facts: Iterable[Fact], asked: dict[tuple[int, int], tuple[Triple, ...]]) -> dict[tuple[int, int], tuple[int, str, str]]:
-    """For each formula the number of its answers, the first and the last: one join for all formulas of one pattern."""
-    with duckdb.connect(config={"threads": 1}) as connection:
-        rows = [(fact.subject, fact.relation, fact.object) for fact in facts]
-        edges = pa.table(dict(zip("sro", map(list, zip(*rows, strict=True)), strict=True)))
-        connection.register("edges", edges)
-        connection.execute("CREATE TABLE joined AS SELECT s, r, o FROM edges UNION SELECT o, r, s FROM edges")
-        patterns: dict[tuple[tuple[str, str], ...], list[tuple[tuple[int, int], tuple[Triple, ...]]]] = defaultdict(list)
-        for key, formula in asked.items():
-            patterns[_pattern(formula)].append((key, formula))
-        return {key: found for pattern, group in patterns.items() for key, found in _answer(connection, pattern, group).items()}
-
-
-def _pattern(formula: Sequence[Triple]) -> tuple[tuple[str, str], ...]:
-    names = {node: f"n{number}" for number, node in enumerate(unknowns(formula))} | {TARGET: TARGET}
-    return tuple((names.get(s, "constant"), names.get(o, "constant")) for s, _, o in formula)
-
-
-def _answer(
-    connection: duckdb.DuckDBPyConnection,
-    pattern: tuple[tuple[str, str], ...],
-    group: list[tuple[tuple[int, int], tuple[Triple, ...]]],
-) -> dict[tuple[int, int], tuple[int, str, str]]:
-    columns: dict[str, list[object]] = {"id": list(range(len(group)))}
-    joins: list[str] = []
-    known: dict[str, str] = {}
-    for place, ends in enumerate(pattern):
-        columns[f"r{place}"] = [formula[place][1] for _, formula in group]
-        terms = [f"f{place}.r = q.r{place}"]
-        for end, side in zip(ends, "so", strict=True):
-            if end == "constant":
-                node = 0 if side == "s" else 2
-                columns[f"c{place}{side}"] = [list(members(formula[place][node])) for _, formula in group]
-                terms.append(f"list_contains(q.c{place}{side}, f{place}.{side})")
-            elif end in known:
-                terms.append(f"f{place}.{side} = {known[end]}")
-            else:
-                known[end] = f"f{place}.{side}"
-        joins.append(f"JOIN joined f{place} ON {' AND '.join(terms)}")
-    connection.register("questions", pa.table(columns))
-    answer = known[TARGET]
-    sql = f"SELECT q.id, count(DISTINCT {answer}), min({answer}), max({answer}) FROM questions q {' '.join(joins)} GROUP BY q.id"
-    found = connection.execute(sql).fetchall()
-    connection.unregister("questions")
-    return {group[number][0]: (count, first, last) for number, count, first, last in found}

@@ -17,7 +17,6 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe, option
 from synth.has.proposers import OthersProposer
 from synth.has.records import ActionOracle, HasConfig, build_has
-from synth.parts import untagged
 from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.importers.fireact import read_fireact
@@ -169,22 +168,6 @@ def test_contrasts_name_the_one_action_that_leads_on(
         places[len(options), int(number)] += 1
     for width in {width for width, _ in places if sum(count for (w, _), count in places.items() if w == width) > 200}:
         assert chi_square([count for (w, _), count in places.items() if w == width], width) < CHI_SQUARE[width - 1]
-
-
-def test_what_could_not_be_read_stands_in_the_history_before_its_correction(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
-) -> None:
-    for action in ("<search> no end", "<|end|>"):
-        unread = replace(turn(0, "", "", observation="Error: no call"), action=action, tool=None, arguments=None)
-        run = replace(runs[0], turns=(unread, unread, *runs[0].turns))
-        examples, *_ = build_has(graph, [run], tasks, HasConfig(contrasts=9), 1, retrieve)
-        contrasts = [example for example in examples if example.kind == "has_contrast"]
-        assert len(contrasts) == len(run.turns)
-        for number, contrast in enumerate(contrasts):
-            asked, *history = [(part.kind, part.text) for part in contrast.parts if not part.learnt]
-            assert asked == (PartKind.QUESTION, tasks[run.task_key].question)
-            wrong = [(PartKind.THOUGHT, untagged(action)), (PartKind.RESULT, "Error: no call")] * 2
-            assert history[:4] == wrong[: 2 * number]
 
 
 def read_option(text: str) -> object:

@@ -84,11 +84,8 @@ def test_an_attempt_without_a_reply_says_nothing_of_the_question(fault: str, kin
     ("task", "reply", "answered"),
     [
         (EASY, "green lake", True),
-        (EASY, "The Greenlake", False),
         (EASY, "<think> It may be Green Lake, or not. </think> Red Hill", False),
-        (EASY, '```json\n{"answer": "Green Lake"}\n```', True),
         (Task("k", "search", "q", ("1990",)), "1990s", False),
-        (Task("k", "search", "q", ("A B", "C D")), "C D", True),
         (Task("k", "search", "q", ("A B", "C D"), provenance={"set": True}), "C D", False),
         (Task("k", "search", "q", ("A B", "C D"), provenance={"set": True}), "C D and A B", True),
         (Task("k", "search", "q", (), provenance={"set": True}), "anything", False),

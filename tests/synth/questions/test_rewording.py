@@ -58,7 +58,6 @@ def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue Riv
     ("question", "expected"),
     [
         (GOOD, []),
-        ("In which city lies the base of the WORKPLACE of amber stone?", []),
         ("base of workplace, of Amber Stone?", [RewordingDefect.UNCHANGED]),
         ("Where is the base of the workplace of Amber?", [RewordingDefect.CONSTANT_MISSING]),
         ("Where is the base of the workplace of Amber Stone, in Green Lake?", [RewordingDefect.ANSWER_LEAKED]),
@@ -67,17 +66,6 @@ def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue Riv
         ("Where is the base of Amber Stone?", [RewordingDefect.RELATION_MISSING]),
         ("Sure!\nWhere is the base of the workplace of Amber Stone?", [RewordingDefect.SEVERAL_LINES]),
         ("The base of the workplace of Amber Stone is a city.", [RewordingDefect.NOT_ASKED]),
-        ("Is the base of the workplace of Amber Stone a city?", [RewordingDefect.NOT_ASKED]),
-        ("Name the city of the base of the workplace of Amber Stone.", []),
-        (
-            "",
-            [
-                RewordingDefect.NOT_ASKED,
-                RewordingDefect.CONSTANT_MISSING,
-                RewordingDefect.RELATION_MISSING,
-                RewordingDefect.RELATION_MISSING,
-            ],
-        ),
     ],
 )
 def test_what_a_rewording_must_say(question: str, expected: list[RewordingDefect]) -> None:
@@ -97,10 +85,9 @@ def test_names_inside_names_leak_nothing() -> None:
     [
         ([("Ann", "mentor", "Bob"), ("Cid", "mentor", "Ann")], {}, False),
         ([("Ann", "mentor", "Bob"), ("Cid", "mentor", "Dan")], dict.fromkeys(("Ann", "Bob", "Cid", "Dan"), "person"), False),
-        ([("Ann", "mentor", "Bob"), ("Bob", "mentor", "Ann")], {}, True),
         ([("Ann", "mentor", "Blue River")], {"Ann": "person", "Blue River": "company"}, True),
     ],
-    ids=["a chain", "one type", "both ways", "two types"],
+    ids=["a chain", "one type", "two types"],
 )
 def test_who_is_mentor_of_whom_is_told_apart_where_both_are_of_one_kind(
     facts: list[tuple[str, str, str]], types: dict[str, str], same: bool
@@ -136,7 +123,6 @@ def test_the_reader_sees_the_rewording_alone(graph: KnowledgeGraph) -> None:
     ("reading", "kind"),
     [
         ('[["C@Amber Stone", "school", "V@x"], ["V@x", "seat", "?"]]', RewordingDefect.READ_DIFFERENTLY),
-        ('[["C@Amber Stone", "employer", "?"]]', RewordingDefect.READ_DIFFERENTLY),
         ('[["Amber Stone", "employer", "?"]]', RewordingDefect.UNREADABLE),
         ("I cannot do that.", Fault.MALFORMED),
         (None, Fault.TIMEOUT),

@@ -111,17 +111,6 @@ def test_what_a_document_spells_ends_no_message() -> None:
     assert run.answer == "Blue River"
 
 
-def test_a_long_result_is_cut_and_says_so() -> None:
-    document, kinds = in_environment("Talkative")
-    config = TaughtRunsConfig(attempts=1, max_observation_characters=100, horizon=3)
-    (run,) = played(ScriptedTeacher(lambda _: "<look>x"), [document], config, kinds)
-    assert len(run.turns[0].observation) <= 100 < len(run.turns[0].calls[0].observation)
-    assert (len(run.turns), run.stop_reason, run.answer, run.outcome) == (3, StopReason.MAX_TURNS, None, None)
-
-
-# Faults
-
-
 def test_an_exception_of_the_environment_is_an_invalid_run_with_its_kind() -> None:
     at_reset, at_step = (in_environment("Faulty", question) for question in ("reset", "step"))
     runs = [
@@ -145,9 +134,6 @@ def test_more_tools_than_a_server_can_stop_at_are_refused() -> None:
         played(ScriptedTeacher(looks_up), [task], CONFIG, kinds)
     few, kinds = in_environment("Handy", tools=3)
     assert played(ScriptedTeacher(lambda _: "<answer>x"), [few], CONFIG, kinds)
-
-
-# The environments of these tests
 
 
 def schema(name: str) -> Schema:

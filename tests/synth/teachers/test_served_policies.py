@@ -120,15 +120,6 @@ def test_a_real_server_completes(server: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_real_server_repeats_a_seed(server: str) -> None:
-    """Without a lake nothing is remembered: equal texts come from the server itself."""
-    requests = [user("Where is Stone?", max_tokens=12, temperature=1.0, seed=seed) for seed in range(4)]
-    with open_teacher(served(server)) as teacher:
-        assert texts(teacher.complete(requests)) == texts(teacher.complete(requests))
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
         check_teacher(teacher, lake)

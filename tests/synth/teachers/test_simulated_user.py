@@ -93,13 +93,8 @@ def test_a_conversation_of_five_turns_ends_where_the_user_ends_it_and_the_state_
     ("script", "answer", "kind"),
     [
         (["well", "empty"], None, "user"),
-        (["well", "cut"], None, "user"),
         (["well", "500", "500"], None, "unreachable"),
-        (["well", "nonsense", "nonsense"], None, "unreachable"),
-        (["well", "400"], None, "unreachable"),
         ([], "As a language model, I cannot borrow books.", "user"),
-        ([], "I'm sorry, but I can't help with that.", "user"),
-        ([], "I want Emma.", "user"),
         ([], STOP, "user"),
     ],
 )

@@ -120,19 +120,6 @@ def test_a_server_with_faults_brings_no_wrong_task_and_nothing_is_lost_without_a
     assert {"cut", "keys", "repetition", "chatty"} <= set(met) and kept
 
 
-def test_tables_that_sqlite_refuses_are_asked_for_again_with_its_error() -> None:
-    def says(question: str) -> str:
-        if "SQLite refuses" in question:
-            assert 'near "TABEL"' in question
-            return "CREATE TABLE sales (item TEXT PRIMARY KEY"
-        return "CREATE TABLE sales (item TEXT PRIMARY TABEL);"
-
-    teacher = ScriptedTeacher(says)
-    made = write_world("shop", "A shop.", teacher, CONFIG, seed=1)
-    assert len(teacher.asked) == 2
-    assert [failure.kind for failure in made.failures] == ["wrong_tables"] and made.counts == {"worlds_proposed": 1}
-
-
 def test_a_world_without_a_task_is_dropped_whole() -> None:
     def says(question: str) -> str:
         if "Give about" in question:

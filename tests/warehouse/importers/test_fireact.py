@@ -86,12 +86,6 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
     assert run.answer == "Amber Stone"
 
 
-def test_runs_without_an_end_are_invalid_and_have_no_scores(tmp_path: Path) -> None:
-    made = read(tmp_path, {"1": row(reward=False, em=False), "2": row(SEARCH, reward=False, em=False), "3": row(SEARCH, "Observation: x")})
-    assert [(run.outcome, run.reward) for run in made.trajectories] == [(Outcome.INVALID, None)] * 3
-    assert not [record for record in made.records if isinstance(record, Score)]
-
-
 def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
     rows = {
         "1": row(FINISH, END),

@@ -148,19 +148,6 @@ def test_a_dictionary_of_marks_is_a_score_each_and_an_unscored_one_is_invalid(la
     assert (unscored.trajectories[1].outcome, unscored.trajectories[1].reward) == (Outcome.INVALID, None)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"limit": {"type": "message", "limit": 3}}, (Outcome.FAILURE, StopReason.MAX_TURNS)),
-        ({"error": {"message": "boom", "traceback": "", "traceback_ansi": ""}}, (Outcome.INVALID, StopReason.FAULT)),
-        ({"scores": None, "messages": []}, (Outcome.INVALID, StopReason.FAULT)),
-    ],
-)
-def test_limits_keep_their_scores_and_broken_samples_are_invalid(lake: Lake, tmp_path: Path, change: Any, expected: Any) -> None:
-    run = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(change))).trajectories[1]
-    assert (run.outcome, run.stop_reason) == expected
-
-
 def test_a_broken_sample_is_set_aside_and_the_others_are_read(lake: Lake, tmp_path: Path) -> None:
     made = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(messages=3)))
     assert (made.rows, len(made.trajectories), [failure.item["line"] for failure in made.failures]) == (3, 2, [2])
@@ -175,13 +162,6 @@ def test_a_broken_sample_is_set_aside_and_the_others_are_read(lake: Lake, tmp_pa
         broken.write_bytes(text)
         with pytest.raises(RequestError, match="no log of Inspect"):
             read_inspect(broken)
-
-
-def test_importing_a_log_twice_changes_nothing(lake: Lake, tmp_path: Path) -> None:
-    (path,) = export_logs(lake, tmp_path / "run.eval")
-    first, second = (import_file("inspect", path, tmp_path / "other") for _ in range(2))
-    assert first["trajectories"] == {"read": 3, "new": 3}
-    assert [second[table]["new"] for table in ("tasks", "trajectories", "scores")] == [0, 0, 0]
 
 
 EVALUATION = """

@@ -13,7 +13,7 @@ from warehouse import Lake
 from warehouse.errors import RequestError
 from warehouse.importers.openai import read_openai
 from warehouse.importers.runs import ImportedRuns
-from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
+from warehouse.records import Outcome, StopReason, Trajectory
 
 
 def call(identity: str, name: str = "search", arguments: Any = '{"q": "a"}') -> dict[str, Any]:
@@ -53,19 +53,6 @@ def only(tmp_path: Path, *spoken: Any, **more: Any) -> Trajectory:
 
 def calls(run: Trajectory) -> list[tuple[str, str | None, str | None, str]]:
     return [(one.tool, one.arguments, one.outcome, one.observation) for turn in run.turns for one in turn.calls]
-
-
-def test_a_run_becomes_a_task_its_turns_and_a_score(tmp_path: Path) -> None:
-    made = read(tmp_path, row(asks(call("1"), content="I look."), gives("1"), ANSWER, answer=["Amber", "A."], reward=1, model="m"))
-    task, run, score = made.records
-    assert isinstance(task, Task)
-    assert isinstance(run, Trajectory)
-    assert isinstance(score, Score)
-    assert (task.question, task.answers, task.split) == ("Who?", ("Amber", "A."), "import")
-    assert (run.policy, run.stage, run.outcome, run.reward, run.answer) == ("m", "import", Outcome.SUCCESS, 1.0, "Amber")
-    assert run.turns[0].action == 'I look.\n<tool_call>\n{"name": "search", "arguments": {"q": "a"}}\n</tool_call>'
-    assert calls(run) == [("search", '{"q": "a"}', "ok", "seen"), ("answer", "Amber", None, "")]
-    assert (score.verifier, score.value, score.verdict) == ("openai_reward", 1.0, Outcome.SUCCESS)
 
 
 def test_several_calls_of_one_message_keep_their_results_in_any_order(tmp_path: Path) -> None:

@@ -71,12 +71,6 @@ def test_information_that_is_not_closed_is_set_aside(tmp_path: Path, text: str) 
     assert "not closed" in made.failures[0].reason
 
 
-def test_information_that_holds_its_own_closing_mark_is_set_aside(tmp_path: Path) -> None:
-    text = "<search>a</search>\n\n<information>Doc 1: </information> closes it.</information>\n\n<answer>A</answer>"
-    made = read(tmp_path, {"question": "Who?", "response": text})
-    assert (len(made.failures), len(made.trajectories)) == (1, 0) and "closed twice" in made.failures[0].reason
-
-
 @pytest.mark.parametrize(("text", "error"), [("", "empty"), (SEARCH, "cancelled"), ("I give up", "cancelled")])
 def test_a_run_without_an_answer_is_invalid(tmp_path: Path, text: str, error: str) -> None:
     run = only(tmp_path, text, score=0.0)

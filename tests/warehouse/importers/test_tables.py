@@ -7,7 +7,6 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -102,18 +101,3 @@ def test_what_is_no_table_is_one_sentence(name: str, content: bytes | None, reas
         (tmp_path / name).write_bytes(content)
     with pytest.raises(RequestError, match=reason):
         list(table_rows(tmp_path / name))
-
-
-@pytest.mark.slow
-def test_the_hub_is_asked_for_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def load(*arguments: Any, **named: Any) -> list[dict[str, str]]:
-        asked.append((*arguments, named["split"]))
-        return ROWS
-
-    monkeypatch.setattr("datasets.load_dataset", load)
-    for name in ("hf:openai/gsm8k:main@test", "hf:openai/gsm8k"):
-        assert [row.value for row in table_rows(Path(name))] == ROWS
-        assert name_of(Path(name)) == "gsm8k"
-    assert asked == [("openai/gsm8k", "main", "test"), ("openai/gsm8k", None, "train")]

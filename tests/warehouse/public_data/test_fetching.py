@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,11 +91,6 @@ def test_a_passing_fault_of_the_server_is_asked_again_and_a_lasting_one_is_told(
     assert len(host.asked) == 4, "what is not there is not asked for again"
 
 
-def test_nothing_is_fetched_over_an_open_line() -> None:
-    with open_client() as client, pytest.raises(RequestError, match="is not HTTPS"):
-        client.get("http://example.org/films.json")
-
-
 def test_a_redirection_to_an_open_line_is_refused_too() -> None:
     def elsewhere(request: httpx.Request) -> httpx.Response:
         return httpx.Response(302, headers={"Location": "http://example.org/films.json"})
@@ -105,13 +99,6 @@ def test_a_redirection_to_an_open_line_is_refused_too() -> None:
         client._transport, client._mounts = httpx.MockTransport(elsewhere), {}
         with pytest.raises(RequestError, match="is not HTTPS"):
             client.get("https://example.org/films.json")
-
-
-def test_two_do_not_fetch_into_one_folder(host: Host, tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(RequestError, match="another process is fetching"):
-            fetch(host.data_set("mine", one=LONG), tmp_path, unheard)
 
 
 TREE = {"europe/au.json": b"{}", "LICENSE.md": b"CC0"}
