@@ -94,14 +94,21 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, heard: Path) -> Path:
-    """A home with tasks, and a first policy that is said to be the champion."""
+    """A home with a lake."""
     root = tmp_path_factory.mktemp("homes") / "demo"
     Home(root).claim(load_config(str(SMALL), settings_for(heard)))
-    with open_context(root) as context:
+    Lake(root).close()
+    return root
+
+
+@pytest.fixture(scope="module")
+def champion(home: Path) -> Path:
+    """That home with tasks, and a first policy that is said to be the champion."""
+    with open_context(home) as context:
         run_attempt(context.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
         run_attempt(context.lake, "t0-init", "init", 0, {}, lambda run: initialise(context, run))
         context.lake.replace([replace(context.policy("t0-init"), promoted=True)])
-    return root
+    return home
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +174,8 @@ def test_turns_whose_budget_is_spent_end_early_and_the_next_goes_on(environment:
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], home: Path, heard: Path) -> None:
-    served = [FLYWHEEL, "serve", "--home", str(home), "--name", "served"]
+def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], champion: Path, heard: Path) -> None:
+    served = [FLYWHEEL, "serve", "--home", str(champion), "--name", "served"]
     with get_client(sync_client=True) as client, running(served, environment):
         deployment = soon(lambda: deployment_of(client, "served", "flows.operations.scheduled.evaluation"), "the deployment is there")
         run = client.create_flow_run_from_deployment(deployment)
@@ -177,7 +184,7 @@ def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], h
         assert len(left) > 5
         client.set_flow_run_state(run.id, Cancelling())
         assert taken_until_gone(left) < MOST_AFTER_CANCELLING
-        with Lake(home, read_only=True) as lake:
+        with Lake(champion, read_only=True) as lake:
             assert "completed" not in {one.state for one in lake.runs("stage = 'eval'")}, "it is ended, and not waited for"
         soon(lambda: client.read_flow_run(run.id).state_name == "Cancelled", "the run is cancelled")
         assert started_by(run.id) == []
