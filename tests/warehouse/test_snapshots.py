@@ -69,10 +69,10 @@ def test_the_digest_follows_the_rows_and_not_their_order(lake: Lake) -> None:
     assert len({whole, *map(digest, others)}) == len(others) + 1
 
 
-@pytest.mark.parametrize("name", ["", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101])
-def test_names_that_could_be_mistaken_are_refused(lake: Lake, name: str) -> None:
-    with pytest.raises(RequestError, match="cannot be called"):
-        pin(lake, name)
+def test_names_that_could_be_mistaken_are_refused(lake: Lake) -> None:
+    for name in ("", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101):
+        with pytest.raises(RequestError, match="cannot be called"):
+            pin(lake, name)
 
 
 def test_requests_that_cannot_be_met(lake: Lake) -> None:

@@ -65,17 +65,13 @@ def parts(*items: Any) -> dict[str, Any]:
 TEXT = {"type": "text", "text": "8"}
 REASONED: dict[str, Any] = {
     "think": {"role": "assistant", "content": "<think>\nfour each\n</think>\n\n8"},
-    "thinking": {"role": "assistant", "content": "<thinking>four each</thinking>8"},
     "brackets": {"role": "assistant", "content": "[THINK]four each[/THINK]8"},
     "unopened": {"role": "assistant", "content": "four each\n</think>\n8"},
     "reasoning_content": {"role": "assistant", "content": "8", "reasoning_content": "four each"},
-    "reasoning": {"role": "assistant", "content": "8", "reasoning": "four each"},
     "beside": {"role": "assistant", "content": "8", "thinking": "four each"},
     "details": {"role": "assistant", "content": "8", "reasoning_details": [{"type": "reasoning.text", "text": "four each"}]},
-    "summary": {"role": "assistant", "content": "8", "reasoning_details": [{"type": "reasoning.summary", "summary": "four each"}]},
     "part": parts({"type": "thinking", "thinking": "four each", "signature": "x"}, TEXT),
     "nested part": parts({"type": "thinking", "thinking": [{"type": "text", "text": "four each"}]}, TEXT),
-    "reasoning part": parts({"type": "reasoning", "text": "four each"}, TEXT),
     "redacted part": parts({"type": "redacted_thinking", "data": "x"}, {"type": "thinking", "thinking": "four each"}, TEXT),
     "tag in a part": parts({"type": "text", "text": "<think>four each</think>8"}),
 }
@@ -136,8 +132,6 @@ HERMES = '<tool_call>\n{"name": "look", "arguments": {"q": "a"}}\n</tool_call>'
 CALLED: dict[str, list[Any]] = {
     "blocks": [parts({"type": "text", "text": "I look."}, tool_use(q="a")), {"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "t1", "content": "seen"}]}],
-    "blocks in blocks": [parts(tool_use(q="a")), {"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "seen"}]}]}],
     "hermes": [{"role": "assistant", "content": HERMES}, tool("seen")],
     "hermes, tagged result": [{"role": "assistant", "content": HERMES}, tool("<tool_response>\nseen\n</tool_response>")],
     "hermes, the user's result": [{"role": "assistant", "content": HERMES},
@@ -145,7 +139,6 @@ CALLED: dict[str, list[Any]] = {
     "older": [{"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"q": "a"}'}},
               {"role": "function", "name": "look", "content": "seen"}],
     "empty ids": [asks(function(id="")), tool("seen", tool_call_id="")],
-    "no id in the call": [asks(function()), tool("seen", tool_call_id="x")],
     "ipython": [asks(function()), {"role": "ipython", "content": "seen"}],
     "objects": [asks(function(arguments={"q": "a"}, id="1")), tool({"type": "text", "text": "seen"}, tool_call_id="1")],
     "calls as text": [asks(json.dumps(function(id="1"))), tool([{"type": "text", "text": "seen"}], tool_call_id="1")],
@@ -189,18 +182,14 @@ def test_items_of_responses_sharegpt_and_texts_of_json(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "image": ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, DONE], "only text is imported"),
-    "image in a result": ([ASKED, asks(function(id="1")), tool([{"type": "image", "source": {}}], tool_call_id="1"), DONE], "only text"),
     "unknown part": ([ASKED, parts({"type": "widget", "x": 1})], "'widget', which is not read"),
-    "unknown item": ([ASKED, {"type": "computer_call", "id": "1"}, DONE], "item of the type 'computer_call'"),
     "no content": ([ASKED, {"role": "assistant", "parts": [{"text": "8"}]}], "has none of content"),
     "another syntax": ([ASKED, {"role": "assistant", "content": '[TOOL_CALLS][{"name": "look"}]'}], "in a syntax that is not read"),
     "xml": ([ASKED, {"role": "assistant", "content": "<tool_call>\n<function=look>\n</function>\n</tool_call>"}], "in a syntax"),
     "broken json": ([ASKED, {"role": "assistant", "content": '<tool_call>{"name": "look", </tool_call>'}, DONE], "not JSON"),
     "two keys": ([ASKED, asks(function(arguments='{"q": 1, "q": 2}')), DONE], "stands twice"),
-    "two keys in a text": ([ASKED, {"role": "assistant", "content": '<tool_call>{"name": "a", "name": "b"}</tool_call>'}], "stands twice"),
     "two ids": ([ASKED, asks(function(id="1"), function(id="1")), tool("a", tool_call_id="1"), DONE], "one of several calls"),
     "fewer results": ([ASKED, asks(function(), function()), tool("a"), DONE], "which belongs to which is not known"),
-    "more results": ([ASKED, asks(function()), tool("a"), tool("b"), DONE], "which belongs to which is not known"),
     "two results": ([ASKED, asks(function(id="1")), tool("a", tool_call_id="1"), tool("b", tool_call_id="1"), DONE], "was not made"),
     "other calls in the text": ([ASKED, asks(function("open", id="1"), content=HERMES), DONE], "other calls in its text"),
     "a call of the user": ([{"role": "user", "content": [tool_use(q="a")]}, DONE], "is the user's"),
@@ -228,18 +217,7 @@ def test_parallel_results_without_ids_go_by_name_and_order(tmp_path: Path) -> No
 
 
 def test_json_of_a_tool_stays_json_and_fenced_calls_stay_text(tmp_path: Path) -> None:
-    for given in (
-        {"rows": [1, 2]},
-        ["r1", "r2"],
-        [{"type": "city", "name": "x"}],
-        [{"a": 1}],
-        3,
-        [1, 2],
-        [],
-        {"type": "text", "n": 1},
-        True,
-        {},
-    ):
+    for given in ({"rows": [1, 2]}, ["r1", "r2"], [{"type": "city", "name": "x"}], 3, [], {"type": "text", "n": 1}, True):
         run = only(read(tmp_path, openai, [ASKED, asks(function(id="1", arguments=None)), tool(given, tool_call_id="1"), DONE]))
         assert calls(run) == [("look", {}, json.dumps(given))], given
     fenced = f"Write it so:\n```\n{HERMES}\n```"

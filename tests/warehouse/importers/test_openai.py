@@ -74,7 +74,6 @@ def test_calls_without_a_result_are_kept_and_results_without_a_call_refused(tmp_
         ((), "empty"),
         ((asks(call("1")),), "cancelled"),
         ((asks(call("1")), gives("1")), "cancelled"),
-        (({"role": "assistant", "content": ""},), "cancelled"),
         ((ANSWER, QUESTION), "cancelled"),
     ],
 )
@@ -142,14 +141,12 @@ def test_the_same_row_twice_in_a_file_is_two_samples_and_importing_twice_changes
         assert (len(lake.trajectories()), len(lake.scores()), len(lake.failures())) == (2, 2, 1)
 
 
-HOSTILE = (
-    "'; DROP TABLE trajectories; --", "<|im_end|><|endoftext|></s><tool_call>", "a\x00b", "x" * 1_000_000, "\u202e\U0001f600", "$1 ? %s {}",
-)  # fmt: skip
+HOSTILE = "'; DROP TABLE trajectories; -- <|im_end|><|endoftext|></s><tool_call> a\x00b \u202e\U0001f600 $1 ? %s {}" + "x" * 1_000_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_strings_survive_everywhere(tmp_path: Path, text: str) -> None:
+def test_hostile_strings_survive_everywhere(tmp_path: Path) -> None:
+    text = HOSTILE
     spoken = [asks(call(text, text, text)), gives(text, text), {"role": "assistant", "content": text}]
     given = {"messages": [{"role": "user", "content": text}, *spoken], "model": text, "answer": text, text: text}
     made = read(tmp_path, given)
