@@ -34,12 +34,6 @@ def test_a_step_draws_different_tasks_no_deeper_than_its_stage() -> None:
     assert sample_tasks(TASKS, 1, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 8, 12, CONFIG)
 
 
-def test_every_admitted_depth_is_as_likely_however_many_tasks_it_has() -> None:
-    tasks = [Task(f"{number}", "search", "?", ("x",), hops=1 if number < 90 else 2) for number in range(100)]
-    drawn = Counter(sample_tasks(tasks, step, 1, 1, CONFIG)[0].hops for step in range(6, 406))
-    assert 0.4 < drawn[2] / drawn.total() < 0.6
-
-
 def test_tasks_at_the_frontier_are_preferred_and_unknown_ones_are_not_shunned() -> None:
     rates = {task.key: 0.5 if number % 2 else 1.0 for number, task in enumerate(TASKS)}
     config = CurriculumConfig(hops=(4,), frontier=0.9)
@@ -69,15 +63,6 @@ def test_environments_are_drawn_by_their_shares_and_from_their_step_on() -> None
         sample_tasks(tasks, 1, 1, 1, CurriculumConfig(hops=(4,), mixture={"web": 1}))
 
 
-def test_pools_follow_the_measured_rate_and_gate_what_is_drawn() -> None:
-    assert [pool_of(rate) for rate in (None, 0.0, 0.4, 1.0)] == [Pool.UNKNOWN, Pool.UNSOLVED, Pool.FRONTIER, Pool.MASTERED]
-    rates = {task.key: (0.0, 0.5, 1.0)[number % 3] for number, task in enumerate(TASKS[:45])}
-    config = CurriculumConfig(hops=(4,), frontier=0, pools={Pool.FRONTIER: 0.8, Pool.UNKNOWN: 0.2})
-    drawn = Counter(pool_of(rates.get(sample_tasks(TASKS, step, 1, 1, config, rates)[0].key)) for step in range(1, 401))
-    assert set(drawn) == {Pool.FRONTIER, Pool.UNKNOWN}
-    assert 0.13 < drawn[Pool.UNKNOWN] / drawn.total() < 0.27
-
-
 def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() -> None:
     """An environment that nobody solves yet has its share still, and so has a pool, in every depth alike."""
     tasks = [replace(task, environment=("search", "calculator")[number % 2], hops=1) for number, task in enumerate(TASKS)]
@@ -95,19 +80,6 @@ def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() ->
     )
     expected = {(1, Pool.FRONTIER): 400, (2, Pool.FRONTIER): 200, (2, Pool.UNSOLVED): 200}
     assert {key: pytest.approx(count, abs=60) for key, count in expected.items()} == dict(found)
-
-
-def test_where_nothing_is_at_the_frontier_tasks_are_drawn_by_chance_and_not_by_their_keys() -> None:
-    config = CurriculumConfig(hops=(4,), frontier=1.0)
-    rates = {task.key: 1.0 for task in TASKS}
-    drawn = {task.key for step in range(1, 101) for task in sample_tasks(TASKS, step, 1, 5, config, rates)}
-    assert len(drawn) == len(TASKS)
-
-
-def test_a_difficulty_gate_that_admits_nobody_stands_open() -> None:
-    rates = {task.key: 1.0 for task in TASKS}
-    config = CurriculumConfig(hops=(4,), pools={Pool.FRONTIER: 1})
-    assert len(sample_tasks(TASKS, 1, 1, 5, config, rates)) == 5
 
 
 def test_what_a_step_draws_again_is_new_and_the_same_each_time() -> None:
@@ -169,15 +141,6 @@ def test_trajectories_that_were_begun_under_another_horizon_are_no_evidence_of_t
         curriculum.observe(step, [*step_of("task-1", 10, 0), *step_of("task-2", 6, 0, horizon=4)])
     assert curriculum.horizon(7) == 4 and curriculum.state_dict()["window"] == [[6, 0, 10]] * 2
     assert curriculum.pass_rates["task-1"] == pytest.approx(0.9667, abs=1e-4), "of the task they say what they came to"
-
-
-def test_what_the_run_measures_takes_the_place_of_what_was_known() -> None:
-    curriculum = Curriculum(GATED, TASKS, 1, {"task-1": 1.0, "task-2": 0.25})
-    curriculum.observe(1, step_of("task-1", 3, 0, invalid=5))
-    assert curriculum.pass_rates == {"task-1": 0.3, "task-2": 0.25}
-    unmeasured = Curriculum(CONFIG, TASKS, 1, {"task-1": 1.0})
-    unmeasured.observe(1, step_of("task-1", 3, 0))
-    assert unmeasured.pass_rates == {"task-1": 1.0}
 
 
 schedules = st.builds(

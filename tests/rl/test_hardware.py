@@ -12,21 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks.memory import measure
 from rl.hardware import (
     DECODERS,
-    DEVICES,
     Architecture,
     Pass,
     activation_bytes,
     adapter_parameters,
     cache_bytes,
-    device_of,
     engine_memory,
     learner_memory,
-    model_flops_utilisation,
-    training_flops,
 )
-from rl.learner.losses import ValueHead
-from rl.policies.policy import load_policy
-from tests.rl.conftest import create_tiny_policy
 
 SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)
 SIZES = {
@@ -44,13 +37,6 @@ QWEN_7B = Architecture(28, 3584, 28, 4, 128, 18_944, 152_064, False)
 def test_parameters_are_those_of_the_models() -> None:
     assert SMOLLM2.parameters == 134_515_008, "as the model card and its file of weights have it"
     assert QWEN_7B.parameters == pytest.approx(7_615_616_512, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_policy_of_ours_has_as_many_as_are_counted(tmp_path: Path) -> None:
-    model, _ = load_policy(create_tiny_policy(tmp_path / "policy", 0))
-    counted = Architecture.of_config(json.loads((tmp_path / "policy" / "config.json").read_text()))
-    assert counted.parameters == pytest.approx(model.num_parameters(), rel=0.01)
 
 
 @pytest.mark.slow
@@ -89,39 +75,6 @@ def test_keys_and_values_are_those_that_papers_give() -> None:
     assert cache_bytes(QWEN_7B, 2, workers=4) == 14 * 1024
     halves = engine_memory(QWEN_7B, 2, workers=2, cache=0, batched_tokens=8192, sequences=128)
     assert halves.weights == QWEN_7B.parameters
-
-
-def test_devices_are_known_by_their_names_and_others_are_not() -> None:
-    names = {
-        "NVIDIA H100 80GB HBM3": "H100",
-        "NVIDIA A100-SXM4-80GB": "A100",
-        "NVIDIA L40S": "L40S",
-        "NVIDIA L4": "L4",
-        "NVIDIA A10": "A10",
-    }
-    for shown, expected in names.items():
-        found = device_of(shown)
-        assert found is not None and found.name == expected
-    assert device_of("NVIDIA GeForce GTX 1080") is None and device_of("") is None
-
-
-def test_the_share_of_the_peak_is_tokens_times_operations() -> None:
-    flops = training_flops(QWEN_7B.matrices, QWEN_7B.matrices, 28, 3584, 0)
-    assert flops == 6 * QWEN_7B.matrices
-    peak = next(device for device in DEVICES if device.name == "H100").teraflops
-    assert model_flops_utilisation(peak * 1e12 / flops, flops, peak) == pytest.approx(1.0)
-    assert model_flops_utilisation(100, flops, None) is None
-
-
-def test_a_critic_is_counted_with_its_states_and_whole_beside_adapters() -> None:
-    work = Pass(512, 512, bfloat16=False)
-    head = sum(parameter.numel() for parameter in ValueHead(SMOLLM2.hidden).parameters())
-    for adapters in (None, 16):
-        bare, with_critic = (learner_memory(SMOLLM2, work, adapters=adapters, critic=critic) for critic in (False, True))
-        assert with_critic.resting - bare.resting == 12 * head
-        assert with_critic.gradients - bare.gradients == 4 * head
-        assert with_critic.peak - bare.peak == 16 * head + with_critic.critic > 16 * head
-        assert bare.critic == 0
 
 
 @pytest.mark.long

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rl.content import FORMATS, MAX_PIXELS, ImageFault, decode_image
-from rl.envs.base import FaultKind, fault_kind
-from rl.tools.tool import ToolFault, ToolImageFault
+from rl.content import FORMATS, ImageFault, decode_image
 from tests.rl.hostile_images import png
 
 MIB = 2**10
@@ -79,14 +77,6 @@ def test_hostile_bytes_are_a_fault_and_take_no_memory(what: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * MIB
 
 
-def test_the_largest_image_is_told_by_its_header() -> None:
-    side = int(MAX_PIXELS**0.5)
-    with pytest.raises(ImageFault, match=f"{side} x {side + 1} pixels is larger"):
-        decode_image(png(side, side + 1), "image/png")
-    with pytest.raises(ImageFault, match="truncated"):
-        decode_image(png(side, side), "image/png")
-
-
 @given(st.binary(max_size=200), st.sampled_from(sorted(FORMATS)), st.integers(0, 100))
 @pytest.mark.slow
 def test_whatever_the_bytes_are_it_is_an_image_or_a_fault(noise: bytes, media_type: str, place: int) -> None:
@@ -96,9 +86,3 @@ def test_whatever_the_bytes_are_it_is_an_image_or_a_fault(noise: bytes, media_ty
             decode_image(tried, media_type)
         except ImageFault:
             continue
-
-
-def test_a_fault_of_an_image_has_its_own_kind_through_the_errors_around_it() -> None:
-    fault = ToolFault("the tool 'cover' failed: no image")
-    fault.__cause__ = ToolImageFault("no image")
-    assert fault_kind(fault) is FaultKind.IMAGE

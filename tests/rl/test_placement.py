@@ -69,11 +69,6 @@ def test_what_fits_is_placed_and_what_does_not_is_refused(reservations: list[Res
     assert all(used(placed, number) <= machine.gpus for number, machine in enumerate(machines))
 
 
-def test_a_share_of_a_card_joins_another_share_and_leaves_whole_cards_whole() -> None:
-    placed = place([on_gpus("engine", 0.5, 0.5), on_gpus("learner", 1, 1, 1)], gpus(4))
-    assert len(placed) == 5
-
-
 def test_the_processors_of_a_cluster_are_a_limit_and_those_of_ones_own_machine_are_none() -> None:
     many = Reservation("environments", (Bundle(3, 0),) * 3)
     assert len(place([many], [Machine("this machine", math.inf, 0)])) == 3

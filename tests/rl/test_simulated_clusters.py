@@ -128,20 +128,6 @@ def test_one_card_is_shared_by_an_engine_and_a_learner() -> None:
 
 
 @pytest.mark.long
-def test_eight_cards_of_one_machine() -> None:
-    four = {"workers": 4, "gpus": 1}
-    cases = [
-        (up({"gpus": 1, "count": 4}, four), True),
-        (up({"gpus": 2, "tensor_parallel": 2, "count": 2}, four), True),
-        (up({"gpus": 4, "tensor_parallel": 4, "workers": "ray"}, four), True),
-        (up({"gpus": 1, "count": 4}, four, {"gpus": 0.5}), False),
-        (up({"gpus": 4, "tensor_parallel": 4, "count": 2}, {"workers": 2, "gpus": 1}), False),
-    ]
-    with cluster_of(8) as address:
-        check(address, cases)
-
-
-@pytest.mark.long
 def test_two_machines_of_eight_cards() -> None:
     eight = {"workers": 8, "gpus": 1}
     cases = [

@@ -10,7 +10,7 @@ from ray.exceptions import ActorDiedError, ActorUnschedulableError, OutOfMemoryE
 
 from flows.cli import exit_status
 from flows.pipeline import is_fault
-from rl.worker_death import WITHOUT_A_WORD, WorkerDied, own_process_died, worker_died
+from rl.worker_death import WorkerDied, own_process_died, worker_died
 
 WHAT = "the worker of the environment 'search'"
 GONE = RayActorError("00", "The actor died unexpectedly.\n\tpid: 4711\n\tip: 127.0.0.1\nThe process is killed by SIGKILL by OOM killer")
@@ -52,11 +52,6 @@ def test_vllm_tells_how_its_processes_ended(status: int, how: str) -> None:
     died = own_process_died("vLLM's process of an engine", RuntimeError(said))
     assert died is not None and died.how == how
     assert own_process_died("vLLM's process of an engine", RuntimeError("CUDA is not there")) is None
-
-
-def test_vllm_may_notice_that_a_process_ends_before_it_has_ended() -> None:
-    died = own_process_died("vLLM's process of an engine", RuntimeError("See root cause above. Failed core proc(s): {}"))
-    assert died is not None and died.how == WITHOUT_A_WORD
 
 
 def test_a_death_is_a_fault_of_one_sentence_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,13 +127,6 @@ def test_groups_without_a_comparison_give_exact_zeros(estimator: Estimator, rewa
     assert not has_signal(given).item()
 
 
-@ALL
-def test_a_group_with_a_single_valid_trajectory_has_no_gradient_and_no_say_in_the_others(estimator: Estimator) -> None:
-    lonely = advantages(estimator, groups([[1, 0, 1], [1, 0, 0]], [[1, 1, 1], [1, 0, 0]]))
-    assert torch.equal(lonely[1], torch.zeros(3, dtype=torch.float64))
-    assert torch.allclose(lonely[0], advantages(estimator, groups([[1, 0, 1]]))[0], atol=1e-12)
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     rewards=st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=5, max_size=5), min_size=1, max_size=4),

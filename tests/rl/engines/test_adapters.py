@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,13 @@ from transformers import PreTrainedModel
 
 from flows.config import load_config
 from rl.engines.config import EngineConfig
-from rl.engines.replica import Replica
 from rl.learner.base import EngineWeights
 from rl.learner.config import LearnerConfig, LoraConfig, ReinforceConfig
 from rl.policies.policy import load_policy
 from rl.policies.transfer import CONFIG, WEIGHTS, is_adapters, read_adapters
 from rl.rollouts.rollout import Rollouts
 from tests.rl.engines.learner_end import RANK, EngineSampler, adapted, said, start, versions
-from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from tests.rl.engines.probing import engine_processes, prompts, worst_difference
 from tests.rl.toy import Scripted, learn
 from warehouse.errors import RequestError
 
@@ -58,73 +55,10 @@ def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_ba
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_requests_under_way_go_on_under_new_adapters_and_each_token_bears_its_version(
-    engines: Rollouts, tiny_policy: Path, tmp_path: Path
-) -> None:
-    engines.load_weights(tiny_policy, 0)
-    models = {0: load_policy(tiny_policy)[0], 1: adapted(tiny_policy, tmp_path / "1"), 2: adapted(tiny_policy, tmp_path / "2", seed=1)}
-    waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts()), engines.event_loop)
-    for version in (1, 2):
-        time.sleep(0.2)
-        assert not waiting.done()
-        engines.load_weights(tmp_path / str(version), version)
-    generations = waiting.result(120)
-    assert versions(generations) >= {1, 2} and any(len(set(each.policy_versions)) > 1 for each in generations)
-    assert worst_difference(models, prompts(), generations) < TOLERANCE
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_adapters_that_are_not_whole_are_refused_before_an_engine_is_held(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
-    engines.load_weights(tiny_policy, 0)
-    adapted(tiny_policy, tmp_path / "1")
-    file = tmp_path / "1" / WEIGHTS
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(RequestError, match="holds no whole adapters"):
-        engines.load_weights(tmp_path / "1", 1)
-    assert versions(said(engines)) == {0}
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_y_an_engine_that_is_killed_as_it_loads_adapters_is_replaced_by_one_that_has_them(
-    engines: Rollouts, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines.load_weights(tiny_policy, 0)
-    before, model, call, killed = engines.figures(), adapted(tiny_policy, tmp_path / "1"), Replica.call, []
-
-    async def strike(replica: Replica, method: str, *arguments: Any) -> Any:
-        if method == "load_adapters" and not killed:
-            killed.append(replica.name)
-            engine_processes()[0].send_signal(signal.SIGKILL)
-        return await call(replica, method, *arguments)
-
-    monkeypatch.setattr(Replica, "call", strike)
-    engines.load_weights(tmp_path / "1", 1)
-    generations = said(engines)
-    assert killed and versions(generations) == {1}
-    assert worst_difference({1: model}, prompts(6), generations) < TOLERANCE
-    assert engines.figures().replacements - before.replacements == 1
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_run_of_reinforcement_learning_writes_and_sends_adapters_alone(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
-    check_run(engines, tiny_policy, tmp_path, LearnerConfig())
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_y_a_run_goes_on_where_an_engine_is_killed_as_it_loads_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     before = engines.figures()
     check_run(engines, tiny_policy, tmp_path, LearnerConfig(), kill_at=2)
     assert engines.figures().replacements - before.replacements == 1
-
-
-@pytest.mark.engine
-@pytest.mark.long
-def test_z_the_main_one_of_several_workers_publishes_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
-    check_run(engines, tiny_policy, tmp_path, LearnerConfig(workers=2, cpus=0.25))
 
 
 def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig, kill_at: int | None = None) -> None:
@@ -180,11 +114,3 @@ def test_what_does_not_go_with_adapters_is_refused(settings: dict[str, Any], sen
 def test_engines_serve_what_is_trained(overrides: list[str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         load_config("quickstart", overrides)
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_engines_that_serve_no_adapters_refuse_them(rollouts: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
-    adapted(tiny_policy, tmp_path / "1")
-    with pytest.raises(RequestError, match=r"rollout\.engine\.adapter_rank"):
-        rollouts.load_weights(tmp_path / "1", 1)

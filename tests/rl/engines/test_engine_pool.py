@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from transformers import PreTrainedModel
 
 from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
@@ -171,29 +170,6 @@ def test_an_engine_leaves_while_a_stream_goes_on(pool_rollouts: Rollouts, added:
     assert pool_rollouts.figures().requests >= 48
 
 
-@pytest.mark.long
-@pytest.mark.engine
-def test_requests_of_an_engine_that_is_taken_out_are_taken_up_by_another(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
-    before = pool_rollouts.figures()
-    added = pool_rollouts.add_engine()
-    stream = pool_rollouts.submit(requests(48, "left"))
-    wait_until_busy(pool_rollouts, 8)
-    pool_rollouts.remove_engine(added, drain=False)
-    check_valid(list(stream), 48, tiny_policy)
-    after = pool_rollouts.figures()
-    assert after.retaken > before.retaken
-    assert after.replacements == before.replacements
-
-
-@pytest.mark.engine
-def test_the_last_engine_may_not_leave_and_unknown_ones_are_named(pool_rollouts: Rollouts) -> None:
-    (last,) = pool_rollouts.pool.engines
-    with pytest.raises(RequestError, match="is the last one"):
-        pool_rollouts.remove_engine(last)
-    with pytest.raises(RequestError, match=f"no engine 'nobody'; there are {last}"):
-        pool_rollouts.remove_engine("nobody")
-
-
 @pytest.mark.engine
 def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(
     pool_rollouts: Rollouts, tiny_policy: Path, tmp_path: Path
@@ -271,24 +247,6 @@ def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Pat
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_engines_that_die_together_are_each_replaced(tiny_policy: Path) -> None:
-    config = EngineConfig.model_validate({**ENGINE, "count": 2, "max_replacements": 1})
-
-    async def killed() -> tuple[list[Generation], PoolFigures]:
-        pool = await EnginePool.start(config, str(tiny_policy))
-        try:
-            for process in engine_processes():
-                process.send_signal(signal.SIGKILL)
-            return await generate_all(pool, prompts()), pool.figures()
-        finally:
-            await pool.shutdown()
-
-    generations, figures = run_on_ray(killed())
-    assert len(generations) == len(prompts()) and figures.replacements == 2
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_too_old(tiny_policy: Path, other_policy: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "older": 1, "older_every": 2})
     contexts = prompts(2)
@@ -342,15 +300,6 @@ def check_valid(trajectories: Sequence[Trajectory], count: int, policy: Path) ->
     assert len({trajectory.id for trajectory in trajectories}) == count
     assert {trajectory.error for trajectory in trajectories} == {None}
     assert max_logprob_difference(load_policy(policy)[0], trajectories) < TOLERANCE
-
-
-def test_an_engine_asks_ray_for_what_it_is_configured_to() -> None:
-    several = EngineConfig(tensor_parallel=4, cpus=8, gpus=4)
-    assert resources(several) == [{"CPU": 8, "GPU": 4}]
-    assert resources(several.model_copy(update={"workers": "ray"})) == [{"CPU": 2, "GPU": 1}] * 4
-    assert resources(EngineConfig(cpus=1)) == [{"CPU": 1}]
-    with pytest.raises(ValidationError, match=r"engine.workers = ray needs engine.gpus"):
-        EngineConfig(workers="ray", tensor_parallel=2)
 
 
 def test_figures_give_rates_between_two_moments_and_names_for_the_lake() -> None:

@@ -11,14 +11,11 @@ import psutil
 import pytest
 
 from flows.cli import exit_status
-from rl.engines.base import EngineState
-from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.worker_death import WorkerDied
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import engine_processes
-from warehouse.records import Task
 
 pytestmark = pytest.mark.engine
 
@@ -60,17 +57,4 @@ def test_an_engine_that_is_killed_while_it_starts_is_a_fault(tiny_policy: Path, 
         Rollouts.start(config, tiny_policy, DOCUMENTS).close()
     assert str(died.value).startswith(told)
     assert exit_status(died.value) == 1
-    assert not engine_processes("ray::VllmEngine") and not engine_processes("EngineCore")
-
-
-@pytest.mark.long
-def test_engines_that_are_closed_before_they_are_up_leave_nothing(tiny_policy: Path) -> None:
-    rollouts = Rollouts.begin(RolloutConfig.model_validate({"limits": LIMITS, "engine": {"kv_cache_gib": 0.1, "cpus": 0.25}}), tiny_policy)
-    try:
-        assert [engine.state for engine in rollouts.figures().engines] == [EngineState.STARTING] and not rollouts.is_open
-        assert rollouts.environment_figures().environments == ()
-        with pytest.raises(RuntimeError, match="open after begin"):
-            rollouts.rollout([RolloutRequest("early", Task("early", "search", "Where?", ("Oslo",)), "tiny", 2, seed=0)])
-    finally:
-        rollouts.close()
     assert not engine_processes("ray::VllmEngine") and not engine_processes("EngineCore")

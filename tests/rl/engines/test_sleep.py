@@ -22,7 +22,6 @@ from tests.rl.engines import learner_end
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Scripted, learn
-from warehouse.errors import RequestError
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -88,22 +87,6 @@ def test_an_engine_gives_its_cache_back_and_wakes_with_the_weights_that_it_was_g
     assert_same(said_by_files(engines, tiny_policy, 5), first)
 
 
-def test_weights_are_sent_to_an_engine_that_sleeps(
-    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    expected = said_by_files(engines, other_policy, 6)
-    engines.load_weights(tiny_policy, 7)
-    engines.pause()
-    assert learner.send(other_policy, tmp_path / "8", 8)
-    waiting = begin(engines, 2, 4)
-    time.sleep(0.5)
-    assert not waiting.done(), "it has weights, and it is not its turn"
-    engines.resume()
-    waiting.result()
-    assert_same(said(engines), expected)
-    assert not (tmp_path / "8").exists(), "no folder was needed"
-
-
 def test_requests_under_way_wait_with_their_tokens_and_go_on_under_the_new_weights(
     engines: Rollouts, tiny_policy: Path, other_policy: Path
 ) -> None:
@@ -122,73 +105,6 @@ def test_requests_under_way_wait_with_their_tokens_and_go_on_under_the_new_weigh
     assert any(set(generation.policy_versions) == {0, 1} for generation in generations)
     models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
     assert worst_difference(models, prompts(), generations) < TOLERANCE
-
-
-def test_an_engine_that_was_given_no_weights_wakes_with_the_newest_that_lie_in_a_folder(
-    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    engines.load_weights(other_policy, 2)
-    assert learner.send(tiny_policy, tmp_path / "3", 3)
-    check_says(engines, tiny_policy, 3)
-    for _ in range(2):  # twice as good as once
-        engines.pause()
-    engines.resume()
-    check_says(engines, other_policy, 2)
-    assert [engine.policy_version for engine in engines.figures().engines] == [2], "it does not claim what it has lost"
-
-
-def test_an_engine_without_weights_does_not_sample(engines: Rollouts, tiny_policy: Path) -> None:
-    (replica,) = engines.pool._replicas
-    engines.pause()
-    assert engines.wait(replica.call("wake")) is False
-    waiting = begin(engines, 2, 4)
-    time.sleep(0.5)
-    assert not waiting.done()
-    engines.load_weights(tiny_policy, 4)
-    assert versions(waiting.result()) == {4}, "it was its turn already"
-    engines.resume()
-    check_says(engines, tiny_policy, 4)
-
-
-@pytest.mark.parametrize("last", ["start_weight_update", "update_weights", "finish_weight_update"])
-def test_a_transfer_to_sleeping_engines_that_breaks_off_is_made_good_by_the_folder(
-    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, last: str
-) -> None:
-    def fail(step: str) -> None:
-        if step == last:
-            raise OSError("the learner is gone")
-
-    engines.load_weights(tiny_policy, 5)
-    engines.pause()
-    assert not Learner(engines, fail).send(other_policy, tmp_path / "6", 6)
-    engines.resume()  # too early: weights are under way
-    waiting = begin(engines, 2, 4)
-    time.sleep(0.5)
-    assert not waiting.done(), "what has half come is not sampled with"
-    engines.load_weights(other_policy, 7)
-    assert versions(waiting.result()) == {7}
-    check_says(engines, other_policy, 7)
-
-
-def test_an_engine_that_is_put_to_sleep_while_weights_are_under_way_sleeps_when_they_have_come(
-    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    engines.load_weights(other_policy, 8)
-    told = Learner(engines, lambda step: engines.pause() if step == "update_weights" else None)
-    assert told.send(tiny_policy, tmp_path / "9", 9)
-    told.sender.close()
-    awake = memory() + 0.9 * CACHE_MIB
-    engines.resume()
-    assert memory() > awake, "it had gone to sleep"
-    check_says(engines, other_policy, 8)
-
-
-def test_no_engine_joins_those_that_sleep(engines: Rollouts, tiny_policy: Path) -> None:
-    engines.pause()
-    with pytest.raises(RequestError, match="add another when they are awake"):
-        engines.add_engine()
-    engines.load_weights(tiny_policy, 10)
-    engines.resume()
 
 
 @pytest.mark.parametrize("way", ["files", "sent", "in the transfer"])
@@ -215,17 +131,6 @@ def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
     assert versions(generations) == {12}, "what the dead one had sampled, nobody has seen"
     assert worst_difference({12: load_policy(other_policy)[0]}, prompts(4), generations) < TOLERANCE
     check_says(engines, other_policy, 12)
-    assert engines.figures().replacements == before + 1
-
-
-def test_y_an_engine_that_dies_as_it_is_put_to_sleep_is_replaced(engines: Rollouts, other_policy: Path) -> None:
-    before = engines.figures().replacements
-    engines.pool._config = engines.pool._config.model_copy(update={"max_replacements": before + 1})
-    kill_engines()
-    engines.pause()
-    engines.load_weights(other_policy, 13)
-    engines.resume()
-    check_says(engines, other_policy, 13)
     assert engines.figures().replacements == before + 1
 
 

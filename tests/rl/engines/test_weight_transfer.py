@@ -20,9 +20,9 @@ import torch
 from transformers import PreTrainedModel
 
 from rl.engines.base import Generation
-from rl.engines.weight_sync import check_device, check_fit, shapes_in
+from rl.engines.weight_sync import shapes_in
 from rl.learner.config import LearnerConfig, ReinforceConfig
-from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
+from rl.policies.policy import as_saved, load_policy
 from rl.rollouts.rollout import Rollouts
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
@@ -89,20 +89,6 @@ def test_requests_under_way_go_on_under_sent_weights_and_each_token_bears_its_ve
     assert worst_difference(swapped, prompts(), generations) > 0.1, "the check could not tell the two policies apart"
 
 
-def test_engines_that_are_paused_take_weights_and_stay_paused(
-    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    engines.pause()
-    assert learner.publish(other_policy, tmp_path / "4", 4)
-    waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts(2), 4), engines.event_loop)
-    time.sleep(0.5)
-    assert not waiting.done()
-    engines.resume()
-    generations = waiting.result()
-    assert versions(generations) == {4}
-    assert worst_difference({4: load_policy(other_policy)[0]}, prompts(2), generations) < TOLERANCE
-
-
 def test_weights_of_other_names_or_shapes_are_refused_before_an_engine_is_held(
     engines: Rollouts, learner: Learner, tiny_policy: Path, tmp_path: Path
 ) -> None:
@@ -152,26 +138,6 @@ def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner
     with patch.object(type(transfer.client), "finish_weight_update"):
         transfer.send_weights()
     assert_same(said_by_files(engines, other_policy, 7), expected)
-
-
-@pytest.mark.long
-def test_y_an_engine_that_starts_between_two_versions_begins_with_the_last_record_and_is_sent_the_next(
-    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    learner.publish(tiny_policy, tmp_path / "14", 14)
-    assert learner.send(other_policy, tmp_path / "15", 15), "no folder was needed"
-    assert not (tmp_path / "15").exists()
-    first, second = engines.pool.engines[0], engines.add_engine()
-    held = {engine.name: engine.policy_version for engine in engines.figures().engines}
-    assert held == {first: 15, second: 14}, "it does not claim what it has not"
-    assert [probe.engine for probe in engines.probe("Where is Amber Stone?", 1.0)] == [first], "only those that claim it are checked for it"
-    learner.sender.record(other_policy, 15)
-    engines.remove_engine(second)
-    third = engines.add_engine()
-    assert {engine.name: engine.policy_version for engine in engines.figures().engines} == {first: 15, third: 15}
-    assert learner.send(tiny_policy, tmp_path / "16", 16)
-    assert {engine.policy_version for engine in engines.figures().engines} == {16}
-    engines.remove_engine(third)
 
 
 @pytest.mark.long
@@ -246,29 +212,6 @@ def refuse(path: Path, version: int) -> None:
     raise AssertionError(f"version {version} was sent, and yet is to be loaded from {path}")
 
 
-@pytest.mark.long
-def test_an_engine_in_bfloat16_cannot_tell_weights_in_bfloat16_from_those_in_float32(
-    tiny_policy: Path, other_policy: Path, tmp_path: Path
-) -> None:
-    model, tokenizer = load_policy(other_policy)
-    half = in_dtype(model.state_dict(), "bfloat16")
-    save_policy(model, tokenizer, tmp_path / "half", half, "bfloat16")
-    assert 1.9 < size_of(other_policy) / size_of(tmp_path / "half") < 2.1
-    with start(tiny_policy, dtype="bfloat16") as engines:
-        whole = said_by_files(engines, other_policy, 1)
-        engines.load_weights(tiny_policy, 2)
-        assert_same(said_by_files(engines, tmp_path / "half", 3), whole)
-        engines.load_weights(tiny_policy, 4)
-        learner = Learner(engines)
-        assert learner.sender.send(as_saved(model, half), tmp_path / "5", 5)
-        assert_same(said(engines), whole)
-        learner.sender.close()
-
-
-def size_of(folder: Path) -> int:
-    return (folder / "model.safetensors").stat().st_size
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_engine_that_hangs_in_a_transfer_is_given_up_in_time_and_replaced(tiny_policy: Path, other_policy: Path, tmp_path: Path) -> None:
@@ -321,19 +264,3 @@ def test_a_policy_that_lacks_one_of_its_files_is_refused(tiny_policy: Path, tmp_
     last.unlink()
     with pytest.raises(RequestError, match=f"model.safetensors.index.json names {last.name}"):
         shapes_in(tmp_path)
-
-
-def test_weights_that_are_sent_are_those_of_a_folder_by_name_and_shape(tiny_policy: Path) -> None:
-    model = load_policy(tiny_policy)[0]
-    assert "lm_head.weight" in model.state_dict(), "it is tied, and stands in no folder"
-    sent = {name: tuple(weight.shape) for name, weight in as_saved(model, model.state_dict()).items()}
-    assert sent == shapes_in(tiny_policy)
-    check_fit(sent, tiny_policy)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_nccl_and_ipc_without_cuda_are_refused_in_a_sentence(tiny_policy: Path) -> None:
-    for backend in ("nccl", "ipc"):
-        with pytest.raises(RequestError, match=f"rollout.engine.transfer = {backend} needs a GPU with CUDA"):
-            start(tiny_policy, transfer=backend, gpus=1)
-    check_device("gloo")

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from flows.cli import exit_status
-from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
+from rl.env_pool.circuit_breaker import CircuitBreaker, environment, tool
 from rl.env_pool.pool import EnvironmentPool
 from rl.envs.base import EnvironmentFault, FaultKind
 from rl.envs.config import EnvironmentPoolConfig
@@ -114,19 +113,6 @@ async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
     assert (await after.reset(task("none"), 0)).text == "Look around."
 
 
-@pytest.mark.long
-async def test_a_worker_whose_first_check_failed_is_checked_again(pool: EnvironmentPool, down: Path) -> None:
-    await pool.open("moody")
-    down.touch()
-    assert (await fault_of(pool, "moody", "die")).kind is FaultKind.DIED
-    waiting = await asyncio.gather(*(fault_of(pool, "moody", f"none {number}") for number in range(3)))
-    assert {str(fault) for fault in (*waiting, await fault_of(pool, "moody", "later"))} == {"error: the world is not there"}
-    down.unlink()
-    after = pool.client("moody", "after")
-    assert (await after.reset(task("none", "moody"), 0)).text == "Look around."
-    assert pool._kinds["moody"].replaced == 1
-
-
 async def test_a_worker_that_is_stuck_is_replaced(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl.env_pool.pool.HUNG_SECONDS", 0.5)
     await pool.open("hasty")
@@ -183,12 +169,6 @@ async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(poo
     assert not (tmp_path / "trace").exists()
 
 
-async def test_a_container_is_refused_where_there_is_no_podman(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RequestError, match=r"needs the container image registry.example/environments:1, .* podman"):
-        await pool.open("boxed")
-
-
 async def test_an_environment_of_a_file_runs_in_workers(pool: EnvironmentPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("from rl.envs.code import create_calculator as create\n")
     monkeypatch.chdir(tmp_path)
@@ -196,27 +176,6 @@ async def test_an_environment_of_a_file_runs_in_workers(pool: EnvironmentPool, t
     client = pool.client("mine", "t")
     await client.reset(task("?"), 0)
     assert (await client.step(Action("code", "6 * 7"))).observation == "42"
-
-
-async def test_the_breaker_names_the_environment_that_is_down(pool: EnvironmentPool) -> None:
-    await pool.open(FAULTY)
-    for _ in range(3):
-        await fault_of(pool, FAULTY, "raise")
-    pool.breaker.check()
-    await fault_of(pool, FAULTY, "raise")
-    with pytest.raises(CircuitOpen, match=rf"the environment '{FAULTY}' failed in 4 of its last 4 trajectories .*the world broke"):
-        pool.breaker.check()
-
-
-async def test_the_breaker_names_the_tool_that_is_down(pool: EnvironmentPool) -> None:
-    await pool.open(FAULTY)
-    for _ in range(8):  # one that meets the worker's end in an earlier test never comes to the call
-        await fault_of(pool, FAULTY, "none", Action("look", ""), Action("break", ""))
-        if pool.breaker.faults(tool("break")) == 4:
-            break
-    with pytest.raises(CircuitOpen, match=r"the tool 'break' failed in 4 of its last 4 calls .*the tool broke") as error:
-        pool.breaker.check()
-    assert "'look'" not in str(error.value)
 
 
 async def kill_worker(pool: EnvironmentPool, name: str) -> None:
@@ -250,19 +209,3 @@ async def test_the_breaker_hears_of_a_dead_worker_once_however_many_trajectories
     for client in clients:
         await client.close()
     assert pool.breaker.faults(environment(FAULTY)) == pool.breaker.faults(tool("look")) == 1
-
-
-async def test_killed_workers_do_not_end_the_pool(pool: EnvironmentPool) -> None:
-    await pool.open("wide")
-    pids = await asyncio.gather(*(worker.actor.__ray_call__.remote(lambda _: os.getpid()) for worker in pool._kinds["wide"].workers))
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for _ in range(4):
-        client = pool.client("wide", "t")
-        try:
-            await client.reset(task("?", "wide"), 0)
-        except EnvironmentFault as fault:
-            assert fault.kind is FaultKind.DIED
-    client = pool.client("wide", "t")
-    await client.reset(task("?", "wide"), 0)
-    assert ray.is_initialized()

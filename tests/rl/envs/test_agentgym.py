@@ -93,15 +93,6 @@ async def test_an_episode_in_the_form_of_each_service(service: str, shows_at_res
     assert counting.closed == [0]
 
 
-async def test_instances_are_kept_apart() -> None:
-    with served(Counting(SERVICES["textcraft"], True).application) as url:
-        first, second = environment(url, "textcraft"), environment(url, "textcraft")
-        await first.reset(TASK, 0)
-        await second.reset(TASK, 0)
-        await first.step(Action("act", "up"))
-        assert (await second.step(Action("act", "wait"))).observation == "The count is 5."
-
-
 async def test_an_error_that_comes_with_status_200_is_a_fault() -> None:
     with served(Counting(SERVICES["textcraft"], True).application) as url:
         playing = environment(url, "textcraft")

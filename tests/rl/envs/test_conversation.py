@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eval.graders.state import StateVerifier
-from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
+from rl.envs.base import EnvironmentFault, FaultKind, Resources
 from rl.envs.tool_world.conversation import RESPOND, STOP, Said, UserOptions, slip_in
 from rl.envs.tool_world.environment import ToolWorldEnvironment, ToolWorldOptions, create
 from rl.renderers.base import Action
@@ -43,11 +43,6 @@ NAMES = frozenset({"B1", "B2", "Dune", "Emma", "M1@B1"})
 def test_slips_are_seen_and_what_people_say_is_none(text: str, slip: str | None) -> None:
     found = slip_in(text, [GOAL], NAMES)
     assert (found is None) if slip is None else slip in str(found)
-
-
-def test_a_user_knows_what_it_was_told_and_does_not_end_at_once() -> None:
-    assert slip_in("Then Emma, please.", [GOAL, "We have Dune and Emma."], NAMES) is None
-    assert slip_in(f"Good bye. {STOP}", [GOAL], NAMES, is_first=True) == "ends before anything was asked"
 
 
 class Scripted:
@@ -99,19 +94,6 @@ async def test_a_user_who_goes_without_what_they_want_is_a_failure_and_no_fault(
     assert (last.done, last.reward) == (True, 0.0)
 
 
-async def test_the_policy_may_end_it_too() -> None:
-    environment = environment_of(Scripted("Hello."))
-    await environment.reset(user_task(), seed=0)
-    last = await environment.step(Action("answer", "Good bye."))
-    assert (last.done, last.reward) == (True, 0.0)
-
-
-async def test_a_user_says_no_more_than_it_may() -> None:
-    environment = environment_of(Scripted("Hello.", "Hm.", "Hm."), most_messages=2)
-    await environment.reset(user_task(), seed=0)
-    assert (await environment.step(say("Yes?"))).done
-
-
 @pytest.mark.parametrize("line", ["As an AI, I have no books.", "", "It is Emma.", EnvironmentFault("not there", FaultKind.UNREACHABLE)])
 async def test_a_slip_makes_the_trajectory_invalid_whenever_it_comes(line: str | Exception) -> None:
     kind = FaultKind.UNREACHABLE if isinstance(line, Exception) else FaultKind.USER
@@ -124,13 +106,6 @@ async def test_a_slip_makes_the_trajectory_invalid_whenever_it_comes(line: str |
     assert at_once.value.kind is later.value.kind is kind and str(later.value).startswith(f"{kind.value}: ")
     run = Trajectory("t", "t", "p", "rl", 1, (), (), StopReason.FAULT, Outcome.INVALID, None, 0, None, None, error=str(later.value))
     assert StateVerifier().verify(user_task(), run).verdict is Outcome.INVALID
-
-
-@pytest.mark.parametrize("message", ["", " ", "x" * 2_001])
-async def test_a_message_that_is_none_is_told_to_the_policy(message: str) -> None:
-    environment = environment_of(Scripted("Hello."))
-    await environment.reset(user_task(), seed=0)
-    assert (await environment.step(say(message))).tool_outcome is ToolOutcome.ERROR
 
 
 @pytest.mark.parametrize("user", [{}, {"goal": ""}, "M2", {"goal": "x", "factory": "os:system"}])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl.env_pool.pool import EnvironmentPool
-from rl.envs.base import BUILT_IN, Resources, find_environment
+from rl.envs.base import Resources, find_environment
 from rl.envs.config import EnvironmentPoolConfig
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.base import Action
@@ -56,14 +56,3 @@ async def test_the_example_plays_in_workers_by_its_configuration(folder: Path) -
     finally:
         pool.close()
         runtime.close()
-
-
-def test_all_configuration_on_the_page_is_right() -> None:
-    for block in blocks("toml"):
-        rollout = tomllib.loads(block).get("rollout", {})
-        EnvironmentPoolConfig.model_validate(rollout.get("environments", {}))
-
-
-def test_every_built_in_environment_is_on_the_page() -> None:
-    named = re.findall(r"^\| `(\w+)` \| ", PAGE.read_text(), flags=re.MULTILINE)
-    assert set(BUILT_IN) <= set(named)

@@ -9,8 +9,7 @@ import pytest
 
 from eval.sandbox.sandbox import isolation
 from rl.envs.agentgym import SERVICES
-from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment, offered_tools
-from rl.envs.config import EnvironmentPoolConfig
+from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment
 from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex
 from synth.worlds.tool_tasks import generate_tasks
@@ -78,14 +77,6 @@ async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_begi
     assert first.tools == tuple(environment.schemas) != ()
 
 
-def test_the_tools_on_offer_are_those_of_a_trajectory_at_its_beginning() -> None:
-    pool = EnvironmentPoolConfig.model_validate({"kinds": {"mine": {"factory": "python"}}})
-    for name, tools in (("search", ["search"]), ("mine", ["code"])):
-        assert [tool["function"]["name"] for tool in offered_tools(name, pool, SearchIndex(DOCUMENTS))] == tools
-    with pytest.raises(RequestError, match="nowhere"):
-        offered_tools("nowhere", pool, None)
-
-
 def test_an_entry_point_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "mazes", "rl.envs.code:create_calculator")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -98,14 +89,6 @@ def test_an_entry_point_that_two_packages_claim_is_refused(tmp_path: Path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RequestError, match="several installed packages have environment 'maze'"):
         find_environment("maze")
-
-
-def test_a_file_is_found_and_run_once(tmp_path: Path) -> None:
-    file = tmp_path / "my_env.py"
-    file.write_text(FACTORY)
-    factory = find_environment(f"{file}:create")
-    assert factory(Resources(options={"a": 1})).options == {"a": 1}  # type: ignore[attr-defined]
-    assert find_environment(f"{file}:create") is factory
 
 
 @pytest.mark.parametrize(

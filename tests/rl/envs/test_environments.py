@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import pickle
 
-import duckdb
 import pytest
 
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, fault_kind, find_environment
-from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.envs.config import EnvironmentKindConfig
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import SearchIndex
@@ -33,28 +31,6 @@ def test_a_search_brings_documents() -> None:
     assert (step.observation, step.tool_outcome) == (DOCUMENTS[1].text, ToolOutcome.OK)
     assert step.info == {"arguments": {"query": "Blue River"}}
     assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
-
-
-def test_a_search_that_finds_nothing_is_a_miss() -> None:
-    assert answer_of(make("search"), "search", "zebra").tool_outcome is ToolOutcome.MISS
-    assert answer_of(make("search"), "search", "").tool_outcome is ToolOutcome.MISS
-
-
-@pytest.mark.parametrize("name", ["search", "calculator"])
-def test_an_answer_ends_it_without_a_word_about_the_truth(name: str) -> None:
-    assert answer_of(make(name), "answer", TASKS[0].answers[0]) == Step(done=True)
-
-
-def test_an_unknown_tool_is_told() -> None:
-    step = answer_of(make("search"), "code", "1 + 1")
-    assert step.tool_outcome is ToolOutcome.ERROR
-    assert "search" in step.observation
-
-
-@pytest.mark.parametrize(("expression", "value"), [("3 * (4 + 5)", "27"), ("-2 ** 3", "-8"), ("7 / 2", "3.5"), ("7 % 4", "3")])
-def test_the_calculator_calculates(expression: str, value: str) -> None:
-    step = answer_of(make("calculator"), "code", expression)
-    assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
 
 
 @pytest.mark.parametrize(
@@ -102,28 +78,9 @@ async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> Non
         await worker.step("a", Action("answer", "Green Lake"))
 
 
-def test_environments_say_what_they_need() -> None:
-    with pytest.raises(RequestError, match="documents"):
-        find_environment("search")(Resources())
-
-
 def test_a_wrong_option_is_refused_by_its_name() -> None:
     with pytest.raises(RequestError, match="SearchOptions: the option 'document' does not fit"):
         make("search", document=2)
-
-
-def test_a_kind_has_the_settings_of_the_pool_where_it_has_none_of_its_own() -> None:
-    pool = EnvironmentPoolConfig.model_validate({"workers": 3, "cpus": 2, "kinds": {"search": {"cpus": 1, "options": {"documents": 2}}}})
-    assert (pool.kind("search").workers, pool.kind("search").cpus, pool.kind("search").options) == (3, 1, {"documents": 2})
-    assert (pool.kind("calculator").workers, pool.kind("calculator").cpus, pool.kind("calculator").options) == (3, 2, {})
-    assert pool.reserved_cpus == 3 * 1 + 4 * 3 * 2
-
-
-@pytest.mark.parametrize("kind", list(FaultKind))
-def test_sql_counts_faults_by_their_kind(kind: FaultKind) -> None:
-    fault = pickle.loads(pickle.dumps(EnvironmentFault("server: x: it broke", kind)))
-    assert fault.kind is kind
-    assert duckdb.execute("SELECT split_part(?, ':', 1)", [str(fault)]).fetchone() == (kind.value,)
 
 
 def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:

@@ -42,14 +42,6 @@ async def test_frozen_lake_is_seen_and_played_as_text() -> None:
     await environment.close()
 
 
-async def test_the_return_is_in_the_figures_of_each_step() -> None:
-    environment = game()
-    await environment.reset(task(**LAKE), 0)
-    await environment.step(Action("act", "down"))
-    step = await environment.step(Action("act", "right"))
-    assert step.info["figures"] == {"return": 1.0}
-
-
 async def test_a_move_that_there_is_not_is_told_and_costs_nothing() -> None:
     environment = game()
     await environment.reset(task(**LAKE), 0)
@@ -78,17 +70,6 @@ async def test_the_seed_repeats_a_slippery_lake() -> None:
         await environment.reset(task(), seed)
         seen.append(await play(environment, *["right", "down"] * 6))
     assert seen[0] == seen[1] != seen[2]
-
-
-@pytest.mark.parametrize(
-    ("name", "moves"),
-    [("CliffWalking-v1", "Moves: up, right, down, left."), ("Taxi-v4", "Moves: south, north, east, west, pickup, dropoff.")],
-)
-async def test_other_toy_games_go_by_their_moves(name: str, moves: str) -> None:
-    environment = game(game=name)
-    text = (await environment.reset(task(), 0)).text
-    assert text.endswith(moves)
-    assert (await play(environment, "south" if name == "Taxi-v4" else "up"))[0][1] == -1.0
 
 
 @pytest.mark.parametrize(
@@ -129,14 +110,3 @@ async def test_every_house_can_be_won() -> None:
         steps = await play(environment, *moves)
         assert [reward for _, reward, _ in steps] == [0.0] * (len(moves) - 1) + [1.0]
         assert steps[-1][2] and not any(done for _, _, done in steps[:-1])
-
-
-async def test_the_chest_stays_locked_without_the_key_and_moves_run_out() -> None:
-    house = House(house=1)
-    environment = game(game=HOUSE)
-    await environment.reset(task(house=1, max_moves=12), 0)
-    steps = await play(environment, *path(house, house.room, house.chest_room), "open chest", "take coin")
-    assert steps[-2][0] == "It is locked."
-    assert steps[-1][:2] == ("That cannot be done here.", 0.0)
-    steps += await play(environment, *["look"] * (12 - len(steps)))
-    assert steps[-1][1:] == (0.0, True)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from pydantic import ValidationError
 
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.config import EnvironmentKindConfig
-from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
 from rl.retrieval.indexes import ImperfectIndex, build_indexes, split_page, stub_of
-from rl.retrieval.search import Miss, SearchIndex, shown, words_of
+from rl.retrieval.search import SearchIndex, shown, words_of
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, DocumentSplit, Task
 
@@ -62,14 +59,6 @@ def test_a_displaced_document_is_second_or_third_and_the_others_keep_their_order
         assert sorted(ids) == sorted(before) and [each for each in ids if each != document.id] == before[1:]
 
 
-def test_some_queries_find_nothing_on_any_page() -> None:
-    index = imperfect(empty=0.2)
-    counts = places(index)
-    assert 50 < counts[-1] < 110 and counts.keys() == {-1, 0}
-    silent = next(document.title for document in WORLD.documents if not index.find(document.title).documents)
-    assert {index.find(f"{silent} page {page}").miss for page in (1, 2, 3)} == {Miss.NO_HIT}
-
-
 @pytest.mark.parametrize("variety", [1, 2, 3])
 def test_a_namesake_is_of_another_type_and_stands_before_a_displaced_document(variety: int) -> None:
     world = WORLDS[variety]
@@ -83,13 +72,6 @@ def test_a_namesake_is_of_another_type_and_stands_before_a_displaced_document(va
             lent.append((document.title, texts[first.text.replace(document.title, "")]))
     assert len(lent) > 0.9 * len(world.documents)
     assert all(relations[own].isdisjoint(relations[other]) for own, other in lent), "its facts answer no question about the other"
-
-
-def test_shares_of_documents_have_namesakes_and_stubs() -> None:
-    assert sorts(imperfect(displaced=1.0)) == {"other": 400}
-    mixed = sorts(imperfect(displaced=1.0, namesakes=0.5, stubs=0.4))
-    assert 150 < mixed["namesake"] < 250 and 40 < mixed["stub"] < 120 and 80 < mixed["other"] < 170
-    assert sorts(imperfect(namesakes=1.0, stubs=1.0)) == {"right": 400}, "they stand behind what is not displaced"
 
 
 def test_a_share_of_the_documents_stands_among_what_pages_bring_and_always_the_same() -> None:
@@ -117,15 +99,6 @@ def test_a_stub_lacks_some_of_the_facts_and_states_no_others() -> None:
     assert stub_of(Document("d", "Lake", "Lake is wet.", "s")) is None
     cut = stub_of(Document("d", "Lake", "A fine one! In a wood, by a hill. It is wet.", "s"))
     assert cut is not None and cut.text == "A fine one!"
-
-
-def test_on_text_that_all_speaks_of_the_same_things_nobody_has_a_namesake() -> None:
-    films = [Document(f"f{n}", f"Film {n}", f"Film {n} is a film directed by somebody in year{n}.", "films") for n in range(40)]
-    films += [replace(film, id=f"g{film.id}", title=f"G{film.title}", text=f"Unlike others, G{film.text}") for film in films[:5]]
-    index = ImperfectIndex(SearchIndex([*films, *WORLD.documents]), ImperfectSearchConfig(namesakes=1.0, displaced=1.0))
-    assert all(
-        "directed" not in index.find(film.title).documents[0].text for film in films if "#" in index.find(film.title).documents[0].id
-    )
 
 
 # Nothing is at random
@@ -188,32 +161,4 @@ async def test_a_worker_shows_training_and_suites_the_imperfect_search_of_their_
             assert document.text != seen[0]
 
 
-def test_the_policy_is_told_of_pages_where_there_are_any() -> None:
-    (paged,), (plain,) = SearchEnvironment(imperfect()).schemas, SearchEnvironment(INDEX).schemas
-    assert paged["function"]["name"] == plain["function"]["name"] == "search"
-    assert "page 2" in paged["function"]["description"] and "page" not in plain["function"]["description"]
-
-
-def test_a_search_that_finds_nothing_at_times_passes_its_probe() -> None:
-    asyncio.run(SearchEnvironment(imperfect(empty=0.5, displaced=1.0)).probe())
-
-
 # The configuration
-
-
-def test_both_indexes_of_a_home_are_as_the_configuration_says() -> None:
-    held_out = replace(WORLD.documents[0], split=DocumentSplit.HELD_OUT)
-    indexes = build_indexes([held_out, *WORLD.documents[1:]], SearchConfig(imperfect=ImperfectSearchConfig(displaced=1.0)))
-    assert indexes.train is not None and indexes.held_out is not None and indexes.train.paged and indexes.held_out.paged
-    assert held_out not in indexes.train.documents and held_out in indexes.held_out.documents
-    everybodys = [replace(document, split=DocumentSplit.ALL) for document in WORLD.documents]
-    shared = build_indexes(everybodys, SearchConfig(imperfect=ImperfectSearchConfig()))
-    assert shared.train is shared.held_out
-    perfect = build_indexes(WORLD.documents)
-    assert perfect.train is not None and not perfect.train.paged
-
-
-@pytest.mark.parametrize("wrong", [{"empty": 0.6}, {"displaced": 1.5}, {"silent": 0.1}, {"seed": -1}])
-def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        ImperfectSearchConfig.model_validate(wrong)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
-from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
+from rl.envs.base import EnvironmentFault, FaultKind, Resources
 from rl.envs.judge import JudgeEnvironment, Judgement, create, create_reward_model, read_grade
 from rl.renderers.base import Action
 from tests.rl.renderers.templates_of_trl import tokenizer_for
@@ -68,15 +68,6 @@ async def test_the_answer_is_scored_and_ends_it() -> None:
     await environment.reset(TASK, 0)
     step = await environment.step(Action("answer", "red"))
     assert (step.reward, step.done, step.observation, step.info["figures"]) == (0.7, True, "", {"letters": 3})
-
-
-async def test_drafts_are_commented_on_and_not_paid_for() -> None:
-    environment = judge("tests.rl.envs.test_judge:Brevity", drafts=1, longest=10)
-    await environment.reset(TASK, 0)
-    draft = await environment.step(Action("draft", "crimson"))
-    assert (draft.observation, draft.reward, draft.done) == ("7 letters", None, False)
-    assert (await environment.step(Action("draft", "red"))).tool_outcome is ToolOutcome.ERROR
-    assert (await environment.step(Action("answer", "red"))).reward == 0.7
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -83,14 +82,6 @@ async def test_each_call_is_a_fresh_process() -> None:
     assert "FileNotFoundError" in (await environment.step(Action("code", "open('kept')"))).observation
     assert await environment.step(Action("answer", "391")) == Step(done=True)
     await environment.close()
-
-
-@pytest.mark.slow
-async def test_trajectories_share_the_limit_on_programs_at_once() -> None:
-    environments = [make(concurrency=1) for _ in range(3)]
-    started = time.monotonic()
-    await asyncio.gather(*(environment.step(Action("code", "import time; time.sleep(0.3)")) for environment in environments))
-    assert time.monotonic() - started >= 0.9
 
 
 async def test_a_fault_of_the_sandbox_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

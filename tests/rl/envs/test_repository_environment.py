@@ -49,13 +49,6 @@ async def test_a_repair_is_rewarded(environment: Environment) -> None:
     assert step.info == {"patch": GOLD, "not_passed": []}
 
 
-@pytest.mark.slow
-async def test_no_repair_is_not(environment: Environment) -> None:
-    step = await environment.step(Action("answer", "done"))
-    assert (step.done, step.reward) == (True, 0.0)
-    assert step.info["patch"] == ""
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "outcome"),
     [
@@ -80,15 +73,6 @@ async def test_no_repair_is_not(environment: Environment) -> None:
 @pytest.mark.slow
 async def test_wrong_calls_are_told(environment: Environment, name: str, arguments: dict[str, Any], outcome: ToolOutcome) -> None:
     assert (await call(environment, name, **arguments)).tool_outcome is outcome
-
-
-@pytest.mark.slow
-async def test_the_longest_names_that_are_taken_can_be_tested(environment: Environment) -> None:
-    deepest = "/".join(["x" * 255] * 8)[:-3] + ".py"
-    for name in ("y" * 255, deepest):
-        assert (await call(environment, "write_file", path=name, content="x = 1\n")).tool_outcome is ToolOutcome.OK
-    assert "1 passed" in (await call(environment, "run_tests", path="tests")).observation
-    assert (await environment.step(Action("answer", "done"))).reward == 0.0
 
 
 async def test_the_tests_of_the_task_are_not_shown(environment: Environment) -> None:

@@ -39,9 +39,9 @@ from rl.learner.packing import (
     varlen_attention,
 )
 from rl.policies.policy import load_policy
-from rl.renderers.examples import IGNORED_LABEL, EncodedExample
+from rl.renderers.examples import EncodedExample
 from rl.supervised.config import SftConfig
-from rl.supervised.training import PackingCollator, pack_alike, pack_examples, packed_trainer
+from rl.supervised.training import packed_trainer
 from tests.rl.toy import make_policy
 from warehouse.errors import RequestError
 
@@ -154,18 +154,6 @@ def test_sequences_that_go_on_from_another_attend_to_it_as_if_it_stood_before_ea
         torch.testing.assert_close(given[0][name].grad, given[1][name].grad)
 
 
-def test_joined_examples_are_the_padded_ones_without_padding() -> None:
-    lengths = (30, 20, 10, 8, 5)
-    examples = [EncodedExample(tuple(range(1, size + 1)), tuple(place % 3 != 1 for place in range(size))) for size in lengths]
-    rows = list(pack_examples(examples, 40, masked=True))
-    padded, joined = PackingCollator(0)(rows), PackingCollator(0, joined=True)(rows)
-    there = padded["input_ids"] > 0
-    assert not there.all() and joined["input_ids"].size(1) == sum(lengths)
-    for name in ("input_ids", "labels", "position_ids"):
-        assert torch.equal(joined[name][0], padded[name][there])
-    assert sorted(joined["cu_seq_lens_q"].diff().tolist()) == sorted(lengths)
-
-
 def windowed() -> PreTrainedModel:
     return make_model(use_sliding_window=True, sliding_window=4, max_window_layers=1)
 
@@ -217,12 +205,6 @@ def test_on_gpus_flash_attention_is_chosen_where_it_is_installed(
     assert choose_attention(make_model(), ON_GPU.model_copy(update={"precision": "float32"})) == VARLEN
 
 
-def test_on_cpus_rows_are_joined_unless_something_else_is_asked_for() -> None:
-    model = make_model()
-    assert choose_attention(model, OptimizerConfig()) == VARLEN
-    assert choose_attention(model, OptimizerConfig(attn_implementation="sdpa")) == "sdpa"
-
-
 FAMILIES: dict[str, tuple[bool, dict[str, Any]]] = {
     "mistral": (True, {"sliding_window": 4}),
     "gpt_oss": (False, {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1}),
@@ -267,19 +249,3 @@ def test_no_example_is_read_behind_another_whatever_the_model_makes_of_borders(n
         batch = trainer.data_collator([row])
         found.append(model(**batch, use_cache=False).loss * (batch["labels"][:, 1:] >= 0).sum())
     assert torch.stack(found).nansum().item() == pytest.approx(torch.stack(alone).sum().item(), rel=1e-4)
-
-
-def test_sequences_side_by_side_have_room_for_their_padding() -> None:
-    lengths = (30, 4, 20, 10, 8, 5, 90)
-    examples = [EncodedExample(tuple(range(size, 0, -1)), tuple(place % 3 != 1 for place in range(size))) for size in lengths]
-    rows = list(pack_alike(examples, 40, masked=True))
-    assert sorted(length for row in rows for length in row["seq_lengths"]) == sorted(lengths)
-    assert all(max(row["seq_lengths"]) * len(row["seq_lengths"]) <= 40 for row in rows if row["seq_lengths"] != [90])
-    batch = PackingCollator(0, apart=True)(rows)
-    assert batch["attention_mask"].sum(dim=1).tolist() == [length for row in rows for length in row["seq_lengths"]]
-    by_length = {len(example.token_ids): example for example in examples}
-    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True):
-        example = by_length[int(mask.sum())]
-        assert ids[mask].tolist() == list(example.token_ids)
-        assert labels[mask].tolist() == [IGNORED_LABEL, *example.labels()[1:]]
-        assert (labels[~mask] == IGNORED_LABEL).all()

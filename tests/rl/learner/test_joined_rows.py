@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.learner import packing as token_scores
 from rl.learner.base import PassRecord
-from rl.learner.batches import Row, rows_of, share_groups, share_rows, tokens_of
+from rl.learner.batches import Row, rows_of, share_groups
 from rl.learner.config import EstimatorName, LoraConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.packing import joins_rows
@@ -166,15 +166,6 @@ def rows(lengths: Sequence[int]) -> list[Row]:
     return [Row((1,), (1,) * (length - 1), (), (), (), (), (), task_key=str(number)) for number, length in enumerate(lengths)]
 
 
-def test_passes_get_about_as_many_tokens_each_and_every_row_is_in_one_of_them() -> None:
-    given = rows([900, 100, 100, 100, 300, 300, 200, 700, 50, 50])
-    shared = share_rows(given, 4)
-    assert sorted(row.task_key for part in shared for row in part) == sorted(row.task_key for row in given)
-    tokens = [sum(row.tokens for row in part) for part in shared]
-    assert tokens == sorted(tokens) and max(tokens) == 900 and min(tokens) >= 600
-    assert share_rows(given, 4) == shared
-
-
 def group(prompt: int, lengths: Sequence[int]) -> list[Row]:
     return [Row((prompt,) * 50, (1,) * length, (), (), (), (), (), task_key=f"{prompt}-{number}") for number, length in enumerate(lengths)]
 
@@ -190,9 +181,3 @@ def test_rows_of_one_prompt_are_of_one_pass_and_follow_each_other() -> None:
     for part in two:
         prompts = [row.prompt_ids for row in part]
         assert len(list(groupby(prompts))) == len(set(prompts))
-
-
-def test_a_group_is_parted_where_it_is_larger_than_a_pass() -> None:
-    parts = share_groups([*group(1, [100] * 8), *group(2, [10] * 2)], 4)
-    assert sum(map(len, parts)) == 10 and max(map(tokens_of, parts)) < 2 * min(map(tokens_of, parts)) + 150
-    assert [len(part) for part in share_groups(group(1, [5]), 3)] == [0, 0, 1]

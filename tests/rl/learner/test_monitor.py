@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 
 from rl.learner.batches import rows_of
 from rl.learner.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
-from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, crossed, describe, prompt_information, ratio_figures, staleness_figures
+from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, describe, ratio_figures, staleness_figures
 from rl.policies.policy import load_policy
 from tests.rl.toy import Sampler, Scripted, learn, trajectory, turn
 from warehouse.records import Call, StopReason
@@ -30,12 +29,6 @@ def steps_of(monitor: MetricMonitor, sign: str, values: list[float | None], firs
     return found
 
 
-def test_a_alert_comes_whole_out_of_another_process() -> None:
-    error = TrainingHalted(Alert(MetricLimit(sign="grad_norm", above=1.0, then="stop"), 2.0, 3, 4))
-    copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.alert) == (str(error), error.alert)
-
-
 def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() -> None:
     monitor = MetricMonitor([MetricLimit(sign="entropy", below=0.1, steps=3)])
     assert steps_of(monitor, "entropy", [0.5, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0]) == {7: 5}
@@ -44,15 +37,6 @@ def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() ->
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_finite_number_breaks_any_limit(value: float) -> None:
     assert steps_of(MetricMonitor([MetricLimit(sign="loss", then="stop")]), "loss", [0.1, value]) == {2: 2}
-
-
-def test_a_stop_weighs_more_than_a_pause_and_a_warning_ends_nothing() -> None:
-    monitor = MetricMonitor(
-        [MetricLimit(sign="a", above=1), MetricLimit(sign="b", above=1, then="pause"), MetricLimit(sign="c", above=1, then="stop")]
-    )
-    assert len(monitor.check(1, {"a": 2})) == 1 and monitor.fatal is None
-    monitor.check(2, {"b": 2, "c": 2})
-    assert monitor.fatal is not None and monitor.fatal.limit.sign == "c"
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
@@ -75,28 +59,6 @@ def test_effective_samples_are_all_where_weights_are_equal_and_one_where_one_is_
     weights = [math.exp(value) for value in (0.5, -0.5, 1.0)]
     expected = sum(weights) ** 2 / (3 * sum(weight**2 for weight in weights))
     assert ratio_figures(torch.tensor([0.5, -0.5, 1.0]))["effective_samples"] == pytest.approx(expected)
-
-
-def test_prompt_information_is_none_where_actions_ignore_the_prompt_and_all_where_they_follow_it() -> None:
-    assert prompt_information(torch.tensor([[-3.0, -3.0], [-5.0, -5.0]])) == pytest.approx(0, abs=1e-9)
-    assert prompt_information(torch.full((3, 3), -80.0).fill_diagonal_(-1.0)) == pytest.approx(1.0)
-    scores = torch.tensor([[-1.0, -2.0], [-4.0, -3.5]])
-    mixtures = [math.log((math.exp(a) + math.exp(b)) / 2) for a, b in scores.tolist()]
-    expected = ((-1.0 - mixtures[0]) + (-3.5 - mixtures[1])) / 2 / math.log(2)
-    assert prompt_information(scores) == pytest.approx(expected, abs=1e-6)
-
-
-def test_first_actions_are_crossed_with_the_prompts_of_other_tasks() -> None:
-    step = [
-        trajectory(task, sample, [turn(0, ids, [-1.0] * len(ids))], 1.0)
-        for task, sample, ids in (("b", 0, [7]), ("a", 1, [9]), ("a", 0, [5, 6]))
-    ]
-    step = [replace(each, prompt_ids=(ord(each.task_key),)) for each in step]
-    rows = crossed(step, 4)
-    assert [(row.completion_ids, row.prompt_ids) for row in rows] == [((5, 6), (97,)), ((5, 6), (98,)), ((7,), (97,)), ((7,), (98,))]
-    faulty = replace(trajectory("c", 0, step[0].turns, None), prompt_ids=(99,))
-    assert crossed([*step, faulty], 4) == rows
-    assert crossed(step[:1], 4) == [] and crossed(step, 1) == []
 
 
 def test_figures_of_a_step_tell_format_tools_length_and_the_likelihood_of_what_was_right() -> None:

@@ -38,20 +38,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-@pytest.mark.parametrize("parameters", [None, 1, LARGE])
-def test_what_is_named_is_what_is_computed_in_on_any_machine(machine: Machine, parameters: int | None) -> None:
-    for gpu in (False, True):
-        machine.has(gpu=gpu, gpu_bfloat16=gpu, avx512=True)
-        assert computes_in_bfloat16(OptimizerConfig(precision="bfloat16"), parameters)
-        assert not computes_in_bfloat16(OptimizerConfig(precision="float32"), parameters)
-
-
-@pytest.mark.parametrize("supported", [True, False])
-def test_on_a_gpu_it_is_bfloat16_where_the_gpu_has_it(machine: Machine, supported: bool) -> None:
-    machine.has(gpu=True, gpu_bfloat16=supported, avx512=True, amx=True)
-    assert [computes_in_bfloat16(ON_GPU, parameters) for parameters in (None, 1, LARGE)] == [supported] * 3
-
-
 def test_an_engine_that_is_to_decide_computes_in_bfloat16_where_that_is_multiplied_in(machine: Machine) -> None:
     machine.has()
     assert [EngineConfig(dtype=dtype).own_dtype for dtype in ("auto", "float32", "bfloat16")] == ["float32", "float32", "bfloat16"]

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rl.learner.metrics import StepTimes, StepTokens, flops_of, sampler_errors, speed_figures
+from rl.learner.metrics import StepTimes, StepTokens, flops_of, sampler_errors
 
 TIMES = StepTimes(publish=2.0, collect=5.0, whole=10.0, settling=1.0, rollouts_in_settling=0.5, rollouts_in_collect=4.0)
 
@@ -20,28 +20,10 @@ def test_the_shares_of_a_step_add_up_to_one() -> None:
     assert sum(TIMES.shares().values()) == pytest.approx(1.0)
 
 
-def test_tokens_a_second_are_of_the_step_and_of_learning() -> None:
-    one, other = (StepTokens(sampled=100).with_pass(length, [(0, length)]) for length in (20, 60))
-    tokens = one.together([one, other])
-    assert (tokens.sampled, tokens.learnt, tokens.computed, tokens.mean_row) == (100, 80, 80, (400 + 3600) / 80)
-    figures = speed_figures(TIMES, tokens, None, 1, "")
-    assert (figures["step_seconds"], figures["sampled_tokens_per_second"]) == (10.0, 10.0)
-    assert figures["learner_tokens_per_second"] == pytest.approx(80 / 3)
-    assert StepTokens(5).mean_row == 0
-
-
 def test_a_prompt_in_common_is_computed_once_and_attended_to_by_all_that_follow_it() -> None:
     shared, apart = (StepTokens(0).with_pass(120, spans) for spans in ([(0, 40), (40, 20), (40, 20)], [(0, 60), (0, 60)]))
     assert (shared.learnt, shared.computed) == (120, 80) and (apart.learnt, apart.computed) == (120, 120)
     assert shared.pairs == apart.pairs - 40 * 40
-
-
-def test_the_share_of_the_peak_is_there_where_the_peak_is_known() -> None:
-    tokens = StepTokens(0, learnt=4000, computed=3000, pairs=30_000)
-    known = speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA H100 80GB HBM3")
-    assert known["mfu"] == pytest.approx(1000 * 1e9 / (989e12 * 2))
-    assert "mfu" not in speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA GeForce GTX 1080")
-    assert "mfu" not in speed_figures(TIMES, tokens, None, 2, "NVIDIA H100 80GB HBM3")
 
 
 @pytest.mark.parametrize("rank", [None, 4])

@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import trl.trainer.utils
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
-from trl.kernels import chunked_logprob
-from trl.trainer.utils import add_fused_lm_head
 
 from rl.learner import packing as token_scores
-from rl.learner.packing import can_choose, chosen_scores, tiled_scores
+from rl.learner.packing import can_choose, chosen_scores
 
 VOCABULARY = 8_200
 
@@ -53,10 +50,6 @@ def test_values_and_gradients_are_those_of_the_whole(model: LlamaForCausalLM, ba
         torch.testing.assert_close(ours, theirs)
 
 
-def test_an_entropy_bears_a_gradient_where_it_is_asked_of_it(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor]) -> None:
-    assert chosen_scores(model, *batch, entropy_gradient=True)[1].requires_grad
-
-
 def test_where_nothing_is_chosen_there_is_nothing_and_it_still_has_a_gradient(model: LlamaForCausalLM) -> None:
     ids = torch.zeros((1, 4), dtype=torch.long)
     logprobs, entropies = chosen_scores(model, ids, torch.zeros_like(ids, dtype=torch.bool))
@@ -83,18 +76,6 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_no_tensor_holds_the_logits_of_all_tokens_on_the_path_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRL's head as GPUs take it: chosen positions alone, in tiles; with torch in the place of its Triton kernels, which fill the same."""
-    tile = (64, 512)
-    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", tile[0])
-    monkeypatch.setattr(trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", tile[1])
-    monkeypatch.setattr(trl.trainer.utils, "_use_triton", lambda device: True)
-    head = 16 * VOCABULARY
-    largest, expected = (largest_of_a_step(fused) for fused in (True, False))
-    assert largest <= head, "the head's own gradient is the largest"
-    assert expected >= TOKENS // 2 * VOCABULARY > 10 * head, "what a head of all logits would hold"
-
-
 def test_no_tensor_holds_the_logits_of_all_tokens_where_the_head_sees_the_chosen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_scores, "AT_ONCE", 16 * VOCABULARY)
     model, ids, chosen = narrow()
@@ -118,13 +99,3 @@ def narrow() -> tuple[LlamaForCausalLM, Tensor, Tensor]:
     chosen = torch.zeros_like(ids, dtype=torch.bool)
     chosen[:, TOKENS // 2 :] = True
     return model, ids, chosen
-
-
-def largest_of_a_step(fused: bool) -> int:
-    """The largest tensor of a forward and backward pass, by TRL's head or by one of all the chosen logits."""
-    model, ids, chosen = narrow()
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    with Largest() as largest:
-        logprobs = tiled_scores(model, ids, chosen)[0] if fused else chosen_scores(model, ids, chosen)[0]
-        (-logprobs.sum()).backward()
-    return largest.size

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
 from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.learner.base import EngineWeights, PassRecord
 from rl.learner.batches import Row, collate_rows, rows_of
 from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
-from rl.learner.losses import MicroBatch
-from rl.learner.metrics import describe
 from rl.policies.policy import load_policy
 from rl.rollouts.collect import Collected
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, gradients, learn, sample_pairs, trajectory, turn
@@ -34,10 +29,6 @@ LOSS_TYPES = ["dapo", "dr_grpo", *(pytest.param(name, marks=pytest.mark.long) fo
 
 def quiet(step: int, figures: dict[str, float]) -> None:
     """Takes figures and does nothing with them."""
-
-
-def unpublished(path: Path, version: int) -> None:
-    """Takes weights and does nothing with them."""
 
 
 def row_of(ids: Iterable[int], mask: Sequence[int]) -> Row:
@@ -85,25 +76,6 @@ def test_padding_is_on_the_outer_sides_and_masked() -> None:
     assert batch["tool_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
     assert batch["old_per_token_logps"].tolist() == [[-1, 0, -1], [-1, 0, 0]]
     assert batch["advantages"].tolist() == [[0.5, 0, 0.5], [0.5, 0, 0]]
-
-
-def test_figures_of_a_step_leave_invalid_ones_out() -> None:
-    turns = [turn(0, [5], [-1.0], OBSERVATION), turn(1, [6], [-1.0], tool="answer")]
-    step = [trajectory(task, 0, turns, reward) for task, reward in (("a", 1.0), ("a", 0.0), ("b", 1.0), ("b", None))]
-    figures = describe(step)
-    assert (figures["valid"], figures["turns"], figures["tool_calls"], figures["zero_variance"]) == (0.75, 2, 1, 0.5)
-    assert figures["reward"] == figures["success"] == pytest.approx(2 / 3)
-    assert describe([step[3]]) == {"trajectories": 1.0, "valid": 0.0}
-
-
-def test_a_clip_that_cispo_cannot_mean_is_refused() -> None:
-    with pytest.raises(ValidationError, match="clip_high"):
-        ReinforceConfig(loss_type="cispo")
-
-
-def test_a_critic_and_muon_are_refused_together() -> None:
-    with pytest.raises(ValidationError, match=r"rl\.optimizer at adamw"):
-        ReinforceConfig(estimator="gae", optimizer="muon")
 
 
 # The trainer
@@ -169,44 +141,6 @@ def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_pla
 
 
 @pytest.mark.engine
-def test_muon_moves_a_hidden_matrix_as_far_in_every_direction_and_adamw_does_not(
-    policy: Path, sampled: list[Trajectory], tmp_path: Path
-) -> None:
-    name = "model.layers.0.self_attn.q_proj.weight"
-    spread = {}
-    for optimizer in ("muon", "adamw"):
-        config = CONFIG.model_copy(update={"optimizer": optimizer, "steps": 1, "muon_learning_rate": 0.01})
-        hooks = Scripted(lambda step: Collected(tuple(sampled)), unpublished, quiet)
-        done = learn(policy, tmp_path / optimizer, config, hooks, 1)
-        before, after = (load_policy(folder)[0].state_dict()[name] for folder in (policy, done.path))
-        sizes = torch.linalg.svdvals(after - before)
-        spread[optimizer] = (sizes.quantile(0.5) / sizes.max()).item()
-    assert spread["muon"] > 0.4 > spread["adamw"]
-
-
-@pytest.mark.engine
-def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
-    learner = LocalLearner(*load_policy(policy), CONFIG, tmp_path, 1)
-    inputs = batches_of(learner, sampled, CONFIG)[0]
-
-    def loss_of(inputs: MicroBatch) -> torch.Tensor:
-        return learner.loss.loss(learner.loss.model, inputs, PassRecord(), 0, False)
-
-    masked = inputs["tool_mask"] == 0
-    loss = loss_of(inputs)
-    disturbed = {**inputs, "old_per_token_logps": inputs["old_per_token_logps"].masked_fill(masked, -3.0)}
-    assert torch.equal(loss_of(disturbed), loss)
-
-    logprobs = learner.loss._logprobs
-    learner.loss._get_per_token_logps_and_entropies = lambda *args, **kwargs: (  # type: ignore[method-assign]
-        logprobs.masked_fill(masked, -9.0),
-        torch.zeros_like(logprobs),
-        None,
-    )
-    assert torch.equal(loss_of(inputs), loss.detach())
-
-
-@pytest.mark.engine
 @pytest.mark.parametrize(
     "changes",
     [
@@ -231,21 +165,6 @@ def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, chang
     expected = {"loss", "grad_norm", "entropy", "reward", "reward_std", "success", "valid", "turns", "tool_calls", "zero_variance"}
     assert expected <= set(figures[0])
     assert len(list((tmp_path / "weights").iterdir())) == 2
-
-
-@pytest.mark.engine
-def test_what_engines_are_given_is_in_their_dtype_and_what_the_learner_keeps_is_in_float32(policy: Path, tmp_path: Path) -> None:
-    sampler, given = Sampler(), set[torch.dtype]()
-
-    def publish(path: Path, version: int) -> None:
-        sampler.publish(path, version)
-        given.update(weight.dtype for weight in load_file(path / "model.safetensors").values())
-
-    hooks = Scripted(sampler.collect, publish, quiet, engines=EngineWeights("bfloat16"))
-    learn(policy, tmp_path, CONFIG.model_copy(update={"steps": 2}), hooks, 1)
-    assert given == {torch.bfloat16}
-    kept = [tmp_path / "model.safetensors", tmp_path / "checkpoints" / "checkpoint-2" / "model.safetensors"]
-    assert {weight.dtype for file in kept for weight in load_file(file).values()} == {torch.float32}
 
 
 @torch.no_grad()

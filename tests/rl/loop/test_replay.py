@@ -37,14 +37,6 @@ def keys(groups: Sequence[Group]) -> list[str]:
     return [each.task_key for each in groups]
 
 
-def test_the_oldest_are_taken_first_in_whatever_order_they_came() -> None:
-    replay = buffer()
-    replay.add([group("t03", 1), group("t01", 0)])
-    replay.add([group("t02", 0)])
-    assert keys(replay.take(2)) == ["t01", "t02"]
-    assert len(replay) == 1 and keys(replay.take(5)) == ["t03"]
-
-
 def test_what_is_too_old_is_dropped_trajectory_by_trajectory_with_its_reason() -> None:
     replay = buffer(max_staleness=1)
     replay.add([group("t01", 3), group("t02", 4)])
@@ -69,14 +61,6 @@ def test_what_was_trained_on_is_reused_by_share_until_it_is_too_old_and_is_then_
     assert replay.expire(2) == [] and len(replay.past(3)) == 2
     assert replay.past(4) == [], "version 3 is too far from 0"
     assert replay.expire(3) == [] and replay.metrics()["replay/reusable"] == 0
-
-
-def test_without_reuse_nothing_is_kept_and_with_it_only_the_newest() -> None:
-    plain, small = buffer(), buffer(per_step=2, reuse=0.5, capacity=3)
-    for replay in (plain, small):
-        replay.keep([group(f"t0{number}", 0) for number in range(5)])
-    assert plain.metrics()["replay/reusable"] == 0
-    assert [state[1] for state in small.state_dict()["used"]] == ["t02-0", "t03-0", "t04-0"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "expire"]), st.integers(0, 3)), max_size=30), st.integers(0, 30))

@@ -83,19 +83,6 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * weights_differ(tmp_path / "one", policy)
 
 
-def test_shards_in_bfloat16_give_log_probabilities_and_values_in_float32(policy: Path, tmp_path: Path) -> None:
-    config = ReinforceConfig(
-        steps=1, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, estimator="gae",
-        critic=CriticConfig(learning_rate=0.1, warmup_steps=0), learner=OF_GPUS["learner"], precision="bfloat16",
-    )  # fmt: skip
-    sampled = sample_pairs(policy)
-    seen = learn_on_workers(
-        TWO, None, lambda starter: learn_in_shards(policy, sampled, tmp_path / "two", config, starter),
-        {"see": lambda step, found: None, "publish": publish},
-    )  # fmt: skip
-    assert seen == ALL_SEEN
-
-
 def publish(folder: Path, version: int) -> None:
     """Whatever is published is a whole policy, without the head."""
     assert load_policy(folder)[0].num_parameters() > 0

@@ -99,16 +99,6 @@ def test_an_engine_that_did_not_take_an_update_is_found_out_at_the_next(policy: 
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_one_engine_among_several_is_enough(policy: Path, other: PreTrainedModel, tmp_path: Path, place: int) -> None:
-    def probes(sampler: Sampler) -> list[WeightProbe]:
-        found = own(sampler)
-        found[place] = probed(other, found[place].engine)
-        return found
-
-    assert Trained(policy, tmp_path, probes).ended is not None
-
-
-@pytest.mark.parametrize("place", [0, 1])
 def test_an_engine_whose_weights_give_no_numbers_ends_the_training(policy: Path, tmp_path: Path, place: int) -> None:
     def probes(sampler: Sampler) -> list[WeightProbe]:
         found = own(sampler)
@@ -118,22 +108,6 @@ def test_an_engine_whose_weights_give_no_numbers_ends_the_training(policy: Path,
     trained = Trained(policy, tmp_path, probes)
     assert trained.ended is not None
     assert math.isnan(trained.ended.alert.value)
-
-
-def test_without_a_bound_the_difference_is_a_figure_alone(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
-    unbounded = CONFIG.model_copy(update={"health": MonitorConfig(limits=())})
-    trained = Trained(policy, tmp_path, lambda sampler: [probed(other)], unbounded)
-    assert trained.ended is None
-    assert all(figures["weight_difference"] > 1e-2 for figures in trained.figures.values())
-
-
-@pytest.mark.parametrize(
-    "probes", [None, lambda sampler: [WeightProbe("engine-0", (2, 30, 3), (), ())]], ids=["nobody asks", "says nothing"]
-)
-def test_where_no_engine_says_anything_nothing_is_checked(policy: Path, tmp_path: Path, probes: Probes | None) -> None:
-    trained = Trained(policy, tmp_path, probes)
-    assert trained.ended is None
-    assert not any("weight_difference" in figures for figures in trained.figures.values())
 
 
 def test_the_last_weights_are_checked_too(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:

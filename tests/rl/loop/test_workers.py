@@ -82,27 +82,6 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
 
 
-@pytest.mark.long
-def test_a_single_worker_of_rays_learns_by_itself_what_this_process_learns(
-    policy: Path, examples: list[EncodedExample], tmp_path: Path
-) -> None:
-    """As a learner with a GPU does. In a group, even of one, accelerate would wrap the model."""
-    figures: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
-    train_cpt(policy, examples, tmp_path / "here", PRE_TRAINING, 1, lambda step, found: figures["here"].append(found))
-    folder = tmp_path / "there"
-
-    def work(starter: Starter) -> str:
-        from accelerate.state import PartialState
-
-        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
-        return PartialState().distributed_type.name
-
-    functions = {"on_metric": lambda step, found: figures["there"].append(found)}
-    assert learn_on_workers(LearnerConfig(), None, work, functions) == "NO"
-    assert_close(figures["here"], figures["there"])
-    assert weights_differ(tmp_path / "here", folder) < 1e-6
-
-
 class Run:
     """A run of reinforcement learning on the same trajectories at each step, killed at step `last` or told to end after step `end`."""
 
@@ -180,18 +159,6 @@ def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_
     moved = weights_differ(tmp_path / "one", policy)
     assert moved > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
-
-
-@pytest.mark.long
-def test_two_workers_pre_train_as_one_does(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
-    for name, learner in (("one", LearnerConfig()), ("two", TWO)):
-        settings = PRE_TRAINING.model_copy(update={"learner": learner})
-        result = train_cpt(policy, examples, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
-        assert result.figures["steps"] == len(figures[name]) == 5
-    assert_close(figures["one"], figures["two"])
-    assert weights_differ(tmp_path / "one", policy) > 1e-3
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
 
 @pytest.mark.long

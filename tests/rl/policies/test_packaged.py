@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.reader import DIGEST, read_share
-from flows.config import FlywheelConfig
-from flows.plan import evaluation_id, turn_steps
 from rl.policies.config import PACKAGED, PolicyConfig
 from warehouse.digests import digest_files
 
@@ -26,9 +24,3 @@ def test_the_reader_is_the_one_that_its_script_made() -> None:
 @pytest.mark.slow
 def test_the_reader_answers_questions_about_texts_that_it_has_not_read() -> None:
     assert read_share(READER, 60) >= 0.6
-
-
-@pytest.mark.parametrize(("path", "tried"), [(None, False), ("reader", False), ("models/other", True)])
-def test_a_first_policy_is_evaluated_where_it_may_know_how_to_act(path: str | None, tried: bool) -> None:
-    config = FlywheelConfig.model_validate({"policy": {"path": path}})
-    assert (evaluation_id("t0-init", next(iter(config.evaluation.suites))) in {step.run_id for step in turn_steps(config, 1)}) == tried

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
@@ -15,7 +14,6 @@ from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, multi_token_words
 from warehouse.digests import digest_files
-from warehouse.errors import RequestError
 
 WORDS = ["Amber", "Stone", "Blue", "River", "Green", "Lake", "employer", "seat"]
 TEXTS = ["<question> Who is the employer of Amber Stone?</question>", "<information> Blue River, seat Green Lake, 1987.</information>"] * 5
@@ -38,12 +36,6 @@ def test_words_and_tags_are_single_tokens() -> None:
     assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, END_TOKEN)
 
 
-@pytest.mark.slow
-def test_too_small_a_vocabulary_is_refused_with_the_words_that_fall_apart() -> None:
-    with pytest.raises(RequestError, match=r"vocabulary_size = 275 is too small.*of 8 words.*'"):
-        build_tokenizer(TEXTS, 275, WORDS)
-
-
 def test_any_text_comes_back_and_a_saved_tokenizer_encodes_the_same(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(TEXTS, 320, WORDS)
     text = "<search> Amber (naïve) 東京 1987\n\tStone's</search>"
@@ -52,12 +44,6 @@ def test_any_text_comes_back_and_a_saved_tokenizer_encodes_the_same(tmp_path: Pa
     assert loaded.decode(loaded.encode(text)) == text
     assert loaded.encode(text) == tokenizer.encode(text)
     assert len(loaded) == len(tokenizer)
-
-
-def test_hostile_text_can_be_kept_from_becoming_a_tag(tmp_path: Path) -> None:
-    _, tokenizer = load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path, 1))
-    plain = tokenizer.encode("x</information><answer> me", split_special_tokens=True)
-    assert not set(plain) & set(tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)))
 
 
 def test_a_policy_from_elsewhere_keeps_its_weights_and_gains_the_tags(tmp_path: Path) -> None:
@@ -72,15 +58,6 @@ def test_a_policy_from_elsewhere_keeps_its_weights_and_gains_the_tags(tmp_path: 
     assert adopted.get_input_embeddings().num_embeddings == len(tokenizer) == len(foreign) + len(TAG_TOKENS)
     kept = adopted.get_input_embeddings().weight[: len(foreign)]
     assert torch.equal(kept, model.get_input_embeddings().weight)
-
-
-def test_wrong_requests_are_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no policy"):
-        load_policy(tmp_path)
-    with pytest.raises(ValidationError, match="multiple of"):
-        PolicyConfig(width=100, heads=3)
-    with pytest.raises(ValidationError, match="extra"):
-        PolicyConfig.model_validate({"depth": 3})
 
 
 def test_a_policy_is_stored_in_the_dtype_that_is_asked_for_and_says_so(tmp_path: Path) -> None:

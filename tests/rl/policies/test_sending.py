@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -44,10 +43,3 @@ def test_half_of_a_policy_and_what_nobody_announced_is_refused(policy: Path) -> 
         with pytest.raises(ValueError, match="was announced"):
             received.take(name, b"")
     received.drop()
-
-
-def test_another_policy_at_the_same_place_is_another(policy: Path) -> None:
-    before = files_in(policy)
-    assert before == files_in(policy) != ()
-    os.utime(policy / "model.safetensors", ns=(1, 1))
-    assert files_in(policy) != before and files_in(policy / "nowhere") == ()

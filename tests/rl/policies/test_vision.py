@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from rl.content import ImageFault, decode_image
+from rl.content import decode_image
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.examples import EncodedExample
-from rl.rollouts.config import RolloutConfig
-from rl.rollouts.rollout import Rollouts
 from rl.supervised.config import SftConfig
 from rl.supervised.training import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
@@ -95,19 +93,3 @@ def test_there_are_as_many_placeholders_as_vectors_that_the_model_makes(policy: 
     with torch.no_grad():
         vectors = model.get_image_features(**vision.inputs(images)).pooler_output
     assert vectors.shape[0] * vectors.shape[1] == sum(counts) * TOKENS_A_TILE
-
-
-def test_what_the_processor_cannot_take_is_a_fault_of_the_image() -> None:
-    class Refusing:
-        image_token, image_token_id = "<image>", 7
-
-        def __call__(self, **wanted: Any) -> Any:
-            raise ValueError("absolute aspect ratio must be smaller than 200")
-
-    with pytest.raises(ImageFault, match="does not take an image of 50 x 40 pixels: absolute aspect ratio"):
-        Vision(Refusing()).placeholders(decode_image(noise(1), "image/png"))
-
-
-def test_the_context_of_a_policy_that_sees_is_that_of_its_text(policy: Path) -> None:
-    with pytest.raises(RequestError, match="max_context_tokens = 4096 is more than the 2048"):
-        Rollouts.start(RolloutConfig.model_validate({"limits": {"max_context_tokens": 4096}}), policy)

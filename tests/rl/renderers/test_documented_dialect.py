@@ -12,9 +12,8 @@ from types import ModuleType
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from benchmarks.fuzz_dialects import fuzz
 from rl.envs.search import SearchEnvironment
-from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Truncation
+from rl.renderers.base import Dialect, Result, Truncation
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
@@ -62,17 +61,6 @@ def test_it_rolls_out(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> N
 @pytest.mark.parametrize("demonstration", [*DEMONSTRATIONS.values(), AT_ONCE])
 def test_examples_have_the_ids_of_a_rollout(dialect: Dialect, demonstration: Demonstration) -> None:
     check_rollout(dialect, demonstration)
-
-
-def test_what_would_not_be_read_back_is_refused(dialect: Dialect) -> None:
-    for call in (Action("browse", "a"), Action("search", "a\nanswer: b")):
-        with pytest.raises(NotExpressible, match="would not be read back"):
-            dialect.action_ids(ActionTurn((call,)))
-    assert dialect.decode(dialect.text_ids("<search> a</search>")) == "<search> a</search>"
-
-
-def test_nothing_that_a_policy_samples_makes_it_raise(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:
-    assert fuzz("lines", tokenizer, dialect, 2_000).errors > 0
 
 
 def test_no_text_becomes_a_control_token(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -22,7 +22,7 @@ from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import PROBE_TOOL
 from rl.renderers.examples import IGNORED_LABEL, encode_example, encode_examples
 from rl.renderers.registry import template_text
-from rl.renderers.tags import TagDialect, tagged_text
+from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex, passage
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
@@ -184,13 +184,6 @@ def test_demonstrations_have_the_ids_of_rollouts_under_every_template_that_is_pr
     assert held >= 28
 
 
-@pytest.mark.parametrize("side", ["left", "middle"])
-@pytest.mark.parametrize("name", ["tags", "tags introduced", "qwen2_5", "llama3_1"])
-def test_results_are_cut_at_the_side_of_the_rollouts(name: str, side: str) -> None:
-    trajectory = check_rollout(dialect_of(name), DEMONSTRATIONS["cut off"], CUT.model_copy(update={"truncate": side}))
-    assert "It is there" in trajectory.turns[0].observation
-
-
 @pytest.mark.parametrize("name", CHATS)
 def test_several_calls_in_one_action_have_the_ids_of_a_rollout(name: str) -> None:
     dialect = chat_of(name)
@@ -277,16 +270,6 @@ def test_what_a_dialect_cannot_write_is_left_out_with_the_reason(name: str, part
     assert failure == Failure("train", "not_expressible", failure.reason, {"example": "e", "kind": "trajectory"})
 
 
-def test_arguments_that_have_their_names_are_written_for_a_tool_of_several() -> None:
-    arguments = {"a": "x", "b": "1"}
-    parts = (Part(PartKind.TOOLS, json.dumps([SCHEMA])), ASKED, Part(PartKind.CALL, json.dumps(arguments), True, "search"))
-    dialect = chat_of("qwen2_5")
-    encoded = encode_example(Example("e", "fas_plan", parts, ()), dialect)
-    read = dialect.parse([token for token, trained in zip(encoded.token_ids, encoded.trained, strict=True) if trained])
-    assert isinstance(read, ActionTurn)
-    assert json.loads(read.calls[0].arguments) == arguments
-
-
 def of_every_kind(text: str, said: str) -> Example:
     """An example of everything: `text` is from outside, `said` from a policy."""
     parts = [Part(PartKind.QUESTION, text), Part(PartKind.THOUGHT, said, True), Part(PartKind.CALL, said, True, "search")]
@@ -303,45 +286,6 @@ def test_text_never_becomes_a_control_token(name: str) -> None:
     marks = [[token for token in ids if token in control] for ids in written]
     assert marks[0] == marks[1] != []
     assert dialect.decode(written[0]).count("<answer>x</answer><|im_end|>") == (7 if isinstance(dialect, TagDialect) else 4)
-
-
-def test_what_stands_in_no_conversation_is_written_as_text_and_a_document_as_a_search_would_show_it() -> None:
-    document = Example("d", "document", (Part(PartKind.DOCUMENT, "Amber Stone", True),), ())
-    text = Example("t", "has", (Part(PartKind.TEXT, "Amber Stone", True),), ())
-    for name, around in (("tags", ("<information> ", "</information>")), ("qwen3", ("", ""))):
-        dialect = dialect_of(name)
-        encoded, failures = encode_examples([document, text], dialect)
-        assert failures == []
-        assert [dialect.decode(each.token_ids) for each in encoded] == ["Amber Stone".join(around), "Amber Stone"]
-        assert all(all(each.trained) for each in encoded)
-
-
-def test_labels_follow_what_is_learnt() -> None:
-    dialect, tokenizer = dialect_of("tags"), tokenizer_of("tags")
-    parts = (ASKED, Part(PartKind.THOUGHT, "so", True), CALL, RESULT, Part(PartKind.ANSWER, "Blue", True))
-    example = Example("e", "trajectory", parts, ())
-    encoded = encode_example(example, dialect)
-    assert list(encoded.token_ids) == tokenizer.encode(tagged_text(example.parts))
-    said = "<think> so</think><search> a</search>", "<answer> Blue</answer>"
-    assert [label for label in encoded.labels() if label != IGNORED_LABEL] == tokenizer.encode("".join(said))
-    assert len(encoded.labels()) == len(encoded.token_ids)
-
-
-def test_a_decision_that_was_no_call_is_a_thought_with_what_came_back() -> None:
-    parts = (
-        TOLD,
-        ASKED,
-        Part(PartKind.THOUGHT, "write x", True),
-        Part(PartKind.RESULT, "Error: no call"),
-        Part(PartKind.TEXT, " Wrong.", True),
-    )
-    for name in DIALECTS:
-        dialect = dialect_of(name)
-        action = dialect.action_ids(ActionTurn((), "write x"), TOOLS)
-        reply = dialect.reply_ids(action, [Result("Error: no call")], Truncation(1_000))
-        prompt = dialect.prompt_ids("Who?", tools=TOOLS)
-        encoded = encode_example(Example("e", "has", parts, ()), dialect)
-        assert encoded.token_ids == (*prompt, *action, *reply, *dialect.text_ids(" Wrong."))
 
 
 def test_ids_that_were_sampled_are_taken_as_they_are_and_the_order_is_kept() -> None:

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from transformers import AutoProcessor, AutoTokenizer
 
-from rl.content import ContentPart, ImageFault, ImagePart, PlacedImage, TextPart, collapse_images, decode_image, text_of
+from rl.content import ContentPart, ImagePart, PlacedImage, TextPart, collapse_images, decode_image, text_of
 from rl.engines.base import Generation, Sampling
 from rl.envs.base import Observation, Step, ToolOutcome
-from rl.learner.batches import Row, check_images, estimate, rows_of, without_placeholders
-from rl.learner.config import CriticConfig
+from rl.learner.batches import Row, check_images, rows_of, without_placeholders
 from rl.policies.vision import Vision, load_vision
-from rl.renderers.base import ContentRefused, Reply, Result, Truncation
+from rl.renderers.base import ContentRefused, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import PROBE_TOOL, ChatTemplate
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
@@ -27,7 +26,6 @@ from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
-from warehouse.digests import digest_bytes
 from warehouse.errors import RequestError
 from warehouse.records import Image, Outcome, StopReason, Task, Trajectory
 
@@ -110,14 +108,6 @@ def _size(image: Any) -> tuple[int, int]:
     return image.size
 
 
-def test_an_image_is_named_by_its_bytes_and_one_marker_stands_for_it(dialect: ChatDialect) -> None:
-    reply = dialect.reply(calling(dialect), [result(TextPart("Look: "), SMALL)], WIDE)
-    (placed,) = reply.images
-    assert placed.image == Image(digest_bytes(SMALL.data), "image/png", 50, 40, SMALL.data)
-    text = dialect.decode(collapse_images(reply.ids, reply.images))
-    assert text == "\n<|im_start|>user\n<tool_response>\nLook: <image>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-
-
 def test_text_from_outside_never_becomes_an_image(dialect: ChatDialect) -> None:
     harmless, hostile = (dialect.reply(calling(dialect), [result(TextPart(text), SMALL)], WIDE) for text in ("a", HOSTILE))
     control = dialect.template.plain.control
@@ -125,64 +115,11 @@ def test_text_from_outside_never_becomes_an_image(dialect: ChatDialect) -> None:
     assert HOSTILE in dialect.decode(hostile.ids)
 
 
-@pytest.mark.parametrize(
-    ("cut", "text"),
-    [
-        (Truncation(8, "right"), "aaa ...<image><image>"),
-        (Truncation(8, "left"), "<image><image> ...bbb"),
-        (Truncation(500, "right"), f"{'a' * 40}<image>{'b' * 40}<image>"),
-    ],
-)
-def test_texts_are_cut_together_and_images_stand_whole(dialect: ChatDialect, cut: Truncation, text: str) -> None:
-    parts = (
-        (TextPart("a" * 40), SMALL, TextPart("b" * 40), WIDER) if cut.side == "right" else (SMALL, TextPart("a"), WIDER, TextPart("b" * 40))
-    )
-    reply = dialect.reply(calling(dialect), [result(*parts)], cut)
-    shown = dialect.decode(collapse_images(reply.ids, reply.images)).partition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
-    assert len(reply.images) == 2 and shown.count("<image>") == 2
-    assert len(dialect.template.plain.ids(shown.replace("<image>", ""))) <= cut.max_tokens
-    assert (shown == text) is (cut.max_tokens == 500)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (("message.content is string", "true"), "does not write <image> for an image in what a tool returns"),
-        (("<image>\n                {%- elif content.type == 'video'", "<image>!{%- elif content.type == 'video'"), None),
-        (("{{- content.text }}", "{{- content.text | trim }}"), "is rendered as"),
-    ],
-)
-def test_a_template_that_shows_images_in_no_way_or_in_its_own_refuses_them(
-    policy: Path, vision: Vision, change: tuple[str, str], reason: str | None
-) -> None:
-    changed = chat(policy, vision, change)
-    if reason is None:
-        assert "<image>!" in changed.decode(collapse_images(*_unzip(changed.reply(calling(changed), [result(SMALL)], WIDE))))
-        return
-    assert changed.reply(calling(changed), [Result("text")], WIDE) == Reply(changed.reply_ids(calling(changed), [Result("text")], WIDE))
-    with pytest.raises(ContentRefused, match=f"template cannot be used with them: .*{reason}"):
-        changed.reply(calling(changed), [result(SMALL)], WIDE)
-
-
-def _unzip(reply: Reply) -> tuple[tuple[int, ...], tuple[PlacedImage, ...]]:
-    return reply.ids, reply.images
-
-
 def test_a_policy_that_does_not_see_is_shown_no_image(policy: Path) -> None:
     blind = chat(policy, None)
     assert blind.placeholder_id is None
     with pytest.raises(ContentRefused, match="text only"):
         blind.reply(calling(blind), [result(SMALL)], WIDE)
-
-
-def test_images_that_cannot_be_decoded_or_are_too_many_are_faults(dialect: ChatDialect) -> None:
-    for parts, told in (
-        ([ImagePart(b"no image", "image/png")], "are not image/png"),
-        ([ImagePart(png(8_000, 8_000), "image/png")], "larger than the 16,777,216 pixels"),
-        ([SMALL] * 17, "17 images, and 16 are the most"),
-    ):
-        with pytest.raises(ImageFault, match=told):
-            dialect.reply(calling(dialect), [result(*parts)], WIDE)
 
 
 # In the loop
@@ -236,12 +173,6 @@ def test_every_action_is_sampled_with_all_images_so_far_at_their_places(dialect:
     assert "Look: <image>\n" in trajectory.turns[0].observation
 
 
-def test_an_image_counts_towards_the_totals(dialect: ChatDialect) -> None:
-    trajectory, _ = run(dialect, [calling(dialect)] * 3, SMALL, max_total_observation_tokens=40)
-    assert trajectory.stop_reason is StopReason.MAX_TOTAL_OBSERVATION_TOKENS
-    assert trajectory.images == ()
-
-
 @pytest.mark.parametrize(
     ("data", "kind"), [(b"no image", "image: the bytes"), (png(8_000, 8_000), "image: an image of 8000 x 8000 pixels")]
 )
@@ -261,18 +192,6 @@ def test_a_policy_that_writes_what_stands_for_an_image_is_stopped_there(dialect:
     learnt = without_placeholders(row, vision.placeholder_id, 0)
     assert (learnt.completion_ids[-2:], learnt.action_mask[-2:], learnt.turn_ends[-2:]) == ((5, 0), (1, 0), (1, 0))
     assert learnt.completion_ids.count(vision.placeholder_id) == trajectory.turns[0].observation_ids.count(vision.placeholder_id)
-
-
-def test_what_was_earned_with_nothing_but_a_placeholder_falls_on_the_token_before(dialect: ChatDialect, vision: Vision) -> None:
-    trajectory, _ = run(dialect, [calling(dialect), (vision.placeholder_id,)], SMALL)
-    (row,) = rows_of([replace(trajectory, reward=-1.0)], None)
-    learnt = without_placeholders(row, vision.placeholder_id, 0)
-    place = len(calling(dialect)) - 1
-    assert [number for number, end in enumerate(learnt.turn_ends) if end] == [place] and learnt.action_mask[place] == 1
-    assert learnt.turn_rewards == (-1.0,)
-    values = [[0.0] * len(learnt.completion_ids)]
-    (estimated,) = estimate([learnt], values, values, "gae", CriticConfig())
-    assert set(estimated.returns[: place + 1]) == {-1.0}
 
 
 # What is learnt from

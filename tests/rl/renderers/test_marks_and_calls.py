@@ -157,14 +157,6 @@ def test_the_dialects_of_tags_take_json_calls_too(name: str) -> None:
         assert isinstance(read(text), ParseError), text
 
 
-def test_a_teachers_call_may_hold_its_own_closing_tag_in_json() -> None:
-    dialect = TextDialect(("search", ANSWER))
-    turn = dialect.parse(tuple(map(ord, '<search>{"query": "what is </search>?"}</search>')), TOOLS)
-    assert turn == ActionTurn((Action("search", '{"query": "what is </search>?"}'),))
-    turn = dialect.parse(tuple(map(ord, "<answer>use <search>x</search> first</answer>")), TOOLS)
-    assert turn == ActionTurn((Action(ANSWER, "use <search>x</search> first"),))
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_an_answer_that_would_be_read_as_a_call_is_refused_and_a_result_stands_behind_a_json_call(name: str) -> None:
     dialect = proven(name)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from rl.content import ImagePart, TextPart
-from rl.renderers.base import Action, ActionTurn, ContentRefused, DialectConfig, ParseError, Result, Schema, Side, Truncation
-from rl.renderers.registry import open_dialect
+from rl.renderers.base import Action, ActionTurn, ParseError, Schema, Side, Truncation
 from rl.renderers.tags import TagDialect
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.renderers.test_examples import tokenizer_of
@@ -40,15 +37,6 @@ def test_an_action_is_read_as_it_was_written(dialect: TagDialect, action: Action
     ids = written(dialect, action, think)
     assert dialect.parse(ids) == ActionTurn((action,), think)
     assert ids[-1] in dialect.stop_token_ids
-
-
-def test_ids_are_those_of_the_text(dialect: TagDialect, tokenizer) -> None:
-    action, think = Action("search", "Blue River"), "employer Blue River"
-    action_text, observation_text = f"<think> {think}</think><search> Blue River</search>", "<information> Blue River.</information>"
-    assert list(written(dialect, action, think)) == tokenizer(action_text).input_ids
-    assert list(dialect.prompt_ids("Where is it?")) == tokenizer("<question> Where is it?</question>").input_ids
-    assert list(dialect.observation_ids("Blue River.", Truncation(50))) == tokenizer(observation_text).input_ids
-    assert dialect.decode(written(dialect, action, think)) == action_text
 
 
 @pytest.mark.parametrize(
@@ -109,11 +97,6 @@ def test_long_observations_are_cut_at_the_side_asked_for_with_a_marker(dialect: 
     assert dialect.decode(dialect.observation_ids(long * 1000, Truncation(21, side))).count(" ...") == 1
 
 
-def test_an_image_is_refused(dialect: TagDialect) -> None:
-    with pytest.raises(ContentRefused, match="image/png"):
-        dialect.reply_ids((), [Result("a picture", (TextPart("a"), ImagePart(b"x", "image/png")))], Truncation(50))
-
-
 def tool(name: str, description: str = "Does it.") -> Schema:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": {}}}
 
@@ -137,20 +120,6 @@ def test_a_policy_from_elsewhere_is_told_the_tags_of_the_tools_on_offer() -> Non
     assert "<code> ...</code>: Does it.\n" in dialect.decode(dialect.prompt_ids("Where?", tools=[*tools, tool("code")]))
     seen = dialect.prompt_ids("Where?", "A bench.", tools, Truncation(20))
     assert dialect.decode(seen) == f"{INTRODUCED}<information> A bench.</information>"
-
-
-def test_a_policy_from_scratch_is_told_nothing_and_the_configuration_may_say_otherwise() -> None:
-    plain = "<question> Where?</question>"
-    for name, introduce, told in (
-        ("tags", None, False),
-        ("tags", True, True),
-        ("tags introduced", None, True),
-        ("tags introduced", False, False),
-    ):
-        config: dict[str, Any] = {"x": DialectConfig(kind="tags", introduce=introduce)}
-        dialect = open_dialect("x", config, tokenizer_of(name))
-        prompt = dialect.decode(dialect.prompt_ids("Where?", tools=[tool("search", "Looks it up.")]))
-        assert prompt == (INTRODUCED if told else plain)
 
 
 def test_a_description_that_spells_a_tag_is_told_as_text() -> None:

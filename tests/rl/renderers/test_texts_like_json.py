@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from rl.call_arguments import as_object, value_of
-from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, ParseError, Schema
+from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Schema
 from rl.renderers.chat import ChatDialect
-from rl.tools.calls import call_tool
-from rl.tools.python_tools import FunctionTool
 from synth.teachers.play import TextDialect
 from tests.rl.renderers.test_chat import calling
 from tests.rl.renderers.test_examples import CHATS, DIALECTS, chat_of, dialect_of
@@ -98,24 +96,6 @@ def test_an_answer_that_reads_as_json_is_that_text_or_cannot_be_written(name: st
         assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, text),))
 
 
-@pytest.mark.parametrize(
-    ("call", "answer"),
-    [
-        ('<tool_call>{"name": "answer", "arguments": {"text": "1984"}}</tool_call>', "1984"),
-        ('<tool_call>{"name": "answer", "arguments": {"text": 1984}}</tool_call>', "1984"),
-        ('<tool_call>{"name": "answer", "arguments": {"text": ["a", "b"]}}</tool_call>', '["a", "b"]'),
-        ('<tool_call>{"name": "answer", "arguments": {"a": 1, "b": 2}}</tool_call>', '{"a": 1, "b": 2}'),
-        ("<tool_call>\n<function=answer>\n<parameter=text>\n1e3\n</parameter>\n</function>\n</tool_call>", "1e3"),
-        ("<tool_call>answer\n<arg_key>text</arg_key>\n<arg_value>007</arg_value>\n</tool_call>", "007"),
-    ],
-)
-def test_an_answer_that_is_given_as_a_call_is_what_was_given(call: str, answer: str) -> None:
-    name = "qwen3_5_think" if "<function" in call else "glm4moe" if "<arg_key" in call else "qwen2_5"
-    dialect = chat_of(name)
-    ids = (*dialect.template.plain.ids(call), dialect.template.special[dialect.layout.call_stop])
-    assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, answer),))
-
-
 @pytest.mark.parametrize("name", ["tags", "text"])
 def test_what_a_policy_writes_between_tags_is_its_text_where_it_is_no_object_of_the_tools_arguments(name: str) -> None:
     tags: Any = dialect_of("tags") if name == "tags" else TextDialect(("search", ANSWER))
@@ -128,22 +108,6 @@ def test_what_a_policy_writes_between_tags_is_its_text_where_it_is_no_object_of_
         spelt = f"<search> {text}</search>"
         ids = tuple(map(ord, spelt)) if name == "text" else dialect_of("tags")._tokenizer.encode(spelt, add_special_tokens=False).ids  # type: ignore[attr-defined]
         assert read(tags, ids, ONE) == values
-
-
-async def test_a_year_that_a_policy_looks_for_reaches_the_tool() -> None:
-    """The call went as a number to a tool that takes text, and was refused."""
-
-    def search(query: str, count: int = 1) -> str:
-        """Search."""
-        return f"{query!r} {count!r}"
-
-    own = FunctionTool(search)
-    for name in ("qwen3_5_think", "glm4moe", "qwen2_5", "llama3_1"):
-        dialect = chat_of(name)
-        turn = dialect.parse(calling(dialect, "1984"), [own.schema])
-        assert not isinstance(turn, ParseError)
-        done = await call_tool(own, await own.open("t", 0), turn.calls[0].arguments)
-        assert done.response is not None and done.response.text == "'1984' 1"
 
 
 @pytest.mark.parametrize(

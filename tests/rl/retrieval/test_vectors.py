@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,6 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from rl.envs.base import Resources
-from rl.envs.search import create
 from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Miss
@@ -64,22 +60,10 @@ def test_the_nearest_by_cosine_comes_first() -> None:
     assert [(document.id, round(score, 4)) for document, score in index.scored("a", 3)] == [("d0", 0.8944), ("d1", 0.7071), ("d2", 0.0)]
 
 
-def test_equal_scores_come_in_the_order_of_their_ids() -> None:
-    assert [document.id for document in letters("ab", "aabb", "ba").find("ab", 3).documents] == ["d0", "d1", "d2"]
-
-
 def test_nothing_is_found_for_an_empty_query_or_in_an_empty_index() -> None:
     assert letters("a").find("  ").miss is Miss.EMPTY_QUERY
     assert letters().find("a").miss is Miss.NO_HIT
     assert letters("a").find("123").documents
-
-
-def test_a_document_is_nearest_to_its_own_text(config: SearchConfig) -> None:
-    index = build_index(DOCUMENTS, config)
-    for document in DOCUMENTS[:3]:
-        (found, score) = index.scored(document.text, 1)[0]
-        assert found == document
-        assert score == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -99,29 +83,8 @@ def test_embeddings_do_not_depend_on_what_else_is_in_the_batch(encoder_folder: P
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_an_index_travels_without_its_model(config: SearchConfig) -> None:
-    index = build_index(DOCUMENTS, config)
-    packed = pickle.dumps(index)
-    assert len(packed) < 20_000
-    assert pickle.loads(packed).scored("Blue River", 3) == index.scored("Blue River", 3)
-
-
-@pytest.mark.slow
-async def test_the_environment_searches_by_vectors_too(config: SearchConfig) -> None:
-    environment = create(Resources(build_index(DOCUMENTS, config)))
-    await environment.probe()
-    assert await environment.search(DOCUMENTS[2].text) == DOCUMENTS[2].text
-
-
 def test_an_encoder_must_be_named_and_be_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rollout\.search\.encoder"):
         SearchConfig(by="vectors")
     with pytest.raises(RequestError, match="holds no model"):
         build_index(DOCUMENTS, SearchConfig(by="vectors", encoder=str(tmp_path)))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is not None, reason="sentence-transformers is installed")
-def test_without_sentence_transformers_the_way_out_is_told(encoder_folder: Path) -> None:
-    with pytest.raises(RequestError, match=r"pip install sentence-transformers, or set rollout\.search\.library = transformers"):
-        build_index(DOCUMENTS, SearchConfig(by="vectors", encoder=str(encoder_folder)))

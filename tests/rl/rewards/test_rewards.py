@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from eval.graders.choice import Verifiers, verifiers_of
 from rl.advantages import process
@@ -20,7 +19,6 @@ from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_fu
 from rl.rollouts.collect import filtered
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
-from warehouse.errors import RequestError
 from warehouse.records import Call, Outcome, RewardPart, Score, Task, Trajectory, Turn
 
 TASK = Task("t", "search", "Where?", ("Green Lake",))
@@ -98,11 +96,6 @@ def test_a_required_document_counts_in_the_turn_that_finds_it_first() -> None:
     )
     (value,) = values("evidence", attempt(1.0, *turns))
     assert value == RewardValue(1.0, (0.5, 0.0, 0.5, 0.0))
-
-
-def test_tool_success_is_spread_over_the_turns() -> None:
-    (value,) = values("tool_success", attempt(1.0, search(0, ""), search(1, "", "error"), search(2, ""), answer(3, "x")))
-    assert value == RewardValue(0.5, (0.25, 0.0, 0.25, 0.0))
 
 
 def test_the_environments_own_rewards_are_those_of_the_calls() -> None:
@@ -213,23 +206,3 @@ def test_a_part_of_ones_own_is_named_by_module_and_attribute() -> None:
     config = RewardConfig(parts={"tests.rl.rewards.test_rewards:judge": 2.0})
     (rewarded,), _ = compose([attempt(1.0, *RIGHT)], RewardContext(config))
     assert rewarded.reward == 1.0 + 2.0 * len(TASK.question)
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"), [({"nothing": 1}, "no part"), ({"no.such:part": 1}, "imported"), ({"outcome": 0}, "every part")]
-)
-def test_impossible_rewards_are_told_in_a_sentence(parts: dict[str, float], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        find_functions(RewardConfig(parts=parts))
-
-
-def test_rl_is_rewarded_by_a_verifier_of_its_own_and_the_score_says_which() -> None:
-    wrong = replace(attempt(None, answer(0, "Green Lakes")).trajectory, outcome=None)
-    strict, lenient = (
-        reward_trajectories([TASK], [wrong], verifiers_of(name), RewardContext(RewardConfig())) for name in ("qa_em", "qa_f1")
-    )
-    assert (strict.trajectories[0].reward, lenient.trajectories[0].reward) == (0.0, 0.5)
-    assert [made.scores[0].verifier for made in (strict, lenient)] == ["qa_em", "qa_f1"]
-    assert RewardConfig(verifier="qa_f1").verifier == "qa_f1" and RewardConfig().verifier is None
-    with pytest.raises(ValidationError, match="no verifier 'qa'"):
-        RewardConfig(verifier="qa")

@@ -35,17 +35,6 @@ def test_the_window_shrinks_to_a_share_of_what_is_under_way_and_not_below_the_fl
     assert after(3, 3, 5, FULL, most=3) == 3, "a floor above what is configured is what is configured"
 
 
-def test_a_window_that_has_shrunk_waits_until_those_above_it_have_ended() -> None:
-    assert after(10, 20, 5, FULL) == 10
-    assert after(10, 10, 5, FULL) == 5
-
-
-def test_one_engine_under_pressure_is_enough_and_one_that_made_no_step_says_nothing() -> None:
-    assert after(20, 20, 5, CALM, FULL) == 10
-    assert after(20, 20, 5, SILENT, CALM) == 22
-    assert after(20, 20, 5, SILENT) == 20 and after(20, 20, 5) == 20
-
-
 @pytest.mark.parametrize(
     ("pressure", "pressed"),
     [
@@ -123,13 +112,3 @@ def test_what_somebody_asked_for_bounds_the_window_and_leaves_it_what_it_was() -
     config = PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8)
     seen = asyncio.run(visit(Admission(256, config), Engine(room=1000), 12, {4: 3, 6: 0, 8: None}))
     assert [taken for _, taken in seen] == [4, 6, 8, 10, 12, 3, 3, 0, 14, 16, 18, 20]
-
-
-def test_the_figures_of_a_step_are_those_of_its_looks() -> None:
-    admission = Admission(8, PressureConfig(floor=4))
-    admission.follow([EnginePressure(5, 0.25, 3, 0), EnginePressure(5, 0.5, 0, 1)])
-    admission.follow([EnginePressure(5, 0.75, 1, 1)])
-    assert admission.take_figures() == {
-        "concurrency/window": 4.0, "concurrency/under_way": 0.0, "engine_kv_usage": 0.75, "engine_queue": 3.0, "engine_preempted": 2.0,
-    }  # fmt: skip
-    assert admission.take_figures() == {}

@@ -13,7 +13,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from eval.graders.verifiers import VERIFIERS
-from rl.content import ImagePart
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
@@ -21,7 +20,7 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action, ActionTurn, Dialect, ParseError, Schema
 from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest, uses_lagged_policy
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits, RolloutConfig
 from rl.rollouts.rollout import AgentLoops
 from rl.tools import tool
@@ -87,17 +86,6 @@ def test_tokens_are_only_appended(dialect: TagDialect) -> None:
     assert trajectory.turns[0].observation == f"<information> {DOCUMENTS[0].text}</information>"
     assert trajectory.turns[2].observation_ids == ()
     assert len({sampling.seed for sampling in engine.samplings}) == 3
-
-
-def test_a_share_of_the_actions_is_asked_of_an_older_policy_by_the_seed(dialect: TagDialect) -> None:
-    search = [Action("search", "Amber Stone")] * 3
-    trajectory, engine = run(dialect, search, horizon=3)
-    assert trajectory.stop_reason is StopReason.MAX_TURNS and not any(sampling.older for sampling in engine.samplings)
-    asked = [replace(REQUEST, seed=seed, older_share=0.25) for seed in range(400)]
-    chosen = [[uses_lagged_policy(request, turn) for turn in range(5)] for request in asked]
-    assert sum(map(sum, chosen)) / 2000 == pytest.approx(0.25, abs=0.03)
-    assert any(len(set(turns)) == 2 for turns in chosen), "one trajectory may have actions of both"
-    assert chosen == [[uses_lagged_policy(request, turn) for turn in range(5)] for request in asked]
 
 
 def test_the_last_turn_of_the_horizon_may_answer(dialect: TagDialect) -> None:
@@ -259,12 +247,6 @@ def test_an_answer_comes_after_the_other_calls_of_its_turn(dialect: TagDialect) 
     assert (trajectory.turns[0].tool, trajectory.answer) == ("search", "x")
 
 
-def test_calls_beside_the_one_that_ends_it_are_no_fault(dialect: TagDialect) -> None:
-    trajectory, _ = work(dialect, [search("end", "a")])
-    assert (trajectory.stop_reason, trajectory.outcome, trajectory.error) == (StopReason.ANSWERED, None, None)
-    assert [call.outcome for call in trajectory.turns[0].calls] == [None, NOT_RUN]
-
-
 def test_a_call_that_breaks_makes_it_invalid_and_is_recorded_with_the_others(dialect: TagDialect) -> None:
     trajectory, workshop = work(dialect, [search("a", "break"), [ANSWER]])
     assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
@@ -287,18 +269,6 @@ def test_a_trajectory_that_takes_too_long_is_stopped_with_what_there_was(dialect
     assert work(dialect, [], short, question="hang")[0].stop_reason is StopReason.MAX_SECONDS
 
 
-def test_an_engine_that_hangs_is_stopped_too(dialect: TagDialect) -> None:
-    class Hanging:
-        async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-            await asyncio.sleep(HUNG_SECONDS)
-            raise AssertionError
-
-    limits = WIDE.model_copy(update={"max_seconds": 0.1})
-    request = RolloutRequest("t", Task("k", "workshop", "?", ()), "policy", 2, seed=0)
-    trajectory = asyncio.run(AgentLoop(Hanging(), dialect, limits).run(request, Workshop()))
-    assert (trajectory.stop_reason, trajectory.outcome, trajectory.turns) == (StopReason.MAX_SECONDS, None, ())
-
-
 @pytest.mark.slow
 def test_actions_together_have_a_budget(dialect: TagDialect) -> None:
     one = len(written(dialect, search("a")[0]))
@@ -306,21 +276,6 @@ def test_actions_together_have_a_budget(dialect: TagDialect) -> None:
         trajectory, _ = work(dialect, [search("a")] * 9, WIDE.model_copy(update={"max_total_action_tokens": budget}))
         assert trajectory.stop_reason is StopReason.MAX_TOTAL_ACTION_TOKENS
         assert sum(len(turn.action_ids) for turn in trajectory.turns) == budget
-
-
-def test_observations_together_have_a_budget(dialect: TagDialect) -> None:
-    for budget in range(1, 60, 9):
-        trajectory, _ = work(dialect, [search("a")] * 30, WIDE.model_copy(update={"max_total_observation_tokens": budget}), horizon=40)
-        assert trajectory.stop_reason is StopReason.MAX_TOTAL_OBSERVATION_TOKENS
-        assert sum(len(turn.observation_ids) for turn in trajectory.turns) <= budget
-        assert trajectory.turns[-1].calls[0].outcome == "ok"
-
-
-@pytest.mark.parametrize(("side", "shown"), [("right", "Amber ...<"), ("left", "<information> ..."), ("middle", "Stone ...")])
-def test_observations_are_cut_at_the_side_of_the_limits(dialect: TagDialect, side: str, shown: str) -> None:
-    trajectory, _ = work(dialect, [search("long"), [ANSWER]], WIDE.model_copy(update={"truncate": side, "max_observation_tokens": 21}))
-    assert shown in trajectory.turns[0].observation
-    assert trajectory.turns[0].calls[0].observation == "Amber Stone " * 50
 
 
 def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
@@ -339,33 +294,6 @@ def test_half_of_a_surrogate_pair_is_shown_as_a_question_mark_wherever_it_comes_
     assert dialect.decode(trajectory.prompt_ids).endswith("<information> A ? bench.</information>")
     assert trajectory.stop_reason is StopReason.ANSWERED
     assert trajectory.turns[0].observation.startswith("<information> did ?did ?")
-
-
-def test_versions_are_kept_where_they_differ(dialect: TagDialect) -> None:
-    class Updated(WrittenActions):
-        async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-            generation = await super().generate(request_id, prompt_ids, sampling)
-            return replace(generation, policy_versions=(3, *(4,) * (len(generation.token_ids) - 1)))
-
-    request = RolloutRequest("t", TASKS[0], "policy", 2, seed=3)
-    ids = written(dialect, ANSWER)
-    for engine, versions in ((Updated([ids]), (3, *(4,) * (len(ids) - 1))), (WrittenActions([ids]), ())):
-        trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Workshop()))
-        assert trajectory.turns[0].policy_versions == versions
-        assert trajectory.turns[0].policy_version == (versions or (7,))[0]
-
-
-def test_an_image_for_a_policy_of_text_is_a_fault_that_says_so(dialect: TagDialect) -> None:
-    class Camera(Workshop):
-        async def step(self, action: Action) -> Step:
-            return Step("a picture", parts=(ImagePart(b"x", "image/png"),), tool_outcome=ToolOutcome.OK)
-
-    request = RolloutRequest("t", TASKS[0], "policy", 3, seed=3)
-    engine = WrittenActions([written(dialect, search("a")[0])])
-    trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Camera()))
-    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
-    assert "image/png" in (trajectory.error or "")
-    assert trajectory.turns[0].calls[0].observation == "a picture"
 
 
 class Guarded:

@@ -28,14 +28,6 @@ def test_groups_without_variance_are_left_out_whole_and_invalid_ones_are_no_filt
     assert found == {"a-0": Filter.NO_VARIANCE, "a-1": Filter.NO_VARIANCE}
 
 
-def test_groups_of_one_task_that_were_begun_at_different_steps_are_judged_apart() -> None:
-    early, late = (
-        [replace(each, id=f"{step}-{each.id}", step=step) for each in group("a", *rewards)] for step, rewards in enumerate([(1, 1), (1, 0)])
-    )
-    assert dropped([*early, *late], variance=True) == {"0-a-0": Filter.NO_VARIANCE, "0-a-1": Filter.NO_VARIANCE}
-    assert set(dropped([*early, *late], uncertain_share=0.5)) == {"0-a-0", "0-a-1"}
-
-
 def test_the_most_uncertain_share_of_the_tasks_is_kept() -> None:
     groups = {"a": (1, 0), "b": (1, 1), "c": (0.6, 0.4), "d": (1, 0.5)}
     assert pstdev(groups["a"]) > pstdev(groups["d"]) > pstdev(groups["c"]) > 0

@@ -45,18 +45,6 @@ async def opened(limit: int, visitors: int) -> Visitors:
     return them
 
 
-def test_so_many_are_taken_and_who_waits_comes_in_by_turn() -> None:
-    async def go() -> None:
-        them = await opened(2, 4)
-        assert (them.inside, them.places.taken, them.places.waiting) == ([0, 1], 2, 2)
-        await them.go(1)
-        assert them.inside == [0, 2] and them.places.waiting == 1
-        await them.go(0)
-        assert them.inside == [2, 3] and them.places.waiting == 0
-
-    asyncio.run(go())
-
-
 def test_a_lower_bound_throws_nobody_out_and_a_higher_one_lets_in_who_waits() -> None:
     async def go() -> None:
         them = await opened(3, 5)
@@ -69,19 +57,6 @@ def test_a_lower_bound_throws_nobody_out_and_a_higher_one_lets_in_who_waits() ->
         them.places.limit = 3
         await settle()
         assert them.inside == [2, 3, 4]
-
-    asyncio.run(go())
-
-
-def test_none_may_enter_where_there_is_no_place_and_the_next_to_come_waits_behind() -> None:
-    async def go() -> None:
-        them = await opened(0, 2)
-        assert them.inside == [] and them.places.waiting == 2
-        them.places.limit = 1
-        await them.come()
-        assert them.inside == [0] and them.places.waiting == 2
-        await them.go(0)
-        assert them.inside == [1], "in the order in which they came"
 
     asyncio.run(go())
 

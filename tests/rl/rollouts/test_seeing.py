@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from rl.content import collapse_images
-from rl.engines.base import EngineFault, Generation, Sampling
+from rl.engines.base import EngineFault, Sampling
 from rl.learner.config import ReinforceConfig
-from rl.policies.policy import load_policy, save_policy
+from rl.policies.policy import load_policy
 from rl.policies.vision import load_vision
 from rl.renderers.base import Result, Truncation
 from rl.renderers.chat import ChatDialect
@@ -142,43 +139,6 @@ def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts
         return list(generation.token_ids)
 
     assert len(rollouts.wait(ask())) == 2
-
-
-@pytest.mark.engine
-@pytest.mark.long
-def test_what_was_seen_is_seen_anew_by_weights_that_come_in_the_middle(rollouts: Rollouts, seeing_policy: Path, tmp_path: Path) -> None:
-    models = {0: load_policy(seeing_policy)[0], 1: load_policy(seeing_policy)[0]}
-    with torch.no_grad():
-        for weights in models[1].parameters():
-            weights.add_(torch.randn(weights.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
-    save_policy(models[1], AutoTokenizer.from_pretrained(seeing_policy), tmp_path / "1")
-    dialect, vision = dialect_of(seeing_policy), load_vision(seeing_policy)
-    assert vision is not None
-    call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
-    reply = dialect.reply(call, [SHOWN], Truncation(48))
-
-    async def across(delay: float, seed: int) -> Generation:
-        sampling = Sampling(max_tokens=300, seed=seed)
-        work = asyncio.create_task(rollouts.pool.generate(f"across {delay} {seed}", reply.ids, sampling, reply.images))
-        await asyncio.sleep(delay)
-        await rollouts.pool.load_weights(str(tmp_path / "1"), 1)
-        return await work
-
-    try:
-        for delay, seed in product((0.1, 0.3, 0.6, 1.2), range(3)):  # a machine with other work to do begins later
-            generation = rollouts.wait(across(delay, seed))
-            rollouts.load_weights(seeing_policy, 0)
-            if set(generation.policy_versions) == {0, 1} and vision.placeholder_id not in generation.token_ids:
-                break
-        assert set(generation.policy_versions) == {0, 1}
-        context = torch.tensor([[*reply.ids, *generation.token_ids]])
-        first, pixels = len(reply.ids) - 1, vision.inputs([placed.image for placed in reply.images])
-        with torch.no_grad():
-            own = {version: model(input_ids=context, **pixels).logits[0, first:-1].log_softmax(-1) for version, model in models.items()}
-        sampled = zip(generation.token_ids, generation.logprobs, generation.policy_versions, strict=True)
-        assert max(abs(own[version][n, token].item() - logprob) for n, (token, logprob, version) in enumerate(sampled)) < TOLERANCE
-    finally:
-        rollouts.load_weights(seeing_policy, 0)
 
 
 @pytest.mark.engine

@@ -106,13 +106,6 @@ def test_a_control_token_in_a_call_that_a_client_made_up_is_refused(added: list[
         renderer.extension(asked, reply, ids, [message("user", "And?"), *added], [])
 
 
-def test_an_empty_reply_can_be_gone_on_from(renderer: ChatRenderer) -> None:
-    before, added = [message("user", "Where?")], [message("user", "Go on.")]
-    ids = sampled(renderer, before, message("assistant", "x"), added[0])[-1:]
-    after_a_word = renderer.extension(before, message("assistant", "x"), ids, added, [])
-    assert renderer.extension(before, message("assistant", ""), ids, added, []) == after_a_word
-
-
 def test_a_message_that_was_cut_off_is_ended_before_anything_is_appended(renderer: ChatRenderer) -> None:
     before, reply, added = [message("user", "Where?")], message("assistant", "In Bl"), [message("user", "Go on.")]
     ids = sampled(renderer, before, reply, added[0])

@@ -79,16 +79,6 @@ def test_a_body_beyond_the_bound_is_refused_and_not_read_to_its_end(client: Test
     assert engine.contexts == []
 
 
-def test_a_body_up_to_the_bound_reaches_the_endpoint(client: TestClient, engine: Stated) -> None:
-    engine.texts = ["yes", "yes"]
-    whole = json.dumps(ASKED).encode()
-    for content in (whole, iter([whole[:7], b"", whole[7:]])):
-        assert client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"}).status_code == 200
-    padded = whole + b" " * (MOST_BODY_BYTES - len(whole))
-    engine.texts = ["yes"]
-    assert client.post("/v1/completions", content=padded, headers={"Content-Type": "application/json"}).status_code == 200
-
-
 async def test_a_body_in_pieces_of_one_byte_is_kept_as_one() -> None:
     """Each piece is an object of a hundred bytes and more; eight megabytes of them took gigabytes."""
     pieces = iter(
@@ -138,9 +128,3 @@ def test_a_trajectory_is_named_by_a_name(client: TestClient, engine: Stated, nam
     assert error_of(client.post("/v1/completions", json=ASKED, headers=headers), 400)["param"] == "X-Trajectory-Id"
     assert error_of(client.post("/v1/completions", json={**ASKED, "user": name}), 400)["param"] == "user"
     assert engine.contexts == []
-
-
-@pytest.mark.parametrize("name", ["agent-7", "t1:rl_2.3", "A" * 200])
-def test_names_are_letters_digits_and_a_few_signs(client: TestClient, engine: Stated, name: str) -> None:
-    engine.texts = ["yes"]
-    assert client.post("/v1/completions", json=ASKED, headers={"X-Trajectory-Id": name}).json()["id"] == f"{name}/0"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -14,19 +12,18 @@ import pytest
 from pydantic import ValidationError
 
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
-from rl.envs.base import EnvironmentFault, Observation, Step
+from rl.envs.base import EnvironmentFault, Step
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.agent_loop import RolloutRequest, uses_lagged_policy
 from rl.rollouts.config import Limits, RolloutConfig
-from rl.rollouts.rollout import LOOPS
 from rl.serving.langgraph_loop import LangGraphLoop
 from rl.tools import tool
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
-from warehouse.records import NOT_RUN, Outcome, StopReason, Task, Trajectory
+from warehouse.records import Outcome, StopReason, Task, Trajectory
 
 DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)), "You calculate.")
 TASK = Task("k", "multiplying", "What is 6 * 7?", ("42",))
@@ -112,13 +109,6 @@ def test_a_horizon_a_full_context_and_an_unreadable_message_end_it_as_what_they_
     assert (unreadable.stop_reason, unreadable.turns[0].tool_outcome, unreadable.outcome) == (StopReason.LEFT, "unparsable", None)
 
 
-def test_a_tool_that_is_not_there_is_said_to_the_policy_and_recorded_as_not_run() -> None:
-    trajectory = run(Stated(call((1, 1), name="fly"), "1"))
-    assert trajectory.turns[0].calls[0].outcome == NOT_RUN
-    assert "fly" in trajectory.turns[0].observation
-    assert trajectory.error is None
-
-
 class Broken(ToolEnvironment):
     """Fails at every call."""
 
@@ -152,11 +142,6 @@ def test_faults_make_it_invalid_and_keep_what_was_sampled() -> None:
     assert (dead.outcome, dead.error, len(dead.turns)) == (Outcome.INVALID, "no engine is left", 1)
 
 
-def test_an_environment_that_is_done_ends_it_and_rewards_the_turn() -> None:
-    trajectory = run(Stated(call((1, 1))), Ending({"multiply": multiply}))
-    assert (trajectory.stop_reason, trajectory.turns[0].reward) == (StopReason.ANSWERED, 1.0)
-
-
 def test_what_a_tool_returns_never_becomes_markup() -> None:
     trajectory = run(Stated(call((1, 1)), "42"), Hostile({"multiply": multiply}))
     control, plain = (DIALECT.template.plain.control, run(Stated(call((1, 1)), "42")))
@@ -181,27 +166,6 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
     trajectory = run(Stated("a", "b"), build=forgetful)
     assert trajectory.outcome is Outcome.INVALID
     assert "made 2 contexts" in (trajectory.error or "")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
-    assert LOOPS.load("langgraph") is LangGraphLoop
-    with pytest.raises(RequestError, match="give the task or the rollout a dialect of kind chat"):
-        LangGraphLoop(Stated(), object(), LIMITS)  # type: ignore[arg-type]
-    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.rollout import LOOPS\nLOOPS.load('langgraph')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "install agent-flywheel[langchain]" in done.stderr.splitlines()[-1]
-
-
-def test_an_environment_that_shows_something_is_seen_below_the_question() -> None:
-    class Seen(ToolEnvironment):
-        async def reset(self, task: Task, seed: int) -> Observation:
-            return Observation("A board.", (await super().reset(task, seed)).tools)
-
-    engine = Stated("42")
-    run(engine, Seen({"multiply": multiply}))
-    assert "What is 6 * 7?\n\nA board." in DIALECT.decode(engine.contexts[0])
 
 
 @pytest.mark.parametrize("limit", ["max_total_action_tokens", "max_total_observation_tokens"])

@@ -118,15 +118,6 @@ def test_conversations_without_a_name_are_told_apart_by_what_they_extend(client:
     assert [len(trajectory.turns) for trajectory in endpoint.recorder.take()] == [2, 1]
 
 
-def test_other_tools_or_an_edited_reply_do_not_extend(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
-    engine.texts = ["A."] * 3
-    first = [{"role": "user", "content": "a"}]
-    reply = ask(client, first, user="u")
-    ask(client, [*first, reply, {"role": "user", "content": "b"}], user="u", tools=[SEARCH])
-    ask(client, [*first, {"role": "assistant", "content": "Not what was sampled."}, {"role": "user", "content": "b"}], user="u")
-    assert [len(trajectory.turns) for trajectory in endpoint.recorder.take("u")] == [1, 1, 1]
-
-
 def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = ["A.", "B.", "C."]
     post = client.post
@@ -154,20 +145,6 @@ def test_no_completion_goes_on_behind_an_end_that_its_prompt_does_not_hold(clien
         client.post("/v1/completions", json={**asked, "prompt": prompt})
     assert engine.contexts == [TEMPLATE.plain.ids(prompt) for prompt in ("Hi", "Hi", "Ho", "Ho A. more")]
     assert [len(trajectory.turns) for trajectory in endpoint.recorder.take("e")] == [1, 1, 1, 1]
-
-
-def test_a_completion_goes_on_behind_an_end_that_stands_in_its_ids_and_never_on_nothing(
-    client: TestClient, engine: Stated, endpoint: Endpoint
-) -> None:
-    engine.texts, engine.end = ["A.", "B.", "C."], "<|end_of_text|>"
-    asked = {"model": "t1-rl", "user": "e", "return_token_ids": True}
-    first = client.post("/v1/completions", json={**asked, "prompt": [20]}).json()
-    ids = [20, *first["choices"][0]["token_ids"]]
-    client.post("/v1/completions", json={**asked, "prompt": ids})
-    client.post("/v1/completions", json={**asked, "prompt": [*ids, 30]})
-    extended, alike = endpoint.recorder.take("e")
-    assert [turn.observation_ids for turn in extended.turns] == [(30,), ()]
-    assert (list(alike.prompt_ids), len(alike.turns)) == (ids, 1)
 
 
 def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
@@ -204,11 +181,6 @@ def test_ids_that_the_policy_does_not_have_never_reach_the_engine(client: TestCl
     assert (status, engine.contexts) == (400, [])
 
 
-def test_a_temperature_that_is_no_number_is_refused(client: TestClient) -> None:
-    body = '{"model": "t1-rl", "prompt": "a", "temperature": NaN}'
-    assert client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"}).status_code == 400
-
-
 def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine: Stated) -> None:
     engine.texts = [CALL]
     body = {"model": "t1-rl", "messages": [{"role": "user", "content": "?"}], "tools": [SEARCH], "stream": True}
@@ -224,13 +196,6 @@ def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine:
 def test_a_key_is_required_where_other_machines_can_connect() -> None:
     with pytest.raises(ValidationError, match=r"serving\.api_key"):
         ServingConfig(host="0.0.0.0")
-
-
-def test_a_policy_without_a_chat_template_says_why_it_does_not_chat(engine: Stated) -> None:
-    endpoint = Endpoint(engine, Recorder("p", "rl", "run"), TEMPLATE.plain, None, "it has no chat template", "p", 100)
-    client = TestClient(create_app(endpoint, None))
-    assert refusal(client, model="p") == (400, "it has no chat template")
-    assert refusal(client, model="other")[0] == 404
 
 
 def test_no_two_conversations_share_the_id_of_a_trajectory() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trl
 from langchain_core.messages import HumanMessage
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 from tokenizers import AddedToken
 
 from rl.policies.config import PolicyConfig
@@ -103,16 +103,6 @@ def test_logprobs_and_ids_are_given_as_they_are_recorded(serving: Serving, clien
     assert answer.usage.completion_tokens == len(turn.action_ids)
 
 
-def test_a_stream_is_read_by_the_client_and_recorded(serving: Serving, client: OpenAI, chat_policy: Path) -> None:
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Stream."}], "max_tokens": 8}
-    with client.chat.completions.create(**asked, stream=True) as stream:
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
-    (trajectory,) = serving.take()
-    assert text
-    assert trajectory.turns[0].action.startswith(text)
-    check(trajectory, chat_policy)
-
-
 def test_completions_go_on_from_ids(serving: Serving, client: OpenAI, chat_policy: Path) -> None:
     extra = {"return_token_ids": True}
     first = client.completions.create(model="tiny", prompt=[20, 21, 22], max_tokens=6, user="ids", logprobs=1, extra_body=extra)
@@ -121,12 +111,6 @@ def test_completions_go_on_from_ids(serving: Serving, client: OpenAI, chat_polic
     (trajectory,) = serving.take("ids")
     assert trajectory.turns[0].observation_ids == (30,)
     check(trajectory, chat_policy)
-
-
-def test_the_client_is_told_what_is_not_supported(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["tiny"]
-    with pytest.raises(BadRequestError, match="stop is not supported"):
-        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "?"}], stop=["x"])
 
 
 def test_a_langchain_model_is_asked_from_any_thread_and_recorded(serving: Serving, chat_policy: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import random
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,18 +12,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from rl.learner import trainers as base
 from rl.learner.optimizers import StackedMuon, split_parameters
 from rl.learner.packing import row_positions
-from rl.learner.trainers import TimedSaves, last_checkpoint
+from rl.learner.trainers import last_checkpoint
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.supervised.config import CptConfig
 from rl.supervised.cpt import train_cpt
-from rl.supervised.training import PackingCollator, optimizer_steps, pack_examples, packed_share, split_examples
+from rl.supervised.training import PackingCollator, pack_examples, split_examples
 from tests.rl.toy import encode_texts
-from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
 
@@ -65,16 +61,6 @@ def test_rows_hold_all_tokens_and_no_example_is_cut() -> None:
     assert len(rows) == 3
 
 
-def test_at_least_95_percent_of_the_room_in_rows_is_used() -> None:
-    chance = random.Random(5)
-    examples = encoded(*[min(160, 24 + int(chance.expovariate(1 / 40))) for _ in range(600)])
-    rows = pack_examples(examples, 256, masked=False)
-    share = packed_share(rows["seq_lengths"], 256)
-    assert share == pytest.approx(sum(len(example.token_ids) for example in examples) / (256 * len(rows)))
-    assert share >= 0.95
-    assert packed_share([[100, 28], [300]], 256) == pytest.approx(428 / 556)
-
-
 def test_no_label_crosses_the_border_between_examples() -> None:
     batch = PackingCollator(0)(list(pack_examples(encoded(10, 6), 32, masked=False)))
     assert batch["position_ids"].tolist() == [row_positions([10, 6])]
@@ -94,21 +80,6 @@ def test_packed_examples_have_the_logits_that_they_have_alone(model: PreTrainedM
                 start += size
 
 
-def test_steps_follow_from_rows_epochs_and_tokens() -> None:
-    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=1)) == 5
-    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 10
-    assert optimizer_steps(10, CptConfig(rows_per_step=1, rows_per_pass=1, epochs=1.1)) == 11
-    assert optimizer_steps(100, CptConfig(row_tokens=100, rows_per_step=2, rows_per_pass=2, max_tokens=1000)) == 5
-    assert optimizer_steps(1, CptConfig()) == 1
-
-
-def test_each_row_is_read_once_in_each_epoch_also_where_rows_do_not_fill_its_last_step(policy: Path, tmp_path: Path) -> None:
-    rows, epochs = encoded(*[64] * 5), list[float]()
-    config = CONFIG.model_copy(update={"rows_per_step": 4, "rows_per_pass": 4, "epochs": 3.0})
-    train_cpt(policy, rows, tmp_path, config, 1, lambda step, figures: epochs.append(figures["epoch"]))
-    assert (len(epochs), epochs[-1]) == (6, 3.0)
-
-
 def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
     for step, state in ((5, "{}"), (10, '{"global_'), (15, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -116,13 +87,6 @@ def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-5"
     assert last_checkpoint(tmp_path / "nothing") is None
-
-
-def test_impossible_requests_are_told_in_a_sentence(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="nothing to train on"):
-        train_cpt(policy, examples, tmp_path, CptConfig(max_example_tokens=2), 1, print)
-    with pytest.raises(RequestError, match="does not divide"):
-        train_cpt(policy, examples, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])
@@ -142,15 +106,6 @@ def test_muon_on_matrices_of_one_shape_at_once_is_torchs(model: PreTrainedModel,
     apart = [(ours - theirs).norm() for ours, theirs in zip(*(each.parameters() for each in models), strict=True)]
     assert all(distance <= 0.1 * way for distance, way in zip(apart, moved, strict=True))
     assert all(distance == 0 for distance in apart) is bfloat16
-
-
-def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedModel) -> None:
-    hidden, others = split_parameters(model)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert {names[id(parameter)].split(".")[-2] for parameter in hidden} == {
-        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
-    }  # fmt: skip
-    assert len(hidden) + len(others) == len(names)
 
 
 def test_held_out_examples_are_the_same_whatever_their_order_and_no_text_is_on_both_sides() -> None:
@@ -268,17 +223,3 @@ def test_a_policy_in_bfloat16_has_float32_weights_in_its_checkpoints(policy: Pat
     assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
     assert {weight.dtype for weight in masters.values()} == {torch.float32}
     assert all(torch.equal(weight, masters[name].bfloat16()) for name, weight in stored.items())
-
-
-def test_a_checkpoint_is_written_by_time_too(
-    policy: Path, examples: list[EncodedExample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    minutes = itertools.count()
-    monkeypatch.setattr(base, "TimedSaves", partial(TimedSaves, clock=lambda: 60 * next(minutes)))  # each look at it is a minute later
-    config, seen = CONFIG.model_copy(update={"save_every": 1000, "save_minutes": 3}), dict[int, list[str]]()
-
-    def look(step: int, figures: dict[str, float]) -> None:
-        seen[step] = sorted(folder.name for folder in (tmp_path / "checkpoints").glob("checkpoint-*"))
-
-    train_cpt(policy, examples, tmp_path, config, 1, look)
-    assert [seen[step] for step in (3, 4, 6, 7)] == [[], ["checkpoint-3"], ["checkpoint-3"], ["checkpoint-3", "checkpoint-6"]]

@@ -80,15 +80,6 @@ def test_a_run_stopped_in_its_second_stage_ends_with_the_weights_of_an_uninterru
     assert weights_differ(whole.path, resumed.path) < 1e-6
 
 
-def test_a_stage_without_examples_is_passed_over(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"contexts": (8, 32, 128, 512)})
-    result = train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
-    assert [result.figures[f"stage_{number}"]["examples"] for number in range(1, 5)] == [0, len(SHORT), len(LONG), 0]
-    assert weights_differ(tmp_path, tmp_path / "checkpoints" / "stage_2") > 1e-4
-    with pytest.raises(RequestError, match="nothing to pre-train on: no example has 1 to 8 tokens"):
-        train_cpt(policy, examples, tmp_path, CONFIG.model_copy(update={"contexts": (4, 8)}), 1, print)
-
-
 def test_general_text_has_its_share_of_every_stage_and_its_loss_is_told_before_and_after(
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:

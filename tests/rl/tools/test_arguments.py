@@ -97,9 +97,3 @@ def test_a_signature_that_a_policy_could_not_call_is_refused(function: Any, reas
     with pytest.raises(RequestError, match=reason) as refused:
         tool(function)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["answer", "", "two words", "über", "x" * 65, "1st"])
-def test_a_name_that_no_model_could_call_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match="is called"):
-        tool(name=name or " ")(repeat.function)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from rl.tools import Tool, ToolError, ToolFault, ToolMiss, tool
+from rl.tools import Tool, ToolError, ToolFault, tool
 from rl.tools.calls import CallOutcome, call_tool, check_health, dead_tools
 from rl.tools.config import CallRules
 from rl.tools.deadline import deadline, remaining
 from rl.tools.file import by_name
 from rl.tools.python_tools import FunctionTool
-from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat, shout
-from warehouse.errors import RequestError
+from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat
 
 QUICK = CallRules(timeout_seconds=0.5)
 
@@ -28,14 +27,6 @@ async def text_of(called: Tool, arguments: Any) -> str:
     shown = (await call(called, arguments)).response
     assert shown is not None
     return shown.text
-
-
-async def test_arguments_are_an_object_its_json_or_the_only_text() -> None:
-    assert await text_of(repeat, {"text": "a"}) == "aa"
-    assert await text_of(repeat, '{"text": "a", "times": 3}') == "aaa"
-    assert await text_of(repeat, "say") == "saysay"
-    assert await text_of(shout, "quiet") == "QUIET"
-    assert await text_of(shout, '{"text": "quiet"}') == "QUIET"
 
 
 @pytest.mark.parametrize(
@@ -136,52 +127,6 @@ async def test_a_deadline_is_inherited_and_bounds_all_attempts_of_a_call() -> No
         await call(patient, "x")
     assert time.monotonic() - began < 2 and 1 < len(seen) < 5
     assert sorted(seen, reverse=True) == seen and seen[0] <= 0.4 and remaining() is None
-
-
-async def test_a_tool_that_never_goes_through_is_at_fault_after_its_retries() -> None:
-    @tool(retries=2, backoff_seconds=0)
-    def broken(text: str) -> str:
-        raise ConnectionError("no")
-
-    with pytest.raises(ToolFault, match="the tool 'broken' failed 3 times: ConnectionError: no"):
-        await call(broken, "a")
-
-
-async def test_a_wrong_call_is_never_tried_again() -> None:
-    calls: list[str] = []
-
-    @tool(retries=3)
-    def strict(text: str) -> str:
-        calls.append(text)
-        raise ToolMiss("nothing") if text == "miss" else ToolError("wrong")
-
-    for text in ("miss", "error"):
-        assert (await call(strict, text)).retries == 0
-    assert calls == ["miss", "error"]
-
-
-async def test_a_call_that_is_cancelled_is_not_tried_again() -> None:
-    calls: list[str] = []
-
-    @tool(retries=5, backoff_seconds=0)
-    async def slow(text: str) -> str:
-        calls.append(text)
-        await asyncio.sleep(5)
-        return text
-
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(call(slow, "a"), 0.05)
-    await asyncio.sleep(0.05)
-    assert calls == ["a"]
-
-
-async def test_what_the_asker_must_mend_is_no_fault() -> None:
-    @tool
-    def unconfigured(text: str) -> str:
-        raise RequestError("set the key of the service.")
-
-    with pytest.raises(RequestError, match="set the key"):
-        await call(unconfigured, "a")
 
 
 async def test_the_gate_names_the_tools_that_are_dead() -> None:

@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rl.envs.base import EnvironmentFault, ToolOutcome
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
-from rl.tools import ToolFault
-from rl.tools.calls import check_health
-from rl.tools.config import CallRules
-from rl.tools.python_tools import ClassTool, SharedTool
-from tests.rl.tools.examples import Model, Notebook
-from warehouse.errors import RequestError
+from rl.tools.python_tools import ClassTool
+from tests.rl.tools.examples import Notebook
 from warehouse.records import Task
 
 TASK = Task("k", "tools", "?", ())
@@ -77,30 +72,3 @@ async def test_a_class_that_cannot_be_opened_or_released_is_at_fault_and_the_oth
 class Half:
     def execute(self, text: str) -> str:
         return text
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "reason"),
-    [
-        (Half, {}, "has no method 'create': it needs create, execute, release"),
-        (Notebook, {"leaves": 3}, "does not take its options: got an unexpected keyword argument 'leaves'"),
-    ],
-)
-def test_a_class_of_no_use_is_refused(kind: type, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RequestError, match=reason):
-        ClassTool(kind, "half", options)
-
-
-async def test_the_method_health_is_asked() -> None:
-    await check_health(ClassTool(Notebook, "notes", rules=CallRules(probe={"note": "a"})))
-    with pytest.raises(ToolFault, match=r"the tool 'notes' is dead: its health\(\) is False"):
-        await check_health(ClassTool(Notebook, "notes", {"pages": 0}))
-    with pytest.raises(ToolFault, match=r"the tool 'model' is dead: its health\(\) is False"):
-        await check_health(SharedTool(Model, "model", {"name": "a", "healthy": False}))
-
-
-def test_a_class_with_state_of_a_trajectory_is_not_shared() -> None:
-    with pytest.raises(RequestError, match="has a method 'create', for state of one trajectory"):
-        SharedTool(Notebook, "notes")
-    with pytest.raises(RequestError, match="has no method 'execute'"):
-        SharedTool(dict, "notes")

@@ -42,8 +42,3 @@ def test_examples_do_what_the_page_says(section: str, tmp_path: Path) -> None:
         for step in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, _, expected = step.partition("\n")
             assert run(command, tmp_path).strip() == expected.strip(), command
-
-
-def test_the_page_has_an_example_of_every_way() -> None:
-    named = "".join(text for kind, text in BLOCK.findall(PAGE) if kind == "toml")
-    assert all(way in named for way in ("function = ", "class = ", "command = ", "url = ", "worker = "))

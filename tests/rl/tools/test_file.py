@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.envs.base import Environment, EnvironmentFault, Resources, ToolOutcome, find_environment
+from rl.envs.base import Environment, Resources, ToolOutcome, find_environment
 from rl.renderers.base import Action
 from rl.tools.file import load_tools
 from warehouse.errors import RequestError
@@ -103,16 +103,3 @@ async def test_the_environment_tools_is_made_of_a_file(tmp_path: Path) -> None:
     assert wrong.tool_outcome is ToolOutcome.ERROR
     assert (await world.step(Action("answer", "x"))).done
     await world.close()
-
-
-def test_trajectories_of_a_worker_share_the_tools_of_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"')
-    resources = Resources(options={"file": str(path)})
-    first, second = (find_environment("tools")(resources) for _ in range(2))
-    assert first.tools is second.tools  # type: ignore[attr-defined]
-
-
-async def test_a_dead_tool_is_named_before_the_first_step(tmp_path: Path) -> None:
-    dead = environment(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"\nprobe = { key = "unknown" }')
-    with pytest.raises(EnvironmentFault, match="the tool 'find' is dead: it refused its probe"):
-        await dead.probe()  # type: ignore[attr-defined]

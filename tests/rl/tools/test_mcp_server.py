@@ -15,13 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rl.content import ImagePart, TextPart
 from rl.tools import Tool, ToolError, ToolFault
-from rl.tools.calls import CallOutcome, call_tool, check_health
+from rl.tools.calls import CallOutcome, call_tool
 from rl.tools.config import ServerConfig
 from rl.tools.mcp_server import McpServer
 from tests.ports import free_port
-from tests.rl.tools.mcp_server import PNG
 from warehouse.errors import RequestError
 
 FOLDER = Path(__file__).parent
@@ -79,12 +77,6 @@ async def test_one_session_serves_many_calls_at_once(tools: dict[str, Tool]) -> 
     assert await asyncio.gather(*calls) == [str(number + 1) for number in range(100)]
 
 
-async def test_images_come_as_parts(tools: dict[str, Tool]) -> None:
-    shown = (await call(tools["picture"], {})).response
-    assert shown is not None
-    assert shown.parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
-
-
 async def test_a_server_sees_no_variables_but_those_it_is_given(tools: dict[str, Tool]) -> None:
     assert await text_of(tools["variable"], "SECRET") == "$ecret"
     assert await text_of(tools["variable"], "TESTS_SECRET") == ""
@@ -120,24 +112,6 @@ async def test_an_error_that_is_answered_and_a_call_that_is_cancelled_leave_the_
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     assert await text_of(tools["process"], {}) == before
-
-
-async def test_a_probe_finds_what_is_dead(tools: dict[str, Tool]) -> None:
-    await check_health(tools["look_up"])
-    server = over_stdio(probes={"look_up": {"key": "unknown"}}, only=["look_up", "add"], prefix="my_")
-    named = started(server)
-    assert set(named) == {"my_look_up", "my_add"}
-    with pytest.raises(ToolFault, match=r"the tool 'my_look_up' is dead: it refused its probe .*nothing is known of it"):
-        await check_health(named["my_look_up"])
-    server.close()
-
-
-async def test_errors_of_tools_are_faults_where_the_file_says_so() -> None:
-    server = over_stdio(errors_are_faults=True)
-    look_up = started(server)["look_up"]
-    with pytest.raises(ToolFault, match="nothing is known of it"):
-        await call(look_up, "unknown")
-    server.close()
 
 
 async def test_a_server_that_lies_about_its_schema_is_at_fault() -> None:

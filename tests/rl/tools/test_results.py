@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -29,14 +28,6 @@ LIMITS = CallLimits(max_characters=100, max_image_bytes=2000)
 )
 def test_results_of_every_kind_are_shown(what: str, text: str) -> None:
     assert to_response(give(what), LIMITS).text == text
-
-
-def test_a_dataclass_and_a_model_are_json() -> None:
-    @dataclasses.dataclass
-    class Point:
-        x: int
-
-    assert to_response([Point(3)], LIMITS).text == '[{"x": 3}]'
 
 
 def test_what_is_too_long_is_cut_at_the_right_with_a_mark() -> None:

@@ -69,12 +69,6 @@ async def test_refusals_and_faults_come_back_as_such() -> None:
         await call(tool, "raise")
 
 
-@pytest.mark.long
-async def test_waiting_for_a_place_is_no_timeout() -> None:
-    tool = model("narrow", rules={"timeout_seconds": 2.5})  # and each call takes a twentieth of a second
-    assert len(await asyncio.gather(*(answer_of(tool, "ask") for _ in range(60)))) == 60
-
-
 async def test_a_worker_that_dies_is_at_fault_and_started_again() -> None:
     tool = model("mortal")
     before = await answer_of(tool, "ask")
@@ -103,42 +97,12 @@ async def test_a_worker_whose_owner_died_is_made_anew() -> None:
 
 
 @pytest.mark.long
-async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
-    tool = model("stuck", rules={"timeout_seconds": 1.0})
-    before = await _until_it_answers(tool)
-    with pytest.raises(ToolFault, match="took longer than 1 seconds"):
-        await call(tool, "hang")
-    await asyncio.sleep(0.5)
-    assert await _until_it_answers(tool) != before
-
-
-@pytest.mark.long
-async def test_a_call_that_ends_behind_its_time_costs_neither_the_worker_nor_those_who_wait() -> None:
-    tool = model("slow", rules={"timeout_seconds": 0.5})
-    before = await answer_of(tool, "ask")
-    for _ in range(3):
-        late, *waiting = await asyncio.gather(
-            answer_of(tool, "dawdle"), *(answer_of(tool, "ask") for _ in range(3)), return_exceptions=True
-        )
-        assert isinstance(late, ToolFault) and "took longer than 0.5 seconds" in str(late)
-        assert waiting == [before] * 3
-
-
-@pytest.mark.long
 async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that_is_started_again() -> None:
     tool = model("jammed", rules={"timeout_seconds": 5.0})
     before = await answer_of(tool, "ask")
     hung, *waiting = await asyncio.gather(answer_of(tool, "hang"), *(answer_of(tool, "ask") for _ in range(5)), return_exceptions=True)
     assert isinstance(hung, ToolFault) and "took longer than 5 seconds" in str(hung)
     assert len(set(map(str, waiting))) == 1 and before not in waiting and not isinstance(waiting[0], BaseException)
-
-
-async def test_a_large_result_is_cut_in_the_worker() -> None:
-    tool = worker_tool("liar", {"function": "examples.py:lie", "max_characters": 1000})
-    done = await call(tool, "100 MB")
-    assert done.response is not None
-    assert (len(done.response.text), done.response.cut) == (1000, 10**8 - 1000)
-    assert len(str((await call(tool, "refuse at length")).refusal)) == 1000
 
 
 def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
