@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import PreTrainedModel
 
-from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
+from rl.engines.base import Generation, Sampling
 from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
-from rl.learner.batches import mean_difference
 from rl.placement import engine_bundles
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
@@ -130,32 +127,6 @@ def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, ti
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, added: str, tiny_policy: Path, other_policy: Path) -> None:
-    tiny, other = (load_policy(folder)[0] for folder in (tiny_policy, other_policy))
-    prompt = tuple(20 + number % 30 for number in range(70))  # more than two blocks: what is cached of it must not outlive its weights
-
-    def differences(model: PreTrainedModel) -> dict[str, float]:
-        probes = pool_rollouts.wait(pool_rollouts.pool.probe(prompt, 16))
-        assert all(len(probe.token_ids) == len(probe.logprobs) > 0 for probe in probes)
-        return {probe.engine: mean_difference(probe, learner_logprobs(model, probe)) for probe in probes}
-
-    pool_rollouts.load_weights(tiny_policy, 0)
-    assert differences(tiny).keys() == set(pool_rollouts.pool.engines)
-    assert max(differences(tiny).values()) < TOLERANCE
-    pool_rollouts.load_weights(other_policy, 1)
-    assert max(differences(other).values()) < TOLERANCE
-    pool_rollouts.wait(pool_rollouts.pool._replicas[-1].load_weights((str(tiny_policy), 1)))
-    found = differences(other)
-    assert found.pop(added) > 0.01
-    assert max(found.values()) < TOLERANCE
-    pool_rollouts.load_weights(tiny_policy, 0)
-    probes = pool_rollouts.probe("Where is Amber Stone?", 1.0)
-    assert len(probes) == 2
-    assert max(mean_difference(probe, learner_logprobs(tiny, probe)) for probe in probes) < TOLERANCE
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_an_engine_leaves_while_a_stream_goes_on(pool_rollouts: Rollouts, added: str, tiny_policy: Path) -> None:
     retaken = pool_rollouts.figures().retaken
     stream = pool_rollouts.submit(requests(48, "joined"))
@@ -182,14 +153,6 @@ def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(
     with pytest.raises(RequestError, match="holds no policy"):
         pool_rollouts.load_weights(tmp_path / "nowhere", 7)
     check_valid(pool_rollouts.rollout(requests(2, "unhurt")), 2, tiny_policy)
-
-
-@torch.no_grad()
-def learner_logprobs(model: PreTrainedModel, probe: WeightProbe) -> list[float]:
-    """The log-probability that `model` gives to each token of a probe."""
-    ids = torch.tensor([[*probe.prompt_ids, *probe.token_ids]])
-    logprobs = model(ids).logits[0, len(probe.prompt_ids) - 1 : -1].float().log_softmax(-1)
-    return logprobs.gather(1, torch.tensor(probe.token_ids)[:, None])[:, 0].tolist()
 
 
 @pytest.mark.engine
@@ -270,23 +233,6 @@ def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_t
         assert worst_difference({each.policy_version: models[model] for each in pair}, contexts, pair) < TOLERANCE
 
 
-@pytest.mark.engine
-@pytest.mark.slow
-@pytest.mark.long
-def test_an_engine_of_two_workers_has_a_placement_group_and_computes_the_same(tiny_policy: Path) -> None:
-    config = EngineConfig.model_validate({**ENGINE, "tensor_parallel": 2, "cpus": 1})
-
-    async def parallel() -> list[Generation]:
-        pool = await EnginePool.start(config, str(tiny_policy))
-        generations = await generate_all(pool, prompts(3), 12)
-        await pool.shutdown()
-        return generations
-
-    generations = run_on_ray(parallel())
-    assert {generation.stop_reason for generation in generations} <= set(GenerationStop)
-    assert worst_difference({0: load_policy(tiny_policy)[0]}, prompts(3), generations) < TOLERANCE
-
-
 def run_on_ray(work: Any) -> Any:
     """The result of a coroutine, with a Ray of its own where none is up."""
     runtime = RayRuntime(RayConfig(), 2)
@@ -300,18 +246,3 @@ def check_valid(trajectories: Sequence[Trajectory], count: int, policy: Path) ->
     assert len({trajectory.id for trajectory in trajectories}) == count
     assert {trajectory.error for trajectory in trajectories} == {None}
     assert max_logprob_difference(load_policy(policy)[0], trajectories) < TOLERANCE
-
-
-def test_figures_give_rates_between_two_moments_and_names_for_the_lake() -> None:
-    engine = EngineFigures("engine-0", EngineState.SERVING, 3, 5, 9, 10, 400)
-    first = PoolFigures(2.0, (engine,), 10, 400, 0, 0, 1, 0)
-    second = PoolFigures(4.0, (engine, EngineFigures("engine-1", EngineState.STARTING, 3, 0, 0, 0, 0)), 30, 1000, 1, 1, 2, 1)
-    assert first.tokens_per_second() == 200.0
-    assert second.tokens_per_second(first) == 300.0
-    assert second.tokens_per_second(second) == 0.0
-    metrics = second.metrics(first)
-    assert metrics["engine_tokens_per_second"] == 300.0
-    assert metrics["engines_serving"] == 1.0
-    assert metrics["engine_in_flight/engine-0"] == 5.0
-    assert metrics["engine_retaken"] == 1.0
-    assert metrics["engine_transfers"] == 1.0

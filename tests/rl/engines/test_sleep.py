@@ -175,27 +175,3 @@ def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_
     assert len(differences) == 4 and max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
     assert engines.figures().replacements == before + 1
     check_says(engines, result.path, 4)
-
-
-def test_level_1_keeps_the_weights_and_level_0_everything_and_who_joins_sleepers_sleeps(tiny_policy: Path, other_policy: Path) -> None:
-    others = frozenset(process.pid for process in engine_processes())  # the module's own engine, where other tests came first
-    with start(tiny_policy, sleep_level=1, transfer="files") as engines:
-        before = said(engines)
-        engines.pause()
-        engines.resume()
-        awake = memory(others)
-        engines.pause()
-        assert awake - memory(others) > 0.9 * CACHE_MIB
-        engines.resume()
-        assert_same(said(engines), before)
-    with start(tiny_policy, sleep_level=0, transfer="files") as engines:
-        engines.pause()
-        added = engines.add_engine()
-        engines.load_weights(other_policy, 1)
-        waiting = begin(engines, 4, 4)
-        time.sleep(0.5)
-        assert {engine.in_flight for engine in engines.figures().engines} == {2} and not waiting.done(), "both rest"
-        assert added in engines.pool.engines
-        engines.resume()
-        assert versions(waiting.result()) == {1}
-        check_says(engines, other_policy, 1)

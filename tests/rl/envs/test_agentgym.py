@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 
 from rl.envs.agentgym import SERVICES, AgentGymEnvironment, ServiceFields, create
-from rl.envs.base import EnvironmentFault, FaultKind, Resources
+from rl.envs.base import EnvironmentFault, Resources
 from rl.renderers.base import Action
 from tests.rl.http_server import served
-from warehouse.errors import RequestError
 from warehouse.records import Task
 
 pytestmark = pytest.mark.slow
@@ -99,29 +98,3 @@ async def test_an_error_that_comes_with_status_200_is_a_fault() -> None:
         await playing.reset(TASK, 0)
         with pytest.raises(EnvironmentFault, match="has been deleted"):
             await playing.step(Action("act", "crash"))
-
-
-async def test_a_step_that_may_have_been_taken_is_not_repeated() -> None:
-    application, asked = FastAPI(), []
-
-    @application.post("/{path}")
-    def answer(path: str) -> Response:
-        asked.append(path)
-        return Response("0" if path == "create" else '{"observation": "x"}', media_type="application/json")
-
-    with served(application) as url:
-        playing = environment(url, "textcraft")
-        await playing.reset(TASK, 0)
-        with pytest.raises(EnvironmentFault, match="not of the form expected"):
-            await playing.step(Action("act", "up"))
-    assert asked.count("step") == 1
-
-
-async def test_what_is_missing_is_told() -> None:
-    with pytest.raises(RequestError, match="'chess' of AgentGym is not known"):
-        environment("http://127.0.0.1:9", "chess")
-    with pytest.raises(EnvironmentFault) as error:
-        await environment("http://127.0.0.1:9", "babyai").reset(TASK, 0)
-    assert error.value.kind is FaultKind.UNREACHABLE
-    with pytest.raises(EnvironmentFault, match="does not say which item"):
-        await environment("http://127.0.0.1:9", "babyai").reset(Task("t", "agentgym", "?", ()), 0)

@@ -87,13 +87,6 @@ async def test_the_user_opens_answers_and_ends_and_the_state_is_judged() -> None
     assert {seed for _, _, seed in user.heard} == {7}
 
 
-async def test_a_user_who_goes_without_what_they_want_is_a_failure_and_no_fault() -> None:
-    environment = environment_of(Scripted("Hello, I want a book.", STOP))
-    await environment.reset(user_task(), seed=0)
-    last = await environment.step(say("No."))
-    assert (last.done, last.reward) == (True, 0.0)
-
-
 @pytest.mark.parametrize("line", ["As an AI, I have no books.", "", "It is Emma.", EnvironmentFault("not there", FaultKind.UNREACHABLE)])
 async def test_a_slip_makes_the_trajectory_invalid_whenever_it_comes(line: str | Exception) -> None:
     kind = FaultKind.UNREACHABLE if isinstance(line, Exception) else FaultKind.USER

@@ -12,7 +12,6 @@ from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
-from warehouse.errors import RequestError
 from warehouse.records import Task
 
 INDEX = SearchIndex(DOCUMENTS)
@@ -24,13 +23,6 @@ def answer_of(environment: Environment, tool: str, arguments: str) -> Step:
 
 def make(name: str, **options: object) -> Environment:
     return find_environment(name)(Resources(INDEX, options))
-
-
-def test_a_search_brings_documents() -> None:
-    step = answer_of(make("search"), "search", "Blue River")
-    assert (step.observation, step.tool_outcome) == (DOCUMENTS[1].text, ToolOutcome.OK)
-    assert step.info == {"arguments": {"query": "Blue River"}}
-    assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -53,13 +45,6 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
     await worker.close("b")
 
 
-async def test_a_slow_environment_is_a_fault() -> None:
-    config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
-    worker = EnvironmentWorker("tests.rl.faulty:create", config, Indexes())
-    with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
-        await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
-
-
 async def test_half_of_a_surrogate_pair_is_mended_in_all_that_an_environment_says() -> None:
     worker = EnvironmentWorker("tests.rl.faulty:create", EnvironmentKindConfig(), Indexes())
     first = await worker.reset("a", Task("half", "tests.rl.faulty:create", "half", ()), seed=0)
@@ -76,11 +61,6 @@ async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> Non
     await worker.reset("a", TASKS[0], seed=0)
     with pytest.raises(EnvironmentFault, match=rf"the environment gave the reward {value}, which is no finite number"):
         await worker.step("a", Action("answer", "Green Lake"))
-
-
-def test_a_wrong_option_is_refused_by_its_name() -> None:
-    with pytest.raises(RequestError, match="SearchOptions: the option 'document' does not fit"):
-        make("search", document=2)
 
 
 def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:

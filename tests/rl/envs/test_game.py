@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, cast
 
-import pytest
-
-from rl.envs.base import Resources, ToolOutcome
+from rl.envs.base import Resources
 from rl.envs.game import HOUSE, GameEnvironment, House, create
 from rl.renderers.base import Action, ActionTurn
 from rl.rollouts.agent_loop import run_calls
-from warehouse.errors import RequestError
 from warehouse.records import NOT_RUN, Task
 
 LAKE = {"desc": ["SF", "FG"], "is_slippery": False}
@@ -42,14 +39,6 @@ async def test_frozen_lake_is_seen_and_played_as_text() -> None:
     await environment.close()
 
 
-async def test_a_move_that_there_is_not_is_told_and_costs_nothing() -> None:
-    environment = game()
-    await environment.reset(task(**LAKE), 0)
-    step = await environment.step(Action("act", "fly"))
-    assert (step.tool_outcome, step.reward, step.done) == (ToolOutcome.ERROR, 0.0, False)
-    assert "left, down, right, up" in step.observation
-
-
 async def test_calls_behind_the_one_that_won_are_not_made_and_not_paid() -> None:
     """A turn may hold several calls, and a game that is won says so at every move."""
     environment = game(game=HOUSE)
@@ -70,22 +59,6 @@ async def test_the_seed_repeats_a_slippery_lake() -> None:
         await environment.reset(task(), seed)
         seen.append(await play(environment, *["right", "down"] * 6))
     assert seen[0] == seen[1] != seen[2]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"game": "Chess-v0"}, "'Chess-v0' cannot be set up"),
-        ({"game": "CartPole-v1"}, "cannot be shown as text"),
-        ({"game": "Pendulum-v1"}, "only discrete and text ones"),
-        ({"arguments": {"map_name": "9x9"}}, "cannot be set up"),
-        ({"actions": ["left", "right"]}, "has 4 actions, and the option 'actions' names 2"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*render_mode")
-async def test_games_that_cannot_be_played_in_text_are_refused(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RequestError, match=reason):
-        await game(**options).reset(task(), 0)
 
 
 def path(house: House, start: str, goal: str) -> list[str]:

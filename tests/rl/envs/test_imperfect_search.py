@@ -12,7 +12,7 @@ from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.config import EnvironmentKindConfig
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
-from rl.retrieval.indexes import ImperfectIndex, build_indexes, split_page, stub_of
+from rl.retrieval.indexes import ImperfectIndex, build_indexes, stub_of
 from rl.retrieval.search import SearchIndex, shown, words_of
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, DocumentSplit, Task
@@ -31,12 +31,6 @@ def places(index: ImperfectIndex) -> Counter[int]:
     """Where each document of the world stands in a search for its title, from 0; -1 where nothing is found."""
     found = {document.id: [each.id for each in index.find(document.title, 3).documents] for document in WORLD.documents}
     return Counter(ids.index(wanted) if ids else -1 for wanted, ids in found.items())
-
-
-def sorts(index: ImperfectIndex) -> Counter[str]:
-    """Of what sort the first document of a search for each title is: the right one, another one, a namesake or a stub."""
-    first = ((document.id, index.find(document.title).documents[0].id) for document in WORLD.documents)
-    return Counter("right" if got == wanted else got.partition("#")[2] or "other" for wanted, got in first)
 
 
 # What is found
@@ -127,20 +121,6 @@ def test_pages_are_parts_of_one_ranking(size: int) -> None:
         assert document in whole[:3]
         scores = {each.id.partition("#")[0]: score for each, score in INDEX.scored(document.title, 6)}
         assert [score for _, score in index.scored(document.title, 6)] == [scores[each.id.partition("#")[0]] for each in whole]
-
-
-@pytest.mark.parametrize(
-    ("query", "asked"),
-    [
-        ("Amber Stone page 2", ("Amber Stone", 2)), ("Amber Stone  PAGE 13 ", ("Amber Stone", 13)), ("Amber page 1", ("Amber", 1)),
-        ("page 2", ("page 2", 1)), ("Amber page", ("Amber page", 1)), ("Amber page two", ("Amber page two", 1)),
-        ("Amber page 0", ("Amber page 0", 1)), ("Amber page 100", ("Amber page 100", 1)), ("Amber page \N{SUPERSCRIPT TWO}", None),
-        (f"Amber page {'9' * 5000}", None), ("Amber page -2", None), ("", ("", 1)),
-    ],
-)  # fmt: skip
-def test_the_page_stands_behind_the_query(query: str, asked: tuple[str, int] | None) -> None:
-    assert split_page(query) == (asked or (query, 1))
-    imperfect(displaced=0.5).find(query)
 
 
 # The environment

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
 from rl.envs.base import EnvironmentFault, FaultKind, Resources
-from rl.envs.judge import JudgeEnvironment, Judgement, create, create_reward_model, read_grade
+from rl.envs.judge import JudgeEnvironment, Judgement, create, create_reward_model
 from rl.renderers.base import Action
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -70,19 +70,6 @@ async def test_the_answer_is_scored_and_ends_it() -> None:
     assert (step.reward, step.done, step.observation, step.info["figures"]) == (0.7, True, "", {"letters": 3})
 
 
-@pytest.mark.slow
-async def test_a_reward_model_scores_what_it_was_given(reward_model: Path) -> None:
-    environment = judge("reward_model", path=str(reward_model))
-    rewards = {}
-    for text in ("red", "Blue River", "red"):
-        await environment.reset(TASK, 0)
-        step = await environment.step(Action("answer", text))
-        assert step.reward is not None and 0 < step.reward < 1
-        assert step.reward == pytest.approx(1 / (1 + 2.718281828459045 ** -step.info["figures"]["logit"]))
-        assert rewards.setdefault(text, step.reward) == step.reward
-    assert rewards["red"] != rewards["Blue River"]
-
-
 @pytest.mark.parametrize("template", ["qwen3_training", "qwen2_5", "llama3_1", None])
 def test_an_answer_spells_no_control_token_to_a_reward_model(reward_model: Path, tmp_path: Path, template: str | None) -> None:
     folder = reward_model
@@ -98,17 +85,6 @@ def test_an_answer_spells_no_control_token_to_a_reward_model(reward_model: Path,
     given = model.inputs("Name a colour.", hostile)["input_ids"][0].tolist()
     assert sum(token in control for token in given) == sum(token in control for token in usual["input_ids"])
     assert hostile in tokenizer.decode(given)
-
-
-@pytest.mark.slow
-async def test_a_server_judges_and_sees_the_rubric_the_question_and_the_text() -> None:
-    with MisbehavingServer() as server:
-        environment = judged_by(server, lambda body: "A fine colour.\nGrade: 8", rubric="It is a colour.")
-        await environment.reset(TASK, 0)
-        assert (await environment.step(Action("answer", "teal"))).reward == 0.8
-    asked = server.bodies[0]["messages"][0]["content"]
-    assert all(part in asked for part in ("It is a colour.", "Name a colour.", "red; blue", "\nteal\n"))
-    assert server.bodies[0]["temperature"] == 0
 
 
 @pytest.mark.parametrize("said", ["", "It is good.", "Grade: 11", "Grade: -1", "Grade: eight", "I would say Grade: 7 or 8"])
@@ -138,12 +114,3 @@ async def test_a_judge_that_fails_is_a_fault(script: list[str], kind: FaultKind)
         with pytest.raises(EnvironmentFault) as error:
             await environment.step(Action("answer", "teal"))
         assert error.value.kind is kind
-
-
-@pytest.mark.parametrize(
-    ("said", "value", "comment"),
-    [("Good.\nGrade: 10", 1.0, "Good."), ("**Grade: 3**", 0.3, ""), ("grade: 1\nGrade: 5.", 0.5, "grade: 1")],
-)
-def test_the_last_grade_counts(said: str, value: float, comment: str) -> None:
-    judgement = read_grade(said, 10)
-    assert (judgement.value, judgement.comment) == (value, comment)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,10 +14,9 @@ from rl.envs.http_service import TRIES
 from rl.envs.search import RetrieveEnvironment, create_retrieve
 from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
-from rl.retrieval.server import create_app, read_documents
+from rl.retrieval.server import create_app
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.http_server import served
-from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
 
@@ -60,19 +57,6 @@ async def test_the_client_shows_documents_as_search_r1_does(url: str) -> None:
     )
 
 
-async def test_an_overloaded_server_is_asked_again() -> None:
-    application, statuses = FastAPI(), [503, 502, 200]
-
-    @application.post("/retrieve")
-    def retrieve() -> Response:
-        contents = json.dumps({"result": [[{"id": "x", "contents": '"A"\nb'}]]})
-        return Response(contents, status_code=statuses.pop(0), media_type="application/json")
-
-    with served(application) as address:
-        step = await environment(address).step(Action("search", "a"))
-    assert (step.observation, statuses) == ("Doc 1(Title: A) b", [])
-
-
 @pytest.mark.parametrize(
     ("status", "text", "kind", "tries"),
     [
@@ -94,16 +78,3 @@ async def test_a_server_that_does_not_answer_is_a_fault(status: int, text: str, 
     with served(application) as address, pytest.raises(EnvironmentFault) as error:
         await environment(address).step(Action("search", "a"))
     assert (error.value.kind, len(asked)) == (kind, tries)
-
-
-def test_documents_are_read_in_both_forms(tmp_path: Path) -> None:
-    rows = [{"id": 1, "contents": '"A title"\nA text.'}, {"id": "2", "title": "B", "text": "C."}]
-    file = tmp_path / "documents.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    assert [(document.id, document.title, document.text) for document in read_documents(file)] == [
-        ("1", "A title", "A text."),
-        ("2", "B", "C."),
-    ]
-    file.write_text('{"id": 1, "contents": "no title"}')
-    with pytest.raises(RequestError, match=r"documents\.jsonl:1 is not a document"):
-        read_documents(file)

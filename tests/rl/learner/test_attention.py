@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,11 +22,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from rl.learner import packing as attention
 from rl.learner.config import LearnerConfig, OptimizerConfig
 from rl.learner.packing import (
-    FLASH,
-    VARLEN,
     JoinedRows,
     borders,
     choose_attention,
@@ -86,42 +80,6 @@ def test_sequences_in_one_row_have_the_states_and_gradients_that_they_have_alone
     assert (found - expected).norm() < bound * expected.norm()
     ours, theirs = (torch.cat([each.flatten() for each in gradients(*pair)]) for pair in ((joining, found), (plain, expected)))
     assert (ours - theirs).norm() < bound * theirs.norm()
-
-
-class Shapes(TorchDispatchMode):
-    """The shapes of all tensors that operations give."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self.seen |= {tuple(each.shape) for each in tree_leaves(result) if isinstance(each, Tensor)}
-        return result
-
-
-@contextmanager
-def shapes_of_a_pass(model: PreTrainedModel, **inputs: Any) -> Iterator[set[tuple[int, ...]]]:
-    seen = Shapes()
-    with seen:
-        model.base_model(use_cache=False, **inputs)[0].sum().backward()
-    yield seen.seen
-
-
-def quadratic(shapes: set[tuple[int, ...]], tokens: int) -> set[tuple[int, ...]]:
-    return {shape for shape in shapes if sum(size >= tokens for size in shape) > 1}
-
-
-def test_no_tensor_has_the_row_in_two_dimensions() -> None:
-    tokens = 150
-    ids, positions = torch.cat(sequences((100, 50)), dim=1), torch.cat([torch.arange(100), torch.arange(50)]).unsqueeze(0)
-    joining = make_model()
-    set_attention(joining, JOINING)
-    with shapes_of_a_pass(joining, input_ids=ids, position_ids=positions, **borders([100, 50])) as shapes:
-        assert (1, tokens, 32) in shapes and quadratic(shapes, 100) == set()
-    with shapes_of_a_pass(make_model(), input_ids=ids, position_ids=positions) as shapes:
-        assert quadratic(shapes, tokens), "the mask that there would be otherwise"
 
 
 def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_token() -> None:
@@ -193,16 +151,6 @@ def test_what_the_model_asks_of_varlen_and_it_has_not_is_an_error_and_no_other_a
         varlen_attention(torch.nn.Identity(), states, states, states, None)
     with pytest.raises(ValueError, match="one row"):
         varlen_attention(torch.nn.Identity(), *[states.repeat(2, 1, 1, 1)] * 3, None, **own)
-
-
-@pytest.mark.parametrize(("newer", "older", "expected"), [(True, True, FLASH[0]), (False, True, FLASH[1]), (False, False, VARLEN)])
-def test_on_gpus_flash_attention_is_chosen_where_it_is_installed(
-    monkeypatch: pytest.MonkeyPatch, newer: bool, older: bool, expected: str
-) -> None:
-    monkeypatch.setattr(attention, "is_flash_attn_3_available", lambda: newer)
-    monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: older)
-    assert choose_attention(make_model(), ON_GPU) == expected
-    assert choose_attention(make_model(), ON_GPU.model_copy(update={"precision": "float32"})) == VARLEN
 
 
 FAMILIES: dict[str, tuple[bool, dict[str, Any]]] = {

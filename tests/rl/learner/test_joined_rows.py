@@ -18,11 +18,8 @@ from rl.learner.base import PassRecord
 from rl.learner.batches import Row, rows_of, share_groups
 from rl.learner.config import EstimatorName, LoraConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
-from rl.learner.packing import joins_rows
 from rl.policies.policy import load_policy, save_policy
-from rl.supervised.config import CptConfig, SupervisedConfig
-from rl.supervised.training import PackedTrainer, PackingCollator, _arguments, pack_examples, set_attention
-from tests.rl.toy import batches_of, encode_texts, gradients, stale_pairs
+from tests.rl.toy import batches_of, gradients, stale_pairs
 from warehouse.records import Trajectory
 
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
@@ -135,31 +132,6 @@ def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
 ) -> None:
     monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)
     compare(policy, tmp_path, BASE.model_copy(update={"entropy_bonus": 0.1}), stale)
-
-
-@pytest.mark.engine
-def test_packed_examples_have_the_loss_and_gradient_that_they_have_in_rows_of_their_own(policy: Path, tmp_path: Path) -> None:
-    examples = encode_texts(policy, [f"<information> Amber {'Stone ' * (number % 7)}{number}.</information>" for number in range(12)])
-    found = []
-    for implementation in ("sdpa", "varlen"):
-        config = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=4, attn_implementation=implementation)
-        found.append(packed_loss(policy, tmp_path, config, examples))
-    (apart, expected), (joined, gradient) = found
-    assert joined == pytest.approx(apart, abs=1e-6)
-    assert (gradient - expected).norm() < 1e-5 * expected.norm()
-
-
-def packed_loss(policy: Path, folder: Path, config: SupervisedConfig, examples: Any) -> tuple[float, Tensor]:
-    model, tokenizer = load_policy(policy)
-    set_attention(model, config)
-    rows = pack_examples(examples, config.row_tokens, masked=True)
-    collator = PackingCollator(0, joins_rows(model))
-    arguments = _arguments(model, config, folder, 1, 1, False)
-    trainer = PackedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
-    batch = collator(list(rows))
-    loss = trainer.compute_loss(model, batch, num_items_in_batch=int((batch["labels"] >= 0).sum()))
-    loss.backward()
-    return loss.item(), torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 
 
 def rows(lengths: Sequence[int]) -> list[Row]:

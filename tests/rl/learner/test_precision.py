@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl.engines.config import EngineConfig
 from rl.learner.config import (
     BOUNDS,
     SMALL_POLICY,
@@ -36,15 +35,6 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
-
-
-def test_an_engine_that_is_to_decide_computes_in_bfloat16_where_that_is_multiplied_in(machine: Machine) -> None:
-    machine.has()
-    assert [EngineConfig(dtype=dtype).own_dtype for dtype in ("auto", "float32", "bfloat16")] == ["float32", "float32", "bfloat16"]
-    assert EngineConfig(dtype="auto", gpus=1).own_dtype == "bfloat16", "the card may be another machine's"
-    for units in ({"avx512": True}, {"amx": True}):
-        machine.has(**units)
-        assert EngineConfig(dtype="auto").own_dtype == "bfloat16" and EngineConfig().own_dtype == "float32"
 
 
 @pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])

@@ -48,15 +48,6 @@ def test_a_tracker_keeps_its_files_in_the_home_and_sends_nothing(output: Path, t
     assert added == {name: value.format(folder=folder) for name, value in VARIABLES[tracker].items()}
 
 
-def test_what_the_user_has_set_stays_within_and_after(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    with tracked(("wandb",), output):
-        assert os.environ["WANDB_MODE"] == "online"
-        assert os.environ["WANDB_SILENT"] == "true"
-    assert os.environ["WANDB_MODE"] == "online"
-    assert "WANDB_SILENT" not in os.environ
-
-
 @pytest.mark.engine
 def test_a_training_leaves_its_figures_in_the_home(policy: Path, output: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: `pip install tensorboard`")

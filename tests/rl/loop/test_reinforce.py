@@ -105,23 +105,6 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("attention", ["varlen", "sdpa"])
-@pytest.mark.parametrize(("filters", "passes"), [({"oversampling": 2.0}, 3), ({"refills": 3}, 6), ({"oversampling": 2.0, "refills": 1}, 4)])
-def test_no_pass_has_more_trajectories_than_it_may_however_many_groups_the_filters_had_sampled(
-    policy: Path, sampled: list[Trajectory], tmp_path: Path, filters: dict[str, float], passes: int, attention: str
-) -> None:
-    own = {"tasks_per_step": 1, "samples_per_task": 4, "trajectories_per_pass": 3, "filters": filters, "attn_implementation": attention}
-    config = CONFIG.model_validate({**CONFIG.model_dump(), **own})
-    learner = LocalLearner(*load_policy(policy), config, tmp_path, 1)
-    sizes = [len(inputs["images"]) for inputs in batches_of(learner, sampled, config)]
-    assert sorted(sizes, reverse=True) == [3, 3, 2] and config.most_passes == passes
-    scored, given = list[int](), learner.loss._tensors
-    learner.loss._tensors = lambda rows: (scored.append(len(rows)), given(rows))[1]  # type: ignore[method-assign,func-returns-value]
-    learner.score(rows_of(sampled, None))
-    assert sorted(scored, reverse=True) == [3, 3, 2]
-
-
-@pytest.mark.engine
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_planned_so(
     policy: Path, tmp_path: Path, loss_type: str

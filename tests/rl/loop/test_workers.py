@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.hardware import torch_threads
-from rl.learner.config import CorrectionConfig, CriticConfig, LearnerConfig, ReinforceConfig
+from rl.learner.config import LearnerConfig, ReinforceConfig
 from rl.learner.group import Starter, learn_on_workers
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
@@ -120,12 +119,6 @@ class Run:
         self.drops += [(step, drop.trajectory_id) for drop in drops]
 
 
-def of_a_far_policy(trajectory: Trajectory) -> Trajectory:
-    """The trajectory as if something had sampled it that would hardly ever say so."""
-    turns = (replace(turn, action_logprobs=(-30.0,) * len(turn.action_ids)) for turn in trajectory.turns)
-    return replace(trajectory, turns=tuple(turns))
-
-
 @pytest.mark.long
 def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were_killed(
     policy: Path, sampled: list[Trajectory], tmp_path: Path
@@ -142,67 +135,6 @@ def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were
     assert one.horizons == killed.horizons + resumed.horizons == [2, 3]
     assert weights_differ(tmp_path / "one", policy) > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
-
-
-@pytest.mark.long
-def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_they_are_told(
-    policy: Path, sampled: list[Trajectory], tmp_path: Path
-) -> None:
-    changes = {"estimator": "vtrace", "loss_type": "grpo", "critic": CriticConfig(warmup_steps=1), "epochs": 2, "steps": 3}
-    config = REINFORCE.model_copy(update={**changes, "correction": CorrectionConfig(weights="truncated", reject="mean", reject_above=5)})
-    given = [*sampled[:2], of_a_far_policy(sampled[2]), *sampled[3:]]
-    one = Run(given, end=2).learn(policy, tmp_path / "one", config)
-    two = Run(given, end=2).learn(policy, tmp_path / "two", config.model_copy(update={"learner": TWO}))
-    assert one.drops == two.drops == [(1, sampled[2].id), (2, sampled[2].id)]
-    assert one.published == two.published == [0, 1, 2]
-    assert_close(one.figures, two.figures)
-    moved = weights_differ(tmp_path / "one", policy)
-    assert moved > 1e-3
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
-
-
-@pytest.mark.long
-def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
-    policy: Path, examples: list[EncodedExample], tmp_path: Path
-) -> None:
-    train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
-    seen = learn_on_workers(TWO, None, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
-    assert seen == {"weights": True, "gradients": True}
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
-
-
-def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> dict[str, bool]:
-    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether weights were in shards, and gradients behind
-    each pass.
-    """
-    from accelerate.state import DistributedType, PartialState
-    from torch.distributed.tensor import DTensor
-
-    from rl.supervised import training as supervised
-
-    arguments, write, seen = supervised._arguments, supervised.write_policy, {"weights": list[bool](), "gradients": list[bool]()}
-
-    def arguments_of_gpus(*given: Any) -> Any:
-        made = arguments(*given)
-        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-        return made
-
-    def write_and_look(trainer: Any, *given: Any) -> None:
-        seen["weights"].extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
-        write(trainer, *given)
-
-    class Trainer(supervised.PackedTrainer):
-        def training_step(self, *given: Any, **named: Any) -> Any:
-            loss = super().training_step(*given, **named)
-            seen["gradients"].extend(isinstance(parameter.grad, DTensor) for parameter in self.model.parameters())
-            return loss
-
-    supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
-    supervised.PackedTrainer = Trainer  # type: ignore[misc]
-    of_gpus = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
-    config = PRE_TRAINING.model_copy(update=of_gpus)
-    supervised._train(policy, examples, output, config, 1, lambda step, figures: None, masked=False)
-    return {name: bool(each) and all(each) for name, each in seen.items()}
 
 
 def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:

@@ -15,9 +15,6 @@ from rl.content import decode_image
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, load_vision
-from rl.renderers.examples import EncodedExample
-from rl.supervised.config import SftConfig
-from rl.supervised.training import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes
@@ -57,20 +54,6 @@ def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: P
     shown = decode_image(noise(1), "image/png")
     assert seeing(tmp_path / "saved").placeholders(shown) == seeing(policy).placeholders(shown)
     assert "<search>" in tokenizer.get_vocab(), "the tags that it was given beside"
-
-
-@pytest.mark.engine
-def test_a_cold_start_of_text_alone_leaves_a_policy_that_sees(policy: Path, tmp_path: Path) -> None:
-    tokenizer = load_policy(policy)[1]
-    asked, *shown = tokenizer(["Look at", *(f" the cover {n}" for n in range(20))], add_special_tokens=False)["input_ids"]
-    examples = [EncodedExample((*asked, *ids), (False,) * len(asked) + (True,) * len(ids)) for ids in shown]
-    config = SftConfig(learning_rate=3e-3, row_tokens=64, rows_per_step=4, rows_per_pass=4, epochs=2, warmup_steps=1)
-    result = train_sft(policy, examples, tmp_path, config, 1, lambda step, figures: None)
-    shown = decode_image(noise(1), "image/png")
-    assert seeing(result.path).placeholders(shown) == seeing(policy).placeholders(shown)
-    before, after = (load_policy(folder)[0].state_dict() for folder in (policy, result.path))
-    moved = [name for name, weights in after.items() if not torch.equal(weights, before[name])]
-    assert moved and not any("vision_model" in name for name in moved), "what sees has seen nothing to learn from"
 
 
 def test_a_processor_that_is_missing_or_of_another_policy_is_refused(policy: Path, tmp_path: Path) -> None:

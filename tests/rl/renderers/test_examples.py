@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.call_arguments import as_object, as_text
+from rl.call_arguments import as_object
 from rl.envs.base import Observation
 from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
@@ -194,22 +194,6 @@ def test_several_calls_in_one_action_have_the_ids_of_a_rollout(name: str) -> Non
         encode_example(Example("e", "trajectory", AT_ONCE.parts(TOOLS), ()), dialect)
 
 
-@pytest.mark.parametrize("think", [None, "I look."])
-@pytest.mark.parametrize("name", DIALECTS)
-def test_an_action_is_read_as_the_calls_that_were_written(name: str, think: str | None) -> None:
-    dialect = dialect_of(name)
-    query = 'Amber "Stone" \\ été'
-    read = dialect.parse(dialect.action_ids(ActionTurn((Action("search", query),), think), TOOLS))
-    answered = dialect.parse(dialect.action_ids(ActionTurn((Action(ANSWER, query),), think), TOOLS))
-    assert isinstance(read, ActionTurn) and isinstance(answered, ActionTurn)
-    ((call,), (answer,)) = read.calls, answered.calls
-    assert (call.tool, as_object(call.arguments, TOOLS[0]["function"]["parameters"])) == ("search", {"query": query})
-    assert answer == Action(ANSWER, query)
-    place = dialect.layout.thoughts if isinstance(dialect, ChatDialect) else "tags"
-    assert read.think == (None if place == "none" else think)
-    assert answered.think == (None if place in ("none", "spoken") else think)
-
-
 @pytest.mark.parametrize("name", CHATS)
 def test_an_action_is_written_as_the_template_writes_it(name: str) -> None:
     dialect = chat_of(name)
@@ -327,21 +311,3 @@ def test_arguments_as_an_object(arguments: str, parameters: dict[str, Any], valu
         return
     with pytest.raises(ValueError, match=values):
         as_object(arguments, parameters)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("Amber Stone", "Amber Stone"),
-        ('{"query": "Amber Stone"}', "Amber Stone"),
-        (' {"query": "a"}', "a"),
-        ('{"query": 7}', '{"query": 7}'),
-        ('{"a": "x", "b": "y"}', '{"a": "x", "b": "y"}'),
-        ("{}", "{}"),
-        ("{broken", "{broken"),
-        ('["a"]', '["a"]'),
-        pytest.param('{"a":' * 100_000, '{"a":' * 100_000, id="deep"),
-    ],
-)
-def test_arguments_as_text(arguments: str, text: str) -> None:
-    assert as_text(arguments) == text

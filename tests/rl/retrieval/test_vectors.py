@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -64,15 +63,6 @@ def test_nothing_is_found_for_an_empty_query_or_in_an_empty_index() -> None:
     assert letters("a").find("  ").miss is Miss.EMPTY_QUERY
     assert letters().find("a").miss is Miss.NO_HIT
     assert letters("a").find("123").documents
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_an_encoder_computes_where_it_is_told_to_and_a_device_that_is_not_there_is_refused(config: SearchConfig) -> None:
-    on_gpu = config.model_copy(update={"device": "cuda"})
-    with pytest.raises(RequestError, match=r"rollout.search.device = cuda names no device that this process sees"):
-        build_index(DOCUMENTS, on_gpu)
-    with pytest.raises(ValidationError, match="device"):
-        SearchConfig(device="tpu")
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from rl.content import collapse_images
-from rl.engines.base import EngineFault, Sampling
 from rl.learner.config import ReinforceConfig
 from rl.policies.policy import load_policy
 from rl.policies.vision import load_vision
@@ -119,26 +117,6 @@ def test_what_the_tool_showed_reaches_the_engine_the_lake_and_the_learner(rollou
     assert max_logprob_difference(model, list(map(blind, trajectories))) > 100 * TOLERANCE, "it makes a difference to see"
     with pytest.raises(ValueError, match="nothing says what the policy makes of them"):
         max_logprob_difference(model, seen)
-
-
-@pytest.mark.engine
-@pytest.mark.long
-def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts, seeing_policy: Path) -> None:
-    dialect = dialect_of(seeing_policy)
-    call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
-    reply = dialect.reply(call, [SHOWN], Truncation(48))
-    sampling = Sampling(max_tokens=2, temperature=0.0)
-
-    async def ask() -> list[int]:
-        generation = await rollouts.pool.generate("right", reply.ids, sampling, reply.images)
-        shorter = (*reply.ids[: reply.images[0].start], *reply.ids[reply.images[0].start + 1 :])
-        moved = [replace(reply.images[0], length=reply.images[0].length - 1), replace(reply.images[1], start=reply.images[1].start - 1)]
-        assert collapse_images(shorter, moved) == collapse_images(reply.ids, reply.images)
-        with pytest.raises(EngineFault, match="other placeholders of the images than stand in the context"):
-            await rollouts.pool.generate("wrong", shorter, sampling, moved)
-        return list(generation.token_ids)
-
-    assert len(rollouts.wait(ask())) == 2
 
 
 @pytest.mark.engine

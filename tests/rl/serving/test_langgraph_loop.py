@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-import pytest
-from pydantic import ValidationError
-
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import EnvironmentFault, Step
 from rl.envs.tool_use import ToolEnvironment
@@ -18,11 +15,10 @@ from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.agent_loop import RolloutRequest, uses_lagged_policy
-from rl.rollouts.config import Limits, RolloutConfig
+from rl.rollouts.config import Limits
 from rl.serving.langgraph_loop import LangGraphLoop
 from rl.tools import tool
 from tests.rl.renderers.templates_of_trl import tokenizer_for
-from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 
 DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)), "You calculate.")
@@ -116,13 +112,6 @@ class Broken(ToolEnvironment):
         raise EnvironmentFault("the world broke")
 
 
-class Ending(ToolEnvironment):
-    """Is done with the first call."""
-
-    async def step(self, action: Action) -> Step:
-        return Step("enough", reward=1.0, done=True)
-
-
 class Hostile(ToolEnvironment):
     """Returns what would end a turn, were it markup."""
 
@@ -166,14 +155,6 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
     trajectory = run(Stated("a", "b"), build=forgetful)
     assert trajectory.outcome is Outcome.INVALID
     assert "made 2 contexts" in (trajectory.error or "")
-
-
-@pytest.mark.parametrize("limit", ["max_total_action_tokens", "max_total_observation_tokens"])
-def test_limits_of_totals_are_refused_when_the_configuration_is_read_and_when_a_task_chooses_the_loop(limit: str) -> None:
-    with pytest.raises(ValidationError, match=limit):
-        RolloutConfig.model_validate({"loop": "langgraph", "limits": {limit: 8}})
-    with pytest.raises(RequestError, match=limit):
-        LangGraphLoop(Stated(), DIALECT, LIMITS.model_copy(update={limit: 8}))
 
 
 def test_an_older_policy_samples_its_share_of_the_actions_as_in_the_loop_react() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.learner.optimizers import StackedMuon, split_parameters
@@ -65,19 +64,6 @@ def test_no_label_crosses_the_border_between_examples() -> None:
     batch = PackingCollator(0)(list(pack_examples(encoded(10, 6), 32, masked=False)))
     assert batch["position_ids"].tolist() == [row_positions([10, 6])]
     assert (batch["labels"][0] == IGNORED_LABEL).nonzero().flatten().tolist() == [0, 10]
-
-
-def test_packed_examples_have_the_logits_that_they_have_alone(model: PreTrainedModel) -> None:
-    rows = list(pack_examples(encoded(30, 20, 10, 8, 5), 40, masked=False))
-    batch = PackingCollator(0)(rows)
-    with torch.no_grad():
-        packed = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
-        for number, row in enumerate(rows):
-            start = 0
-            for size in row["seq_lengths"]:
-                alone = model(input_ids=batch["input_ids"][number : number + 1, start : start + size], use_cache=False).logits
-                assert torch.allclose(packed[number, start : start + size], alone[0], atol=1e-5)
-                start += size
 
 
 def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
@@ -211,15 +197,3 @@ def weights_differ(first: Path, second: Path) -> float:
     """The largest difference between the weights in two folders."""
     ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
-
-
-def test_a_policy_in_bfloat16_has_float32_weights_in_its_checkpoints(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"policy_dtype": "bfloat16", "epochs": 1.0})
-    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
-    stored = load_file(tmp_path / "model.safetensors")
-    last = last_checkpoint(tmp_path / "checkpoints")
-    assert last is not None
-    masters = load_file(last / "model.safetensors")
-    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
-    assert {weight.dtype for weight in masters.values()} == {torch.float32}
-    assert all(torch.equal(weight, masters[name].bfloat16()) for name, weight in stored.items())

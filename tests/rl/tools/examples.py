@@ -38,12 +38,6 @@ def repeat(text: str, times: int = 2) -> str:
     return text * times
 
 
-@tool
-async def shout(text: str) -> str:
-    """Say it loudly."""
-    return text.upper()
-
-
 @tool(probe={"key": "known"})
 def look_up(key: str) -> str:
     """Look up a value."""

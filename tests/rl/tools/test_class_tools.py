@@ -67,8 +67,3 @@ async def test_a_class_that_cannot_be_opened_or_released_is_at_fault_and_the_oth
     with pytest.raises(EnvironmentFault, match="the tool 'clinging' could not be released"):
         await world.close()
     assert journal.read_text().splitlines() == ["create a 0", "release a"]
-
-
-class Half:
-    def execute(self, text: str) -> str:
-        return text

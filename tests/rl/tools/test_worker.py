@@ -96,15 +96,6 @@ async def test_a_worker_whose_owner_died_is_made_anew() -> None:
     assert await _until_it_answers(tool) != before
 
 
-@pytest.mark.long
-async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that_is_started_again() -> None:
-    tool = model("jammed", rules={"timeout_seconds": 5.0})
-    before = await answer_of(tool, "ask")
-    hung, *waiting = await asyncio.gather(answer_of(tool, "hang"), *(answer_of(tool, "ask") for _ in range(5)), return_exceptions=True)
-    assert isinstance(hung, ToolFault) and "took longer than 5 seconds" in str(hung)
-    assert len(set(map(str, waiting))) == 1 and before not in waiting and not isinstance(waiting[0], BaseException)
-
-
 def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="the worker of the tool 'greedy' needs 64 GPUs, and Ray has 0"):
         model("greedy", gpus=64)
