@@ -25,10 +25,10 @@ RANK = 4
 ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
 
 
-def start(policy: Path, address: str | None = None, **changes: Any) -> Rollouts:
+def start(policy: Path, address: str | None = None, context: int = 240, kinds: Any = None, **changes: Any) -> Rollouts:
     """An engine that weights are sent to, with `changes` of its settings, on the Ray cluster at an address or on this machine's own."""
-    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    settings = {"limits": limits, "engine": ENGINE | changes, "ray": {"address": address}}
+    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": context}
+    settings = {"limits": limits, "engine": ENGINE | changes, "ray": {"address": address}, "environments": {"kinds": kinds or {}}}
     return Rollouts.start(RolloutConfig.model_validate(settings), policy, DOCUMENTS)
 
 
