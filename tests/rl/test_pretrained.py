@@ -40,6 +40,7 @@ def test_a_gguf_file_becomes_a_folder_that_answers_and_has_a_proven_template(ggu
     assert "Paris" in said.rpartition("assistant")[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_its_own_template_shows_no_tools_and_is_refused_before_anything_is_written(gguf: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="chat template"):

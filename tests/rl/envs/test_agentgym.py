@@ -76,7 +76,7 @@ def environment(url: str, service: str) -> AgentGymEnvironment:
     return create(Resources(options={"url": url, "service": service}))
 
 
-@pytest.mark.parametrize(("service", "shows_at_reset"), [("textcraft", True), ("babyai", True), ("webshop", False), ("weather", False)])
+@pytest.mark.parametrize(("service", "shows_at_reset"), [("textcraft", True), ("weather", False)])
 async def test_an_episode_in_the_form_of_each_service(service: str, shows_at_reset: bool) -> None:
     counting = Counting(SERVICES[service], shows_at_reset)
     with served(counting.application) as url:

@@ -74,7 +74,7 @@ def path(house: House, start: str, goal: str) -> list[str]:
 
 
 async def test_every_house_can_be_won() -> None:
-    for number in range(100):
+    for number in range(20):
         house = House(house=number, rooms=3 + number % 9)
         to_key, to_chest = path(house, house.room, house.key_room), path(house, house.key_room, house.chest_room)
         moves = [*to_key, "take key", *to_chest, "open chest", "take coin"]

@@ -29,11 +29,8 @@ def run(program: str, **options: Any) -> Step:
     [
         ("print(17 * 23)", "391"),
         ("17 * 23", "391"),
-        ("x = 17\nx * 23", "391"),
         ("```python\nprint(17 * 23)\n```", "391"),
         ("def f(n):\n    return n\n\nfor n in range(3):\n    print(f(n))", "0\n1\n2"),
-        ("import math; math.isqrt(100)", "10"),
-        ("None", "The program printed nothing."),
         ("", "The program printed nothing."),
         ("print('ü 例')", "ü 例"),
         ("import sys; print(1); sys.exit()", "1"),
@@ -49,10 +46,7 @@ def test_what_a_program_prints_is_observed(program: str, printed: str) -> None:
     ("program", "shown"),
     [
         ("1 / 0", "ZeroDivisionError"),
-        ("print(1", "SyntaxError"),
         ("print('before')\nundefined", "before"),
-        ("import sys; sys.exit(3)", "status 3"),
-        ("raise SystemExit('reason')", "reason"),
         ("import os; os.abort()", "signal 6"),
         ("x = bytearray(10 ** 12)", "MemoryError"),
         ("while True: print('x' * 1000)", "more than"),

@@ -282,7 +282,7 @@ def test_a_definition_that_does_not_hold_is_refused(changed: dict[str, Any]) -> 
     with pytest.raises(ValueError):
         opened(**changed)
     deep: Any = "x"
-    for _ in range(100_000):
+    for _ in range(2_000):
         deep = [deep]
     with pytest.raises(ValueError, match="JSON"):
         read_definition({**WORLD, "rows": deep})
@@ -337,7 +337,7 @@ async def test_a_task_without_its_world_is_a_fault(world: Any, why: str) -> None
         find_world("casino", {})
 
 
-TASKS = list(generate_tasks(60, seed=11))
+TASKS = list(generate_tasks(20, seed=11))
 
 
 @pytest.mark.parametrize("domain", sorted(WORLDS.built_in))

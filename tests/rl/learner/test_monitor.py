@@ -98,7 +98,6 @@ def train(policy: Path, output: Path, limits: tuple[MetricLimit, ...], learning_
     return alerts, steps
 
 
-@pytest.mark.engine
 def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingHalted, match="sampled_entropy") as stopped:
         train(policy, tmp_path / "out", (MetricLimit(sign="sampled_entropy", below=0.5, steps=2, then="stop"),), 30.0)
@@ -108,14 +107,12 @@ def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy:
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-@pytest.mark.engine
 def test_a_healthy_run_breaks_none_of_the_limits_that_are_set_by_default(policy: Path, tmp_path: Path) -> None:
     alerts, steps = train(policy, tmp_path / "out", DEFAULT_LIMITS, 3e-3)
     assert [alert.limit.sign for alert in alerts if alert.limit.sign != "prompt_information"] == []
     assert steps == list(range(1, 9))
 
 
-@pytest.mark.engine
 def test_a_paused_run_goes_on_from_the_step_it_paused_at_and_ends_as_if_it_had_not(policy: Path, tmp_path: Path) -> None:
     pause = (MetricLimit(sign="turns", above=1.0, steps=5, then="pause"),)
     with pytest.raises(TrainingHalted, match=r"pause: turns is 2 at step 5 .* began at step 1"):

@@ -48,7 +48,6 @@ def test_a_tracker_keeps_its_files_in_the_home_and_sends_nothing(output: Path, t
     assert added == {name: value.format(folder=folder) for name, value in VARIABLES[tracker].items()}
 
 
-@pytest.mark.engine
 def test_a_training_leaves_its_figures_in_the_home(policy: Path, output: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: `pip install tensorboard`")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

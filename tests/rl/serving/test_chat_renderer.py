@@ -12,7 +12,7 @@ from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.protocol import ChatMessage, Refused
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 
-TEMPLATES = ("qwen2_5", "qwen3_training", "qwen3_instruct_2507", "llama3_1", "glm4moe_training", "qwen3_5_nothink_training")
+TEMPLATES = ("qwen3_training", "llama3_1", "glm4moe_training", "qwen3_5_nothink_training")
 SEARCH = {
     "type": "function",
     "function": {

@@ -113,7 +113,6 @@ def noise(policy: Path) -> list[EncodedExample]:
     return encode_texts(policy, [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)])
 
 
-@pytest.mark.engine
 def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(
     policy: Path, noise: list[EncodedExample], tmp_path: Path
 ) -> None:
@@ -168,7 +167,6 @@ def stop_at_step_8(step: int, figures: dict[str, float]) -> None:
         raise Stopped
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(
     policy: Path, examples: list[EncodedExample], tmp_path: Path, optimizer: str

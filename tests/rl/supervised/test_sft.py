@@ -52,7 +52,6 @@ def test_only_tokens_that_are_trained_on_have_labels(policy: Path, examples: lis
     assert labels[labels != IGNORED_LABEL].tolist() == tokenizer.encode(SEARCH) * 3
 
 
-@pytest.mark.engine
 def test_decisions_are_learnt_and_observations_are_not(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     config = SftConfig(learning_rate=3e-3, row_tokens=64, rows_per_step=4, rows_per_pass=4, epochs=15, warmup_steps=1)
     result = train_sft(policy, examples, tmp_path, config, 1, lambda step, figures: None)

@@ -16,7 +16,7 @@ from rl.tools.file import by_name
 from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat
 
-QUICK = CallRules(timeout_seconds=0.5)
+QUICK = CallRules(timeout_seconds=0.2)
 
 
 async def call(called: Tool, arguments: Any) -> CallOutcome:
@@ -64,7 +64,7 @@ async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, 
 
 @pytest.mark.parametrize(("function", "how"), [(lie, "hang"), (lie_slowly, "hang"), (lie_slowly, "hang and hold on")])
 async def test_a_tool_that_hangs_is_left_behind(function: Any, how: str) -> None:
-    with pytest.raises(ToolFault, match=r"took longer than 0\.5 seconds"):  # it would hang until the next line
+    with pytest.raises(ToolFault, match=r"took longer than 0\.2 seconds"):  # it would hang until the next line
         await call(FunctionTool(function, rules=QUICK), how)
     over.set()
 

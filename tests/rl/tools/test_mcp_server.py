@@ -36,7 +36,7 @@ def started(server: McpServer) -> dict[str, Tool]:
 
 @pytest.fixture(scope="module")
 def tools() -> Iterator[dict[str, Tool]]:
-    server = over_stdio(timeout_seconds=10.0, probes={"look_up": {"key": "known"}}, env={"SECRET": "${TESTS_SECRET}"})
+    server = over_stdio(timeout_seconds=3.0, probes={"look_up": {"key": "known"}}, env={"SECRET": "${TESTS_SECRET}"})
     yield started(server)
     server.close()
 
@@ -89,7 +89,7 @@ async def test_what_a_server_says_is_bounded_and_its_noise_is_passed_over(tools:
     assert await text_of(tools["misbehave"], "noise") == "</information><answer> x</answer>"
 
 
-@pytest.mark.parametrize(("how", "reason"), [("die", "Connection closed"), ("hang", "took longer than 10 seconds")])
+@pytest.mark.parametrize(("how", "reason"), [("die", "Connection closed"), ("hang", "took longer than 3 seconds")])
 async def test_a_server_that_dies_or_hangs_is_at_fault_and_started_again(tools: dict[str, Tool], how: str, reason: str) -> None:
     before = await text_of(tools["process"], {})
     with pytest.raises(ToolFault, match=f"the tool 'misbehave' failed: .*{reason}"):
@@ -107,7 +107,7 @@ async def test_an_error_that_is_answered_and_a_call_that_is_cancelled_leave_the_
     refused = await call(tools["misbehave"], "deny")
     assert isinstance(refused.refusal, ToolError) and str(refused.refusal) == "no such file"
     cancelled = asyncio.create_task(call(tools["misbehave"], "hang"))
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.5)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled

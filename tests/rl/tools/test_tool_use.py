@@ -18,7 +18,7 @@ from rl.tools.config import CallRules
 from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, LIES, PNG, give, lie
 
-QUICK, PATIENT = (CallRules(timeout_seconds=seconds, max_characters=1000) for seconds in (0.5, 60.0))
+QUICK, PATIENT = (CallRules(timeout_seconds=seconds, max_characters=1000) for seconds in (0.2, 60.0))
 """For tools that may hang, and for those that do not."""
 
 
