@@ -26,18 +26,13 @@ NAMES = frozenset({"B1", "B2", "Dune", "Emma", "M1@B1"})
     [
         ("I would like to borrow Dune, please.", None),
         ("Thank you, that is all. " + STOP, None),
-        (STOP, None),
         ("I simply want a book; I'm sorry, I cannot find my card.", None),
-        ("Does the role of the library matter?", None),
         ("", "says nothing"),
         ("x" * 2_001, "says more than"),
         ("As an AI language model, I have no library card.", "simulated"),
         ("I am simulating a user who wants a book.", "simulated"),
-        ("My instructions say that I want Dune.", "simulated"),
         ("I'm sorry, but I can't assist with that.", "refuses"),
-        ("I cannot help with that request.", "refuses"),
         ("No, it is Emma that I want.", "names 'Emma'"),
-        ("It is B2.", "names 'B2'"),
     ],
 )
 def test_slips_are_seen_and_what_people_say_is_none(text: str, slip: str | None) -> None:

@@ -61,8 +61,6 @@ async def test_the_client_shows_documents_as_search_r1_does(url: str) -> None:
     ("status", "text", "kind", "tries"),
     [
         (503, "{}", FaultKind.UNREACHABLE, TRIES),
-        (400, "{}", FaultKind.ERROR, 1),
-        (200, "<html>", FaultKind.ERROR, 1),
         (200, '{"results": []}', FaultKind.ERROR, 1),
         (200, '{"result": [[{"document": {}}]]}', FaultKind.ERROR, 1),
     ],

@@ -173,16 +173,12 @@ HOSTILE_TABLES = [
     "CREATE TABLE t (a TEXT); INSERT INTO sqlite_master VALUES ('table', 'x', 'x', 0, '');",
     "CREATE TEMP TABLE t (a TEXT);",
     "CREATE VIRTUAL TABLE t USING fts5(a);",
-    "CREATE VIEW v AS SELECT 1;",
     "CREATE TABLE t (a TEXT); CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO t VALUES ('x'); END;",
     "CREATE TABLE t AS SELECT zeroblob(1000000000) AS a;",
     "CREATE TABLE t (a TEXT DEFAULT (load_extension('x')), CHECK (load_extension('x')));",
     "CREATE TABLE t (a TEXT); VACUUM INTO 'stolen.db';",
-    "CREATE TABLE t (a TEXT); BEGIN;",
     "".join(f"CREATE TABLE t{n} (a TEXT);" for n in range(13)),
-    "SELECT 1;",
     "CREATE TABLE t (a TEXT); DROP TABLE t;",
-    "no SQL",
 ]
 
 
@@ -200,25 +196,17 @@ def test_hostile_tables_are_refused(tables: str, tmp_path: Any, monkeypatch: pyt
         "ATTACH 'stolen.db' AS other",
         "PRAGMA foreign_keys = OFF",
         "SELECT * FROM pragma_table_list",
-        "SELECT sql FROM sqlite_master",
-        "DELETE FROM sqlite_sequence",
         "SELECT load_extension('x')",
         "SELECT random()",
-        "SELECT randomblob(10)",
         "SELECT zeroblob(1000000000)",
         "CREATE TABLE more (a TEXT)",
         "CREATE TEMP TRIGGER r AFTER INSERT ON loans BEGIN DELETE FROM books; END",
         "DROP TABLE books",
-        "ALTER TABLE books ADD COLUMN a TEXT",
         "VACUUM INTO 'stolen.db'",
         "COMMIT",
-        "ROLLBACK",
-        "SAVEPOINT s",
-        "ANALYZE",
         "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n",
         "SELECT 1; DELETE FROM books",
         "SELECT :missing",
-        "SELECT ?",
         "SELECT title FROM films",
         "SELECT 1 /* \x00 */",
     ],
@@ -264,15 +252,11 @@ async def test_results_are_bounded_and_can_be_json() -> None:
     "changed",
     [
         {"domain": "../etc"},
-        {"module": "os:system"},
         {"tools": {"os.system": {"description": "x", "statements": ["SELECT 1"]}}},
-        {"tools": {"look": {"description": "x", "statements": []}}},
         {"tools": {"look": {"description": "x", "statements": ["SELECT 1"] * 13}}},
         {"tools": {"look": {"description": "x", "statements": ["SELECT " + "1" * 4_000]}}},
         {"rows": {"books": [{"book": "B1", "title": "Dune", "copies": -1}]}},
         {"rows": {"loans": [{"book": "B9", "member": "M1"}]}},
-        {"rows": {"films": [{"a": 1}]}},
-        {"rows": {"books": [{"book": "B1", "title": ["x"], "copies": 1}]}},
         {"rows": {"books": [{"book": f"B{n}", "title": "x" * 400, "copies": 1} for n in range(1_000)]}},
         {"rows": {"notes": [{"text": "x" * 9_000}]}},
         {"rows": {"books": [{"book": "\ud800", "title": "x", "copies": 1}]}},
@@ -281,8 +265,11 @@ async def test_results_are_bounded_and_can_be_json() -> None:
 def test_a_definition_that_does_not_hold_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         opened(**changed)
+
+
+def test_a_definition_of_endless_depth_is_refused() -> None:
     deep: Any = "x"
-    for _ in range(2_000):
+    for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ValueError, match="JSON"):
         read_definition({**WORLD, "rows": deep})

@@ -48,10 +48,8 @@ def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_
     ("precision", "engine", "weights"),
     [
         ("float32", "float32", "none"),
-        ("bfloat16", "bfloat16", "none"),
         ("float32", "bfloat16", "truncated"),
         ("bfloat16", "float32", "truncated"),
-        ("bfloat16", "float16", "truncated"),
     ],
 )
 def test_weights_of_importance_are_there_where_engine_and_learner_differ(precision: str, engine: str, weights: str) -> None:
@@ -68,7 +66,6 @@ def test_weights_of_importance_are_there_where_engine_and_learner_differ(precisi
         ("float32", "float32", "float32"),
         ("bfloat16", "float32", "bfloat16"),
         ("float32", "bfloat16", "bfloat16"),
-        ("bfloat16", "bfloat16", "bfloat16"),
         ("float32", "auto", "bfloat16"),
     ],
 )

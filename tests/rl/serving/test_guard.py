@@ -100,13 +100,10 @@ async def test_a_body_in_pieces_of_one_byte_is_kept_as_one() -> None:
     ("method", "path", "content", "status", "said"),
     [
         ("GET", "/v1/nothing", b"", 404, "Not Found"),
-        ("GET", "/v1/completions", b"", 405, "Method Not Allowed"),
         ("POST", "/v1/completions", b"{", 400, "JSON"),
-        ("POST", "/v1/completions", b"\xff\xfe", 400, ""),
         ("POST", "/v1/completions", b"[" * 100_000, 400, ""),
         ("POST", "/v1/completions", b'{"model": "t1-rl", "prompt": "a", "metadata": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001, 400, ""),
         ("POST", "/v1/completions", b'{"model": "other", "prompt": "a"}', 404, "there is no model"),
-        ("POST", "/v1/completions", b'{"model": "t1-rl", "prompt": "a", "stop": "b"}', 400, "stop is not supported"),
         ("POST", "/v1/chat/completions", b'{"model": "t1-rl", "messages": [{"role": "user", "content": "a"}]}', 400, "no chat"),
     ],
 )

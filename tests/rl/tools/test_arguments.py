@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -46,18 +45,6 @@ def any_number(*texts: str) -> str:
     return "".join(texts)
 
 
-def any_names(**texts: str) -> str:
-    return "".join(texts)
-
-
-def by_place(text: str, /) -> str:
-    return text
-
-
-def of_a_path(reader: Iterator[Path], opened: type[Any]) -> str:
-    return str(reader)
-
-
 class Opaque:
     """Nothing that JSON knows."""
 
@@ -74,22 +61,14 @@ def yields(text: str) -> Iterator[str]:
     yield text
 
 
-def of_nowhere(text: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821
-    return str(text)
-
-
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
         (no_annotation, "has no type annotation for 'text': add one"),
         (any_number, "takes any number of arguments"),
-        (any_names, "takes arguments of any name"),
-        (by_place, "takes an argument by its place alone"),
         (of_a_class, "takes an argument that JSON cannot hold: .*Opaque"),
-        (of_a_path, "takes an argument that JSON cannot hold"),
         (gives_a_class, "returns what is neither text nor JSON nor content parts"),
         (yields, "yields: a tool returns its result whole"),
-        (of_nowhere, "annotations .* cannot be read: name 'Missing' is not defined"),
         (lambda text: text, "is called '<lambda>': a name is a letter"),
     ],
 )
