@@ -43,12 +43,6 @@ def test_tasks_at_the_frontier_are_preferred_and_unknown_ones_are_not_shunned() 
     assert frontier_weight(0.0, 0.9) == frontier_weight(1.0, 0.9) == pytest.approx(0.1)
 
 
-def test_fewer_tasks_than_asked_for_are_all_drawn_and_none_is_refused() -> None:
-    assert len(sample_tasks(TASKS[:3], 20, 1, 12, CONFIG)) == 3
-    with pytest.raises(RequestError, match=r"step 1: rl.horizon.hops admits 1"):
-        sample_tasks([TASKS[1]], 1, 1, 12, CONFIG)
-
-
 # Admission
 
 

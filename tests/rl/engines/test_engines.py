@@ -231,11 +231,6 @@ def test_rollouts_stop_by_name_where_an_environment_is_down(engines: Rollouts) -
         pool.breaker = CircuitBreaker(window=32, max_share=0.5)
 
 
-def test_an_environment_that_cannot_be_made_is_refused_before_anything_runs(engines: Rollouts) -> None:
-    with pytest.raises(RequestError, match="chess"):
-        engines.rollout([RolloutRequest("x", Task("x", "chess", "?", ()), "tiny", 2, seed=0)])
-
-
 def test_a_context_that_the_policy_cannot_take_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="max_context_tokens = 1024 is more than the 256"):
         Rollouts.start(RolloutConfig(), tiny_policy)

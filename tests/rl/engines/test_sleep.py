@@ -87,26 +87,6 @@ def test_an_engine_gives_its_cache_back_and_wakes_with_the_weights_that_it_was_g
     assert_same(said_by_files(engines, tiny_policy, 5), first)
 
 
-def test_requests_under_way_wait_with_their_tokens_and_go_on_under_the_new_weights(
-    engines: Rollouts, tiny_policy: Path, other_policy: Path
-) -> None:
-    generations: list[Generation] = []
-    for delay in (0.1, 0.3, 0.6, 1.0):  # a machine with other work to do begins later
-        engines.load_weights(tiny_policy, 0)
-        waiting = begin(engines)
-        time.sleep(delay)
-        engines.pause()
-        assert not waiting.done()
-        engines.load_weights(other_policy, 1)
-        engines.resume()
-        generations = waiting.result()
-        if {generation.policy_version for generation in generations} == {0}:
-            break
-    assert any(set(generation.policy_versions) == {0, 1} for generation in generations)
-    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
-    assert worst_difference(models, prompts(), generations) < TOLERANCE
-
-
 @pytest.mark.parametrize("way", ["files", "sent", "in the transfer"])
 def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
     engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, way: str

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from rl.env_pool.pool import EnvironmentPool
 from rl.envs.base import Resources, find_environment
-from rl.envs.config import EnvironmentPoolConfig
-from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.base import Action
-from rl.retrieval.indexes import Indexes
 from warehouse.records import Task
 
 PAGE = Path(__file__).parents[3] / "docs" / "environments.md"
@@ -39,20 +34,3 @@ async def test_the_example_plays(folder: Path) -> None:
     steps = [await environment.step(Action("guess", f'{{"number": {number}}}')) for number in (-1, 20, 80, 42)]
     assert [step.observation for step in steps] == ["Error: the number is at least 0", "Higher.", "Lower.", "Yes."]
     assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * 3 + [(2.0, True)]
-
-
-@pytest.mark.long
-@pytest.mark.engine
-async def test_the_example_plays_in_workers_by_its_configuration(folder: Path) -> None:
-    configured = next(block for block in blocks("toml") if "guess.py:create" in block)
-    config = EnvironmentPoolConfig.model_validate(tomllib.loads(configured)["rollout"]["environments"])
-    runtime = RayRuntime(RayConfig(), cpus=2)
-    pool = EnvironmentPool(config, Indexes())
-    try:
-        await pool.open("guess")
-        client = pool.client("guess", "t")
-        await client.reset(TASK, 142)
-        assert (await client.step(Action("guess", '{"number": 42}'))).reward == 2.0
-    finally:
-        pool.close()
-        runtime.close()

@@ -77,12 +77,6 @@ async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_begi
     assert first.tools == tuple(environment.schemas) != ()
 
 
-def test_an_entry_point_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "mazes", "rl.envs.code:create_calculator")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert find_environment("maze") is find_environment("calculator")
-
-
 def test_an_entry_point_that_two_packages_claim_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "mazes", "rl.envs.code:create_calculator")
     install(tmp_path, "more_mazes", "rl.envs.search:create")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rl.hardware import torch_threads
-from tests.rl.toy import make_policy
+from tests.rl.toy import make_policy, stale_pairs
+from warehouse.records import Trajectory
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +23,9 @@ def one_thread() -> Iterator[None]:
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny policy, which no test writes into."""
     return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def stale(policy: Path) -> list[Trajectory]:
+    """Trajectories of unequal length from a slightly different policy, so that some ratios are clipped on either side."""
+    return stale_pairs(policy)

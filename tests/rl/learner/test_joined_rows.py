@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,11 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.learner import packing as token_scores
 from rl.learner.base import PassRecord
-from rl.learner.batches import Row, rows_of, share_groups
+from rl.learner.batches import Row, rows_of
 from rl.learner.config import EstimatorName, LoraConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy, save_policy
-from tests.rl.toy import batches_of, gradients, stale_pairs
+from tests.rl.toy import batches_of, gradients
 from warehouse.records import Trajectory
 
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
@@ -36,12 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bfloat16": {"precision": "bfloat16"},
     "epochs": {"epochs": 2},
 }
-
-
-@pytest.fixture(scope="module")
-def stale(policy: Path) -> list[Trajectory]:
-    """Trajectories of unequal length from a sampler that was not quite this policy."""
-    return stale_pairs(policy)
 
 
 def step(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], joins: bool) -> tuple[float, Tensor, list[Any]]:
@@ -140,16 +133,3 @@ def rows(lengths: Sequence[int]) -> list[Row]:
 
 def group(prompt: int, lengths: Sequence[int]) -> list[Row]:
     return [Row((prompt,) * 50, (1,) * length, (), (), (), (), (), task_key=f"{prompt}-{number}") for number, length in enumerate(lengths)]
-
-
-def test_rows_of_one_prompt_are_of_one_pass_and_follow_each_other() -> None:
-    given = [
-        row for rows in zip(group(1, [10, 20, 30, 40]), group(2, [15, 25, 35, 25]), group(3, [90, 1, 1, 8]), strict=True) for row in rows
-    ]
-    shared = share_groups(given, 3)
-    assert [{row.prompt_ids[0] for row in part} for part in shared] in ([{a}, {b}, {c}] for a, b, c in permutations((1, 2, 3)))
-    two = share_groups(given, 2)
-    assert sorted(row.task_key for part in two for row in part) == sorted(row.task_key for row in given)
-    for part in two:
-        prompts = [row.prompt_ids for row in part]
-        assert len(list(groupby(prompts))) == len(set(prompts))

@@ -19,7 +19,7 @@ from rl.learner.config import CRITICS, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.trainers import GRPOConfig, GRPOTrainer
 from rl.policies.policy import load_policy
-from tests.rl.toy import batches_of, gradients, stale_pairs
+from tests.rl.toy import batches_of, gradients
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -32,12 +32,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=8, max_completion_tokens=LENGTH)
-
-
-@pytest.fixture(scope="module")
-def stale(policy: Path) -> list[Trajectory]:
-    """Trajectories of unequal length from a sampler that was not quite this policy, so that some ratios are clipped on either side."""
-    return stale_pairs(policy)
 
 
 def config_of(name: str, **changes: Any) -> ReinforceConfig:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from rl.learner.batches import rows_of
 from rl.learner.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
-from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, describe, ratio_figures, staleness_figures
+from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, ratio_figures
 from rl.policies.policy import load_policy
-from tests.rl.toy import Sampler, Scripted, learn, trajectory, turn
-from warehouse.records import Call, StopReason
+from tests.rl.toy import Sampler, Scripted, learn
 
 pytestmark = pytest.mark.engine
 
@@ -59,23 +56,6 @@ def test_effective_samples_are_all_where_weights_are_equal_and_one_where_one_is_
     weights = [math.exp(value) for value in (0.5, -0.5, 1.0)]
     expected = sum(weights) ** 2 / (3 * sum(weight**2 for weight in weights))
     assert ratio_figures(torch.tensor([0.5, -0.5, 1.0]))["effective_samples"] == pytest.approx(expected)
-
-
-def test_figures_of_a_step_tell_format_tools_length_and_the_likelihood_of_what_was_right() -> None:
-    search = replace(turn(0, [5, 6], [-0.5, -1.5], (9,)), calls=(Call("search", "q", "ok"), Call("search", "q", "error")), policy_version=3)
-    void = replace(turn(1, [5], [-9.0]), calls=(), policy_version=3)
-    last = replace(turn(1, [7, 8], [-1.0, -1.0], tool="answer"), policy_versions=(3, 4), calls=(Call("answer", "x", None),))
-    right, wrong = trajectory("a", 0, [search, last], 1.0), trajectory("a", 1, [search, void], 0.0)
-    figures = describe([right, replace(wrong, stop_reason=StopReason.MAX_TURNS), trajectory("a", 2, [void], None)])
-    assert figures["correct_logprob"] == -1.0
-    assert (figures["format"], figures["format/turn_1"], figures["format/turn_2"]) == (0.75, 1.0, 0.5)
-    assert (figures["tokens/turn_1"], figures["tokens/turn_2"]) == (2.0, 1.5)
-    assert (figures["tool_calls"], figures["tool_success"], figures["truncated"]) == (2.0, 0.5, 0.5)
-    stale = staleness_figures(rows_of([right, wrong], None), 5)
-    assert stale == {"staleness": pytest.approx(5 - (6 * 3 + 4) / 7), "staleness_max": 2.0}
-    assert figures["reward_deviation"] == 0.5
-    assert figures["sampled_entropy"] == pytest.approx((2 + 2 + 2 + 9) / 7)
-    assert "correct_logprob" not in describe([wrong])
 
 
 # Training

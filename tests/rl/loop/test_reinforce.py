@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
 from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.learner.batches import Row, collate_rows, rows_of
+from rl.learner.batches import rows_of
 from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy
@@ -29,12 +29,6 @@ LOSS_TYPES = ["dapo", "dr_grpo"]
 
 def quiet(step: int, figures: dict[str, float]) -> None:
     """Takes figures and does nothing with them."""
-
-
-def row_of(ids: Iterable[int], mask: Sequence[int]) -> Row:
-    """A row of one turn whose actions have log-probability -1 and advantage 0.5."""
-    own = [float(value) for value in mask]
-    return Row((1,), tuple(ids), tuple(mask), tuple(-x for x in own), tuple(x / 2 for x in own), (*[0] * (len(own) - 1), 1), (1.0,))
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +61,6 @@ def test_groups_are_tasks_in_any_order_and_invalid_ones_take_no_part() -> None:
     assert [row.advantages[0] for row in rows] == [0.5, -0.25, -0.5, 0.25]
 
 
-def test_padding_is_on_the_outer_sides_and_masked() -> None:
-    batch = collate_rows([row_of((5, 6, 7), (1, 0, 1)), replace(row_of((8,), (1,)), prompt_ids=(1, 2))], 9)
-    assert batch["prompt_ids"].tolist() == [[9, 1], [1, 2]]
-    assert batch["prompt_mask"].tolist() == [[0, 1], [1, 1]]
-    assert batch["completion_ids"].tolist() == [[5, 6, 7], [8, 9, 9]]
-    assert batch["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert batch["tool_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
-    assert batch["old_per_token_logps"].tolist() == [[-1, 0, -1], [-1, 0, 0]]
-    assert batch["advantages"].tolist() == [[0.5, 0, 0.5], [0.5, 0, 0]]
-
-
 # The trainer
 
 
@@ -101,24 +84,6 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
     assert expected.norm() > 1e-3
     assert torch.allclose(gradient(policy, tmp_path, cut, shortened), expected, atol=1e-6, rtol=1e-4)
     assert torch.allclose(gradient(policy, tmp_path, cut, [*faulty, *shortened]), expected, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_planned_so(
-    policy: Path, tmp_path: Path, loss_type: str
-) -> None:
-    shared = {"loss_type": loss_type, "steps": 2, "samples_per_task": 4, "trajectories_per_pass": 3}
-    planned, oversampled = (
-        CONFIG.model_validate({**CONFIG.model_dump(), **shared, **own})
-        for own in ({"tasks_per_step": 2}, {"tasks_per_step": 1, "filters": {"oversampling": 2.0, "refills": 2}})
-    )
-    assert oversampled.most_passes > planned.passes == planned.most_passes > oversampled.passes
-    ends = []
-    for name, config in (("planned", planned), ("oversampled", oversampled)):
-        sampler = Sampler(4)
-        ends.append(learn(policy, tmp_path / name, config, Scripted(sampler.collect, sampler.publish, quiet), 1).path)
-        assert sampler.versions == [0, 1, 2]
-    assert weights_differ(*ends) < 1e-6 and weights_differ(ends[0], policy) > 1e-3
 
 
 @pytest.mark.parametrize(

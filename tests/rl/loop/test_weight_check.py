@@ -108,13 +108,3 @@ def test_an_engine_whose_weights_give_no_numbers_ends_the_training(policy: Path,
     trained = Trained(policy, tmp_path, probes)
     assert trained.ended is not None
     assert math.isnan(trained.ended.alert.value)
-
-
-def test_the_last_weights_are_checked_too(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
-    def probes(sampler: Sampler) -> list[WeightProbe]:
-        return [probed(other)] if sampler.versions[-1] == CONFIG.steps else own(sampler)
-
-    trained = Trained(policy, tmp_path, probes)
-    assert trained.ended is not None
-    assert (trained.ended.alert.step, list(trained.figures)) == (3, [1, 2, 3])
-    assert not (tmp_path / "config.json").exists()

@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.reader import DIGEST, read_share
-from rl.policies.config import PACKAGED, PolicyConfig
+from rl.policies.config import PACKAGED
 from warehouse.digests import digest_files
 
 READER = PACKAGED / "reader"
-
-
-def test_a_name_is_a_policy_of_the_package_and_anything_else_a_folder() -> None:
-    assert PolicyConfig(path="reader").folder == READER and (READER / "config.json").is_file()
-    assert str(PolicyConfig(path="models/reader").folder) == "models/reader"
 
 
 def test_the_reader_is_the_one_that_its_script_made() -> None:

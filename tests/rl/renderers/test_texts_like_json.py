@@ -10,7 +10,6 @@ import pytest
 from rl.call_arguments import as_object, value_of
 from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Schema
 from rl.renderers.chat import ChatDialect
-from synth.teachers.play import TextDialect
 from tests.rl.renderers.test_chat import calling
 from tests.rl.renderers.test_examples import CHATS, DIALECTS, chat_of, dialect_of
 from warehouse.records import ANSWER
@@ -94,20 +93,6 @@ def test_an_answer_that_reads_as_json_is_that_text_or_cannot_be_written(name: st
             assert isinstance(dialect, ChatDialect) and (is_call or (dialect.layout.call_format == "bare_json" and text.startswith('{"')))
             continue
         assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, text),))
-
-
-@pytest.mark.parametrize("name", ["tags", "text"])
-def test_what_a_policy_writes_between_tags_is_its_text_where_it_is_no_object_of_the_tools_arguments(name: str) -> None:
-    tags: Any = dialect_of("tags") if name == "tags" else TextDialect(("search", ANSWER))
-    for text, values in (
-        ('{"a": 1}', {"query": '{"a": 1}'}),
-        ("{}", {"query": "{}"}),
-        ("1984", {"query": "1984"}),
-        ('{"query": "x", "count": 2}', {"query": "x", "count": 2}),
-    ):
-        spelt = f"<search> {text}</search>"
-        ids = tuple(map(ord, spelt)) if name == "text" else dialect_of("tags")._tokenizer.encode(spelt, add_special_tokens=False).ids  # type: ignore[attr-defined]
-        assert read(tags, ids, ONE) == values
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
-from rl.retrieval.search import Miss
 from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
@@ -57,12 +56,6 @@ def letters(*texts: str) -> VectorIndex:
 def test_the_nearest_by_cosine_comes_first() -> None:
     index = letters("aab", "ab", "b")
     assert [(document.id, round(score, 4)) for document, score in index.scored("a", 3)] == [("d0", 0.8944), ("d1", 0.7071), ("d2", 0.0)]
-
-
-def test_nothing_is_found_for_an_empty_query_or_in_an_empty_index() -> None:
-    assert letters("a").find("  ").miss is Miss.EMPTY_QUERY
-    assert letters().find("a").miss is Miss.NO_HIT
-    assert letters("a").find("123").documents
 
 
 @pytest.mark.slow

@@ -109,15 +109,6 @@ def test_a_past_that_was_changed_begins_another_segment_and_says_so(client: Test
     assert {kept.task_key, rewritten.task_key} == {"k"}
 
 
-def test_conversations_without_a_name_are_told_apart_by_what_they_extend(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
-    engine.texts = ["A.", "B.", "A2."]
-    first, second = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
-    reply = ask(client, first)
-    ask(client, second)
-    ask(client, [*first, reply, {"role": "user", "content": "more"}])
-    assert [len(trajectory.turns) for trajectory in endpoint.recorder.take()] == [2, 1]
-
-
 def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = ["A.", "B.", "C."]
     post = client.post

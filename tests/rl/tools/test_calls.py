@@ -67,11 +67,6 @@ async def test_a_tool_that_hangs_is_left_behind(function: Any, how: str) -> None
     over.set()
 
 
-async def test_a_tool_that_cancels_itself_is_at_fault_and_cancels_nobody_else() -> None:
-    with pytest.raises(ToolFault, match="cancelled itself"):
-        await call(FunctionTool(lie_slowly), "cancel itself")
-
-
 async def test_threads_that_hang_hold_up_nobody() -> None:
     liar = FunctionTool(lie, rules=CallRules(timeout_seconds=500))
     hung = [asyncio.ensure_future(call(liar, "hang")) for _ in range(100)]
@@ -116,15 +111,15 @@ async def test_a_deadline_is_inherited_and_bounds_all_attempts_of_a_call() -> No
     def slow(query: str) -> str:
         """In a thread, like every plain function."""
         seen.append(remaining() or 0.0)
-        time.sleep(0.15)
+        time.sleep(0.05)
         raise OSError("down")
 
     patient = FunctionTool(slow, rules=CallRules(timeout_seconds=30.0, retries=100, backoff_seconds=0.01))
     began = time.monotonic()
-    with deadline(0.4), pytest.raises(ToolFault, match=r"longer than 0\.4 seconds"):
+    with deadline(0.6), pytest.raises(ToolFault, match=r"longer than 0\.6 seconds"):
         await call(patient, "x")
-    assert time.monotonic() - began < 2 and 1 < len(seen) < 5
-    assert sorted(seen, reverse=True) == seen and seen[0] <= 0.4 and remaining() is None
+    assert time.monotonic() - began < 2 and 1 < len(seen) < 13
+    assert sorted(seen, reverse=True) == seen and seen[0] <= 0.6 and remaining() is None
 
 
 async def test_the_gate_names_the_tools_that_are_dead() -> None:

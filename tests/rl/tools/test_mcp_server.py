@@ -72,11 +72,6 @@ async def test_wrong_calls_are_told_to_the_policy(tools: dict[str, Tool]) -> Non
     assert "nothing is known of it" in str((await call(tools["look_up"], "unknown")).refusal)
 
 
-async def test_one_session_serves_many_calls_at_once(tools: dict[str, Tool]) -> None:
-    calls = [text_of(tools["add"], {"first": number, "second": 1}) for number in range(100)]
-    assert await asyncio.gather(*calls) == [str(number + 1) for number in range(100)]
-
-
 async def test_a_server_sees_no_variables_but_those_it_is_given(tools: dict[str, Tool]) -> None:
     assert await text_of(tools["variable"], "SECRET") == "$ecret"
     assert await text_of(tools["variable"], "TESTS_SECRET") == ""
