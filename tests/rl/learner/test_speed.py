@@ -1,16 +1,81 @@
-"""Where a step's time went, its speed and its token error: the formulas, and that the learner tells them of every step."""
+"""The precision that a stage computes in, and the figures of its speed."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import peft
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from rl.learner.config import BOUNDS, SMALL_POLICY, LearnerConfig, OptimizerConfig, ReinforceConfig, computes_in_bfloat16, settled
 from rl.learner.metrics import StepTimes, StepTokens, flops_of, sampler_errors
+from rl.learner.packing import chosen_scores
+
+LARGE = 10 * SMALL_POLICY
+ON_GPU = OptimizerConfig(learner=LearnerConfig(gpus=1))
+
+
+class Machine:
+    """Says what the machine of a test has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+
+    def has(self, gpu: bool = False, gpu_bfloat16: bool = False, avx512: bool = False, amx: bool = False) -> None:
+        self._patch.setattr(torch.cuda, "is_available", lambda: gpu)
+        self._patch.setattr(torch.cuda, "is_bf16_supported", lambda: gpu_bfloat16)
+        self._patch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+        self._patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
+def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_it(machine: Machine, units: dict[str, bool]) -> None:
+    machine.has(**units)
+    found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
+    assert found == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("precision", "engine", "weights"),
+    [
+        ("float32", "float32", "none"),
+        ("float32", "bfloat16", "truncated"),
+        ("bfloat16", "float32", "truncated"),
+    ],
+)
+def test_weights_of_importance_are_there_where_engine_and_learner_differ(precision: str, engine: str, weights: str) -> None:
+    config = ReinforceConfig.model_validate({"precision": precision})
+    assert config.correction.weights == "auto"
+    assert not config.correction.needed
+    found = settled(config, engine, LARGE).correction
+    assert (found.weights, found.needed) == (weights, weights == "truncated")
+
+
+@pytest.mark.parametrize(
+    ("precision", "engine", "bound"),
+    [
+        ("float32", "float32", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float32", "bfloat16", "bfloat16"),
+        ("float32", "auto", "bfloat16"),
+    ],
+)
+def test_the_bound_of_the_weight_check_is_tight_only_where_both_compute_in_float32(precision: str, engine: str, bound: str) -> None:
+    config = ReinforceConfig.model_validate({"precision": precision})
+    assert settled(config, engine, 1).health.weight_difference == BOUNDS[bound]
+
 
 TIMES = StepTimes(publish=2.0, collect=5.0, whole=10.0, settling=1.0, rollouts_in_settling=0.5, rollouts_in_collect=4.0)
 
@@ -44,3 +109,55 @@ def test_errors_of_engine_and_learner_are_those_of_nemo_rl() -> None:
     assert found["gen_kl_error"] == pytest.approx((math.exp(0.1) - 1.1 + math.exp(-0.2) - 0.8) / 2)
     assert sampler_errors(torch.zeros(3)) == {"logprob_difference": 0.0, "token_mult_prob_error": 1.0, "gen_kl_error": 0.0}
     assert math.isnan(sampler_errors(torch.tensor([math.nan, 0.0]))["logprob_difference"]), "what is no number is seen"
+
+
+VOCABULARY = 8_200
+
+
+@pytest.fixture
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(1))
+    chosen = torch.zeros_like(ids, dtype=torch.bool)
+    chosen[0, 4:9], chosen[1, 1:3], chosen[2, 16] = True, True, True
+    return ids, chosen
+
+
+def whole(model: LlamaForCausalLM, ids: Tensor, chosen: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    logprobs = torch.log_softmax(model(ids).logits[:, :-1] / temperature, dim=-1)
+    entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
+    return logprobs.gather(2, ids[:, 1:, None]).squeeze(2)[chosen[:, 1:]], entropies[chosen[:, 1:]]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_values_and_gradients_are_those_of_the_whole(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor], temperature: float) -> None:
+    found, entropies = chosen_scores(model, *batch, torch.ones_like(batch[0]), temperature)
+    expected, spread = whole(model, *batch, temperature)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(entropies, spread)
+    assert not entropies.requires_grad
+    gradients = [torch.autograd.grad(score.square().sum(), list(model.parameters()), retain_graph=True) for score in (found, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that an operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.size = max([self.size, *(each.numel() for each in tree_leaves(result) if isinstance(each, Tensor))])
+        return result
+
+
+TOKENS = 400

@@ -1,4 +1,4 @@
-"""The first policy: reproducible, with words as single tokens, and loaded by anybody as it was made."""
+"""The first policy: reproducible, stored and loaded as it was made, sent in pieces, and the packaged reader."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from rl.policies.config import PolicyConfig
+from benchmarks.reader import DIGEST, read_share
+from rl.policies import transfer as sending
+from rl.policies.config import PACKAGED, PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, multi_token_words
+from rl.policies.transfer import ReceivedPolicy, files_in, pieces
 from warehouse.digests import digest_files
 
 WORDS = ["Amber", "Stone", "Blue", "River", "Green", "Lake", "employer", "seat"]
@@ -71,3 +74,51 @@ def test_a_policy_is_stored_in_the_dtype_that_is_asked_for_and_says_so(tmp_path:
     assert all(torch.equal(again[name], weight.bfloat16().float()) for name, weight in model.state_dict().items())
     save_policy(model, tokenizer, tmp_path / "half", model.state_dict(), "float32")
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float32"
+
+
+READER = PACKAGED / "reader"
+
+
+def test_the_reader_is_the_one_that_its_script_made() -> None:
+    assert digest_files(READER) == DIGEST
+    assert sum(file.stat().st_size for file in READER.iterdir()) < 3e6
+
+
+@pytest.mark.slow
+def test_the_reader_answers_questions_about_texts_that_it_has_not_read() -> None:
+    assert read_share(READER, 60) >= 0.6
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    folder = tmp_path / "policy"
+    (folder / "more").mkdir(parents=True)
+    for name, content in {"config.json": b"{}", "model.safetensors": bytes(range(100)), "empty": b""}.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_what_is_sent_in_pieces_is_what_lies_there(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PIECE_BYTES", 33)
+    received = ReceivedPolicy(str(policy), files_in(policy))
+    sent = list(pieces(policy, received.files))
+    assert [name for name, _ in sent] == ["config.json", "empty", *["model.safetensors"] * 4], "no piece is larger than it may be"
+    for name, piece in sent:
+        received.take(name, piece)
+    came = {path.name: path.read_bytes() for path in received.folder.iterdir()}
+    assert came == {path.name: path.read_bytes() for path in policy.iterdir() if path.is_file()}
+    folder = received.folder
+    received.drop()
+    assert not folder.exists()
+
+
+def test_half_of_a_policy_and_what_nobody_announced_is_refused(policy: Path) -> None:
+    received = ReceivedPolicy(str(policy), files_in(policy))
+    received.take("config.json", b"{}")
+    received.take("model.safetensors", bytes(99))
+    with pytest.raises(ValueError, match=r"99 of 100 bytes of model\.safetensors"):
+        _ = received.folder
+    for name in ("other.json", "../config.json"):
+        with pytest.raises(ValueError, match="was announced"):
+            received.take(name, b"")
+    received.drop()

@@ -1,0 +1,176 @@
+"""Search by words and by vectors, and the documents that training and suites may find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from rl.retrieval.config import SearchConfig
+from rl.retrieval.indexes import Indexes, build_index, build_indexes
+from rl.retrieval.search import Miss, SearchIndex
+from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
+from tests.rl.conftest import DOCUMENTS
+from warehouse.errors import RequestError
+from warehouse.records import Document, DocumentSplit, Task
+
+
+def document(id: str, title: str, text: str = "") -> Document:
+    return Document(id, title, text, "test")
+
+
+INDEX = SearchIndex(
+    [
+        document("b", "Green Lake", "A city by the water."),
+        document("a", "Lake Country", "Green Lake, Green Lake and again Green Lake."),
+        document("d", "Twin", "Two towns share a name."),
+        document("c", "twin", "Two towns share a name."),
+    ]
+)
+
+
+def test_a_title_comes_before_every_ranking() -> None:
+    assert [found.id for found in INDEX.search(" green  LAKE ", 2)] == ["b", "a"]
+
+
+def test_equal_scores_come_in_the_order_of_their_ids() -> None:
+    assert [found.id for found in INDEX.search("towns share", 1)] == ["c"]
+    assert [found.id for found in INDEX.search("towns share", 5)] == ["c", "d"]
+
+
+def test_nothing_found_is_a_typed_miss() -> None:
+    assert INDEX.find("", 3).miss is Miss.EMPTY_QUERY
+    assert INDEX.find(" ?! ", 3).miss is Miss.EMPTY_QUERY
+    assert INDEX.find("zebra", 3).miss is Miss.NO_HIT
+    assert SearchIndex([]).find("lake", 3).miss is Miss.NO_HIT
+    assert SearchIndex([document("a", "", "")]).find("lake", 3).miss is Miss.NO_HIT
+    assert INDEX.search("zebra", 3) == []
+
+
+def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
+    """Two thousand queries over texts whose words are as unevenly spread as in language; both ways to the first hit are taken."""
+    rng = np.random.default_rng(3)
+    words = [f"w{number}" for number in range(2_000)]
+    drawn = (rng.zipf(1.3, size=(4_000, 20)) - 1) % len(words)
+    texts = [" ".join(words[number] for number in row[: rng.integers(1, 21)]) for row in drawn]
+    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    pruned = 0
+    for _ in range(2_000):
+        numbers = (
+            rng.choice(len(words), rng.integers(1, 9)) if rng.random() < 0.5 else drawn[rng.integers(len(drawn)), : rng.integers(1, 9)]
+        )
+        query = " ".join(words[number] for number in numbers)
+        first, whole = index.search(query, 1), index.search(query, 2)
+        assert first == whole[:1]
+        assert index._bm25 is not None and index._scores is not None
+        known = index._bm25.get_tokens_ids(query.split())
+        pruned += bool(known) and index._scores._pruned(known) is not None
+    assert 100 < pruned < 1_900
+
+
+def test_a_page_is_the_beginning_of_all_scores_in_order() -> None:
+    """By score and then by id, and nothing that no word of the query stands in, however many are asked for."""
+    rng = np.random.default_rng(4)
+    words = [f"w{number}" for number in range(30)]
+    texts = [" ".join(words[number] for number in rng.integers(0, len(words), 3)) for _ in range(200)]
+    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    assert index._bm25 is not None and index._scores is not None
+    for _ in range(200):
+        query = [words[number] for number in rng.choice(len(words), rng.integers(1, 4), replace=False)]
+        scores = index._scores.of(index._bm25.get_tokens_ids(query))
+        in_order = [place for place in sorted(range(len(index)), key=lambda place: (-scores[place], place)) if scores[place] > 0]
+        for k in (2, 5, 17, len(index)):
+            assert index.search(" ".join(query), k) == [index.documents[place] for place in in_order[:k]]
+
+
+FIRST, SECOND, THIRD = DOCUMENTS[:3]
+SPLIT = (FIRST, replace(SECOND, split=DocumentSplit.TRAIN), replace(THIRD, split=DocumentSplit.HELD_OUT))
+
+
+def task(split: str) -> Task:
+    return Task("k", "search", "Where?", ("x",), split=split)
+
+
+def found(indexes: Indexes, split: str) -> set[str]:
+    index = indexes.of(task(split))
+    assert index is not None
+    return {document.id for document in index.documents}
+
+
+@pytest.mark.parametrize("split", ["train", "demonstration"])
+def test_training_finds_no_document_of_a_suite(split: str) -> None:
+    indexes = build_indexes(SPLIT)
+    assert found(indexes, split) == {FIRST.id, SECOND.id}
+    index = indexes.of(task(split))
+    assert index is not None and THIRD not in index.find(THIRD.title, 5).documents
+
+
+@pytest.mark.parametrize("split", ["held_out", "gsm8k", "import"])
+def test_a_suite_finds_its_own_and_what_is_for_both(split: str) -> None:
+    assert found(build_indexes(SPLIT), split) == {FIRST.id, THIRD.id}
+
+
+def test_documents_for_both_are_indexed_once() -> None:
+    indexes = build_indexes(DOCUMENTS)
+    assert indexes.train is indexes.held_out
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TEXTS = [f"{document.title} {document.text}" for document in DOCUMENTS]
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers and its tokenizer of words."""
+    folder = tmp_path_factory.mktemp("encoder")
+    words = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(TEXTS, trainers.WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes)).eval().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(encoder_folder: Path) -> SearchConfig:
+    return SearchConfig(by="vectors", encoder=str(encoder_folder), library="transformers")
+
+
+class Letters:
+    """Counts letters: an embedding that can be worked out by hand."""
+
+    def encode(self, texts: list[str]) -> Vectors:
+        counts = [[text.lower().count(letter) for letter in LETTERS] for text in texts]
+        return np.array(counts, np.float32).reshape(len(texts), len(LETTERS))
+
+
+def letters(*texts: str) -> VectorIndex:
+    return VectorIndex([Document(f"d{number}", text, text, "test") for number, text in enumerate(texts)], Letters())  # type: ignore[arg-type]
+
+
+def test_the_nearest_by_cosine_comes_first() -> None:
+    index = letters("aab", "ab", "b")
+    assert [(document.id, round(score, 4)) for document, score in index.scored("a", 3)] == [("d0", 0.8944), ("d1", 0.7071), ("d2", 0.0)]
+
+
+@pytest.mark.slow
+def test_embeddings_do_not_depend_on_what_else_is_in_the_batch(encoder_folder: Path) -> None:
+    encoder = TransformersEncoder(str(encoder_folder), batch=4)
+    together, alone = encoder.encode(TEXTS), np.concatenate([encoder.encode([text]) for text in TEXTS])
+    assert together.shape == (4, 32)
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_an_encoder_must_be_named_and_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"rollout\.search\.encoder"):
+        SearchConfig(by="vectors")
+    with pytest.raises(RequestError, match="holds no model"):
+        build_index(DOCUMENTS, SearchConfig(by="vectors", encoder=str(tmp_path)))
