@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,26 +13,22 @@ from typing import Any, cast
 import pytest
 
 from flows.config import load_config
-from flows.context import RunContext, StageRun, open_context
-from flows.home import Home
-from flows.operations.budgets import Meter, Spending
-from flows.operations.config import BudgetConfig
+from flows.context import open_context
+from flows.operations.budgets import Meter
 from flows.pipeline import run_attempt
 from flows.report.data import read_report_data
 from flows.report.plots import reinforcement_plots
-from flows.stages.async_evaluation import STAGE, AsyncEvaluation, draw, figures_of
+from flows.stages.async_evaluation import STAGE, figures_of
 from flows.stages.reinforcement import reinforce
-from flows.top import Watcher
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts
 from tests.flows.test_resumption import Stage, rows, weights_of, weights_of_start
 from tests.flows.test_resumption import stage as stage
-from tests.flows.test_top import WORKING, tell, text
 from tests.flows.toy_home import SMALL, home_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.toy import trajectory, turn
-from warehouse import Lake, Metric, Outcome, Run, Task, Trajectory
+from warehouse import Lake, Metric, Outcome, Run, Task
 from warehouse.errors import RequestError
 
 TRIED = 6
@@ -108,16 +101,6 @@ def test_it_is_no_evaluation_of_the_policy_and_no_rate_of_its_tasks(tmp_path: Pa
     assert rows(home, "FROM pass_rate WHERE starts_with(task_key, 'v')") == [] != rows(home, "FROM pass_rate")
 
 
-@pytest.mark.long
-@pytest.mark.engine
-def test_asynchronous_rollouts_go_on_beside_it(tmp_path: Path) -> None:
-    home = toy_home(tmp_path, 'rl.mode="asynchronous"', "rl.evaluate.every=4")
-    train(home)
-    figures = rows(home, FIGURES)
-    assert [row["version"] for row in figures] == [4, 8] and {row["tasks"] for row in figures} == {TRIED}
-    assert len(rows(home, "SELECT step FROM batches")) == 8
-
-
 class Hindered(ToyRollouts):
     """A toy that meets each trajectory of an evaluation with `hindrance`."""
 
@@ -146,46 +129,6 @@ def test_a_fault_in_it_is_a_record_and_training_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_one_that_takes_longer_than_its_steps_is_waited_for_by_none_but_the_end(tmp_path: Path) -> None:
-    last = threading.Event()
-
-    class Slow(ToyRollouts):
-        async def one(self, request: RolloutRequest) -> Any:
-            while request.stage == STAGE and request.step == 2 and not last.is_set():
-                await asyncio.sleep(0.01)
-            if request.step == 8 and request.stage == "rl":
-                last.set()
-            return await super().one(request)
-
-    home = toy_home(tmp_path, "rl.evaluate.every=2")
-    assert train(home, cast(Rollouts, Slow(-1)))["steps"] == 8
-    left = rows(home, f"SELECT kind, item->>'version' AS version FROM failures WHERE stage = '{STAGE}' ORDER BY 2")
-    assert left == [{"kind": "left_out", "version": "4"}, {"kind": "left_out", "version": "6"}]
-    assert [row["version"] for row in rows(home, FIGURES)] == [2, 8]
-    assert rows(home, "SELECT last_version FROM evaluations_beside WHERE version = 2") in ([{"last_version": 7}], [{"last_version": 8}])
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_run_whose_budget_is_spent_says_that_it_is_left_out(tmp_path: Path) -> None:
-    stop = threading.Event()
-
-    class Held(ToyRollouts):
-        async def one(self, request: RolloutRequest) -> Any:
-            while request.stage == STAGE:
-                stop.set()
-                await asyncio.sleep(0.01)
-            return await super().one(request)
-
-    home = toy_home(tmp_path, "rl.evaluate.every=2")
-    spent = Meter(BudgetConfig(tokens=1), lambda: Spending(tokens=1 if stop.is_set() else 0), look_seconds=0)
-    assert "1 tokens of 1 are spent" in train(home, cast(Rollouts, Held(-1)), spent)["stopped"]
-    (failure,) = rows(home, f"SELECT kind, reason FROM failures WHERE stage = '{STAGE}'")
-    assert failure["kind"] == "left_out" and "version 2 is not ended: t1-rl stops" in failure["reason"]
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage: Stage, tmp_path: Path) -> None:
     settings = ("rl.evaluate.every=2", "rl.evaluate.at_once=1")
     whole, killed = (toy_home(tmp_path / name, *settings, tasks=16) for name in ("whole", "killed"))
@@ -208,26 +151,6 @@ def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_an_evaluation_whose_figures_are_stored_is_not_begun_again(tmp_path: Path) -> None:
-    asked = list[str]()
-    home = toy_home(tmp_path, "rl.evaluate.every=4")
-    train(home)
-    with open_context(home) as context:
-        context._rollouts = cast(Rollouts, Hindered(lambda request: asked.append(request.trajectory_id)))
-        context.lake.remove(Trajectory, [f"t1-rl-beside-{version:05d}-v00" for version in (4, 8)])  # else nothing would be missing
-        (run,) = context.lake.runs("id = 't1-rl'")
-        wanted = context.config.beside(1)
-        assert wanted is not None
-        beside = AsyncEvaluation(context, StageRun(context.lake, run), "t1-rl", wanted)
-        for version in range(9):
-            beside.begin(version)
-        beside.finish(8)
-        beside.close()
-    assert asked == []
-
-
-@pytest.mark.long
-@pytest.mark.engine
 def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) -> None:
     limits = ("rollout.limits.max_action_tokens=8", "rollout.limits.max_context_tokens=200")
     settings = (*limits, "rl.steps=3", "rollout.engine.kv_cache_gib=0.1", "rl.rewards.parts={length=1}", "rl.rewards.length_tokens=16")
@@ -245,60 +168,16 @@ def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) 
     assert rows(beside, f"SELECT DISTINCT action_tokens > 0 AS sampled FROM trajectories WHERE stage = '{STAGE}'") == [{"sampled": True}]
 
 
-def home_with_suites(root: Path, *settings: str) -> Home:
-    home = Home(root)
-    home.claim(load_config(str(SMALL), settings))
-    return home
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         (("rl.evaluate.suites=['nowhere']",), "rl.evaluate.suites names 'nowhere', and the home's suites are held_out, validation"),
-        (("rl.evaluate.suites=['held_out', 'held_out']",), "names a suite twice"),
         (("evaluation.gate={}",), "rl.evaluate has no suite to try"),
-        (("later.rl.evaluate.suites=['gone']",), "rl.evaluate.suites names 'gone'"),
     ],
 )
 def test_wrong_suites_are_a_sentence(settings: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         load_config(str(SMALL), ("rl.evaluate.every=2", *settings))
-
-
-def test_it_is_off_by_default_and_tries_the_gates_suites_where_none_is_named() -> None:
-    assert load_config(str(SMALL)).beside(1) is None
-    wanted = load_config(str(SMALL), ["rl.evaluate={ every = 5 }"]).beside(1)
-    assert wanted is not None and (wanted.suites, wanted.tasks) == (("validation",), 100)
-    named = load_config(str(SMALL), ["rl.evaluate={ every = 5 }", "later.rl.evaluate.suites=['held_out']"]).beside(2)
-    assert named is not None and named.suites == ("held_out",)
-
-
-def test_tasks_are_drawn_once_by_the_seed_and_a_suite_without_any_is_a_sentence(tmp_path: Path) -> None:
-    toy_home(tmp_path / "a", tasks=30)
-    toy_home(tmp_path / "b", "seed=1", tasks=30)
-    drawn = list[list[str]]()
-    for root in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
-        with open_context(root) as context:
-            drawn.append([task.key for task in draw(context, "validation", 10)])
-            assert len(draw(context, "validation", None)) == len(draw(context, "validation", 40)) == 30
-            with pytest.raises(RequestError, match="has no tasks of the suite held_out"):
-                draw(context, "held_out", 10)
-    assert drawn[0] == drawn[1] == sorted(drawn[0]) != drawn[2] and len(set(drawn[0])) == 10
-
-
-def test_a_reported_suite_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    toy_home(tmp_path, "rl.evaluate.every=2", "rl.evaluate.suites=['validation', 'held_out']")
-    with open_context(tmp_path) as context:
-        context.lake.add([Task("h", "search", "Which?", ("yes",), split="held_out")])
-        _beside(context).close()
-    warned = [record.getMessage() for record in caplog.records if "reported" in record.getMessage()]
-    assert len(warned) == 1 and warned[0].startswith("held_out")
-
-
-def _beside(context: RunContext) -> AsyncEvaluation:
-    wanted = context.config.beside(1)
-    assert wanted is not None
-    return AsyncEvaluation(context, cast(StageRun, None), "t1-rl", wanted)
 
 
 def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:
@@ -339,20 +218,6 @@ def test_a_row_of_sql_is_an_evaluation(tmp_path: Path) -> None:
     told = {name: value for name, value in WHOLE.items() if name != "successes"}
     assert first == {"turn": 2, "run": "t2-rl", "suite": "a/b", "version": 10, "seconds": 7, **told}
     assert (second["suite"], second["success"], second["low"], second["first_version"]) == ("c", None, None, None)
-
-
-@pytest.mark.slow
-def test_the_live_view_shows_the_latest_of_each_suite(tmp_path: Path) -> None:
-    home = home_with_suites(tmp_path)
-    with Lake(tmp_path) as lake:
-        lake.add([*beside_metrics("t2-rl", 10, "validation", **WHOLE), *beside_metrics("t2-rl", 5, "validation", **{**WHOLE, "tasks": 77})])
-        lake.add([*beside_metrics("t2-rl", 10, "held_out", **NONE_VALID), *beside_metrics("t1-rl", 90, "validation", **WHOLE)])
-    tell(home, replace(WORKING, written=time.time()))
-    with Lake(tmp_path, read_only=True) as lake:
-        shown = text(Watcher(home, lake).look())
-    assert "validation at version 10: success 0.750 of 10 tasks, 2 invalid, sampled by versions 10 to 12" in shown
-    assert "held_out at version 10: no verdict of 3 tasks, 3 invalid" in shown
-    assert "of 77 tasks" not in shown and "version 90" not in shown
 
 
 def test_the_report_draws_it_beside_the_success_of_training(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.context import StageRun
-from flows.stages.synthesis.batches import Batch, Made, dropped_by, sizes, work_off
+from flows.stages.synthesis.batches import Batch, Made, dropped_by, work_off
 from warehouse import Failure, Lake, Run, Task
 from warehouse.errors import RequestError, WorkFailed
 
@@ -56,9 +56,3 @@ def test_a_batch_that_the_teacher_left_without_replies_is_made_again_by_the_same
         assert not lake.tasks() and [row.kind for row in lake.failures("teacher")] == ["unanswered"]
         work_off(run, batches(answered=True), counted=lambda: {"asked": 5, "cut": 1, "refused": 1, "timeout": 2})
         assert [task.key for task in lake.tasks()] == ["later", "t0", "t1"]
-
-
-def test_sizes_sum_to_the_count() -> None:
-    assert sizes(25, 10) == [10, 10, 5]
-    assert sizes(20, 10) == [10, 10]
-    assert sizes(0, 10) == []

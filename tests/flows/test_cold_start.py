@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from eval.suites.tasks import enter_suite
-from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
 from flows.home import Home
@@ -32,7 +28,7 @@ from tests.rl.toy import make_policy
 from tests.synth.demonstrations.test_runs import TASKS, imported, run
 from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, RequestError, Run, Score, Task
+from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, Run, Score, Task
 from warehouse.digests import digest_files
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -139,22 +135,6 @@ def test_the_policys_own_successes_are_those_of_the_latest_verdict(tmp_path: Pat
         assert pass_rates(context, 2, None) == {"x": 1.0, "y": 0.0, "z": 1.0}
 
 
-def test_a_condition_of_ones_own_chooses_the_rollouts(tmp_path: Path) -> None:
-    with home_of(tmp_path, 'sft.from=["rollouts"]', "sft.rollouts.where=policy = 't1-rl' AND n_turns < 3") as context:
-        context.lake.add([*TASKS.values(), run("a", policy=OURS.id), run("b", "y", 5, policy=OURS.id), run("c", "z"), OURS])
-        assert [example.sources[0] for example in cold_started(context)] == [cold.sources[0] for cold in context.lake.examples()]
-        (example,) = context.lake.examples()
-    assert example.parts[1].ids == (5, 6)
-
-
-@pytest.mark.parametrize("source", ["imported", "rollouts"])
-def test_a_condition_that_is_no_sql_is_one_sentence_with_its_key(tmp_path: Path, source: str) -> None:
-    with home_of(tmp_path, f'sft.from=["{source}"]', f"sft.{source}.where=stages = 'x'") as context:
-        with pytest.raises(RequestError, match=rf"^sft\.{source}\.where is no condition on the table trajectories: .*stages") as refused:
-            cold_started(context)
-        assert len(str(refused.value).splitlines()) == 1
-
-
 @pytest.mark.slow
 def test_runs_of_questions_that_a_suite_asks_are_not_taken(tmp_path: Path) -> None:
     asked = replace(TASKS["x"], key="h", split="held_out")
@@ -167,16 +147,6 @@ def test_runs_of_questions_that_a_suite_asks_are_not_taken(tmp_path: Path) -> No
     assert {failure.item["trajectory"]: failure.kind for failure in failures} == dict.fromkeys("abc", "cold_start_held_out")
 
 
-def test_runs_of_an_imported_suite_that_no_configuration_names_are_not_taken(tmp_path: Path) -> None:
-    entered, reworded = enter_suite(TASKS["x"], "mine"), replace(TASKS["x"], key="again")
-    theirs = [run("a", entered.key, policy="teacher"), run("b", "again", policy="teacher"), run("c", "y", policy="teacher")]
-    with home_of(tmp_path, 'sft.from=["rollouts"]') as context:
-        context.lake.add([*TASKS.values(), entered, reworded, *theirs])
-        assert [example.sources[0] for example in cold_started(context)] == ["c"]
-        failures = context.lake.failures("synth")
-    assert {failure.item["trajectory"]: failure.kind for failure in failures} == dict.fromkeys("ab", "cold_start_held_out")
-
-
 @pytest.mark.slow
 def test_a_run_that_reads_out_a_question_of_a_suite_is_not_taken(tmp_path: Path) -> None:
     question = "Which river flows past the house in which the mayor of Green Lake was born?"
@@ -186,22 +156,6 @@ def test_a_run_that_reads_out_a_question_of_a_suite_is_not_taken(tmp_path: Path)
         assert [example.sources[0] for example in cold_started(context)] == ["b"]
         (removed,) = context.lake.failures("decontamination")
     assert removed.item["suite"] == "held_out"
-
-
-@pytest.mark.slow
-def test_sources_follow_one_another_and_a_later_turn_has_examples_of_its_own(tmp_path: Path) -> None:
-    runs = [imported("a", ("lookup", "q")), run("b", "y")]
-    with home_of(tmp_path, 'sft.from=["imported", "rollouts"]', 'later.sft.from=["imported"]') as context:
-        context.lake.add([*TASKS.values(), *runs])
-        first, second = cold_started(context), cold_started(context, turn=2)
-    assert {example.sources[0] for example in first} == {"a", "b"}
-    assert [example.sources[0] for example in second] == ["a"]
-    assert {example.id for example in first}.isdisjoint(example.id for example in second)
-
-
-def test_the_oracle_alone_needs_no_runs(tmp_path: Path) -> None:
-    with home_of(tmp_path, 'sft.from=["oracle"]') as context:
-        assert [example.id.partition("-")[0] for example in cold_started(context)] == ["demonstration"] * 4
 
 
 # A teacher
@@ -240,16 +194,6 @@ def test_a_teacher_behind_a_server_plays_and_its_successes_are_learnt_from(tmp_p
 
 
 @pytest.mark.slow
-def test_no_question_is_played_in_two_batches(tmp_path: Path) -> None:
-    settings = ['sft.from=["teacher"]', "sft.teacher.attempts=1", "synth.batch=40", "synth.demonstration_questions.counts={1=120}"]
-    with home_of(tmp_path, *settings, *A_TEACHER) as context:
-        cold_started(context, ScriptedTeacher(lambda question: "<answer>Nobody"))
-        played = context.lake.trajectories("stage = 'demonstration'")
-        assert (len(played), len({each.task_key for each in played})) == (120, 120)
-        assert len(context.lake.tasks(split="demonstration")) == 120
-
-
-@pytest.mark.slow
 def test_a_teacher_that_fails_leaves_invalid_runs_and_no_example(tmp_path: Path) -> None:
     with home_of(tmp_path, 'sft.from=["teacher"]', "sft.teacher.attempts=2", *A_TEACHER) as context:
         assert cold_started(context, ScriptedTeacher(lambda question: None)) == []
@@ -258,42 +202,6 @@ def test_a_teacher_that_fails_leaves_invalid_runs_and_no_example(tmp_path: Path)
 
 
 # The configuration
-
-
-@pytest.mark.parametrize("settings", [['sft.from=["teacher"]'], ['later.sft.from=["own", "teacher"]']], ids=["first", "later"])
-def test_a_teacher_that_is_not_there_is_refused(settings: list[str]) -> None:
-    with pytest.raises(RequestError, match=r"sft\.from names a teacher, and there is none that plays: set synth\.teacher\.kind"):
-        load_config(SMALL, settings)
-    assert load_config(SMALL, [*settings, *A_TEACHER])
-
-
-def test_the_oracle_of_a_graph_is_no_teacher_that_plays() -> None:
-    with pytest.raises(RequestError, match="there is none that plays"):
-        load_config(SMALL, ['sft.from=["teacher"]', "synth.teacher.kind=oracle"])
-
-
-@pytest.mark.parametrize("sources", ["[]", '["nobody"]', "oracle"])
-def test_sources_that_there_are_not_are_refused_under_their_key(sources: str) -> None:
-    with pytest.raises(RequestError, match=r"sft\.from"):
-        load_config(SMALL, [f"sft.from={sources}"])
-
-
-def test_the_resolved_configuration_says_from(tmp_path: Path) -> None:
-    arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", 'sft.from=["oracle"]', "--dry-run", "--json"]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    sft = json.loads(result.stdout)["config"]["sft"]
-    assert sft["from"] == ["oracle"]
-    assert "sources" not in sft
-
-
-def test_a_home_reads_back_what_it_was_claimed_with(tmp_path: Path) -> None:
-    mapping = 'sft.imported={unjudged="keep", tools={lookup={name="search", arguments={q="query"}}}}'
-    config = load_config(SMALL, ['sft.from=["imported"]', mapping, 'later.sft.from=["own"]'])
-    home = Home(tmp_path / "home")
-    home.claim(config)
-    assert home.load() == config
-    home.claim(config)
-    assert (config.for_turn(1).sft.sources, config.for_turn(2).sft.sources) == (("imported",), ("own",))
 
 
 # What a stage leaves out
@@ -315,39 +223,3 @@ def test_examples_that_are_too_long_to_train_on_are_rows(tmp_path: Path) -> None
     assert (failure.stage, failure.kind, failure.item) == ("sft", "too_long", {"example": "long", "kind": "trajectory"})
     assert failure.reason == "it has 21 tokens, and max_example_tokens is 20"
     assert figures["policy"] == "t1-sft"
-
-
-@pytest.mark.slow
-def test_tasks_of_stored_runs_are_those_of_the_lake(tmp_path: Path) -> None:
-    with home_of(tmp_path, 'sft.from=["imported"]') as context:
-        context.lake.add(
-            [
-                Task("x", "search", "Where is x?", ("Green Lake",), split="import"),
-                imported("a", ("lookup", "q")),
-                imported("b", task_key="y"),
-            ]
-        )
-        assert [example.sources for example in cold_started(context)] == [("a", "x")]
-        assert rejected(context) == {"cold_start_unknown_task": 1}
-
-
-@pytest.mark.parametrize(("page", "first", "later"), [("learning", ("imported", "own"), None), ("teachers", None, ("rollouts", "own"))])
-def test_the_documented_settings_are_a_configuration(tmp_path: Path, page: str, first: Any, later: Any) -> None:
-    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
-    block, *_ = (
-        block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "sft]" in block and f'"{(first or later)[0]}"' in block
-    )
-    (tmp_path / "mine.toml").write_text(block)
-    config = load_config(str(tmp_path / "mine.toml"))
-    assert config.sft.sources == (first or ("oracle", "own"))
-    assert config.for_turn(2).sft.sources == (later or first)
-
-
-def test_the_documented_settings_of_a_wheel_on_its_own_data_are_those_of_its_profile(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text()
-    (block,) = (block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "later.cpt" in block)
-    (tmp_path / "mine.toml").write_text(block)
-    own, documented = load_config("own_data").for_turn(2), load_config(str(tmp_path / "mine.toml")).for_turn(2)
-    for stage in ("cpt", "sft"):
-        one, two = getattr(own, stage), getattr(documented, stage)
-        assert (one.sources, one.max_tokens, one.epochs) == (two.sources, two.max_tokens, two.epochs)

@@ -18,14 +18,9 @@ from benchmarks.controls import (
     RL,
     SFT,
     SHUFFLED_REWARD,
-    chosen,
     clean_demonstrations,
-    comparison,
     controls,
-    markdown,
     rewarded_by,
-    sample_as_rl,
-    sampled_tokens,
     shuffled_outcome,
 )
 from flows.config import load_config
@@ -34,11 +29,10 @@ from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
-from flows.variants import horizons
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, find_functions, weights_of
 from tests.end_to_end.towns import write_corpus
-from warehouse import Lake, Outcome, Policy, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
+from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory
 
 SMALL, LEARNING = (str(Path(__file__).parents[1] / "end_to_end" / f"{name}.toml") for name in ("small", "newcomer"))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -74,12 +68,6 @@ def test_shuffled_rewards_keep_what_a_group_earned_and_forget_who_earned_it() ->
     earned = sum(two.value or 0 for one, two in mixed if one.score.value) / sum(one.score.value or 0 for one, _ in mixed)
     assert 0.35 < earned < 0.65, "of the rewards of groups half of which succeeded, half fall on those who earned one"
     assert shuffled_outcome(attempts, CONTEXT) == dealt
-
-
-def test_the_order_of_the_attempts_deals_the_same() -> None:
-    attempts = [attempt("k", sample, float(sample < 4)) for sample in range(8)]
-    again = [attempt("k", sample, float(sample >= 4)) for sample in range(8)]
-    assert [value.value for value in shuffled_outcome(attempts, CONTEXT)] == [1 - (v.value or 0) for v in shuffled_outcome(again, CONTEXT)]
 
 
 def test_what_no_verifier_could_judge_is_no_zero() -> None:
@@ -120,92 +108,7 @@ def test_clean_demonstrations_are_of_the_questions_that_the_cold_start_showed(co
     assert context.lake.examples() == own, "they are none of the wheel's"
 
 
-def test_what_is_sampled_is_as_much_as_rl_sampled_of_its_tasks_and_not_sampled_again(context: RunContext) -> None:
-    """Everything that the control could draw from RL's own tasks is stored: an engine, which this home has no policy for, is not asked."""
-    tasks = [Task(f"k{number}", "search", "?", ("x",), split="train", hops=1) for number in range(6)]
-    context.lake.add([*tasks, Policy(SFT, None, "sft", "policies/none", "d", 1, 1)])
-    began = context.lake.snapshot()
-    of_rl = [replace(ended(RL, task.key, sample), stage="rl") for task in tasks for sample in range(5)]
-    context.lake.add([Run(RL, "rl", 1, {}, "c", began, None, "completed", NOW), *of_rl])
-    context.lake.add([Task(f"later{number}", "search", "?", ("x",), split="train", hops=1) for number in range(60)])
-    run = Run("t1-sft-rft", "sft", 1, {}, "c", context.lake.snapshot(), None, "running", NOW)
-    stored = [ended(f"{run.id}-{step:05d}", task.key, sample) for step in range(1, 9) for task in tasks for sample in range(4)]
-    context.lake.add(stored)
-    wanted = sampled_tokens(context)[RL]
-    sampled = sample_as_rl(context, StageRun(context.lake, run), wanted)
-    assert wanted == 30 * 3 and len(sampled) == 2 * 16, "a step is 16 trajectories of 3 tokens"
-    assert {each.id.split("-")[3] for each in sampled} == {"00001", "00002"} and len({each.task_key for each in sampled}) > 4
-    assert {each.id for each in sampled} <= {each.id for each in stored}
-
-
-def ended(prefix: str, task: str, sample: int) -> Trajectory:
-    """A trajectory of a task, three action tokens long."""
-    turn = Turn(0, (1, 2, 3), (-0.1,) * 3, "<answer> x</answer>", "answer", "x", (), "", None, None, 0.1, 1)
-    base = attempt(task, sample, float(sample % 2)).trajectory
-    return replace(base, id=f"{prefix}-{task}-{sample}", stage="rollout", turns=(turn,), outcome=Outcome.SUCCESS, reward=1.0)
-
-
-def test_the_controls_that_are_asked_for(context: RunContext) -> None:
-    with pytest.raises(RequestError, match="no policy t1-rl: make it"):
-        chosen(context, "", 4)
-    context.lake.add([Policy(RL, SFT, "rl", "policies/x", "d", 1, 1)])
-    names = [control.name for control in controls()]
-    assert [control.name for control in chosen(context, "", 4)] == names == ["without_sft", "clean", "further", "rft", "shuffled"]
-    assert [control.policy for control in chosen(context, "shuffled,rft", 4)] == ["t1-sft-rft", "t1-rl-shuffled"]
-    with pytest.raises(RequestError, match="there is no control 'rl'; choose of without_sft, clean"):
-        chosen(context, "rl", 4)
-    demonstrations = context.config.synth.demonstrations
-    synth = context.config.synth.model_copy(update={"demonstrations": demonstrations.clean})
-    own = context.config
-    for changed in ({"synth": synth}, {"sft": own.sft.model_copy(update={"sources": ("imported",)})}):
-        context.config = own.model_copy(update=changed)
-        assert "clean" not in [control.name for control in chosen(context, "", 4)], "SFT is clean itself"
-        with pytest.raises(RequestError, match="has no corrupted demonstrations"):
-            chosen(context, "clean, rft", 4)
-
-
-@pytest.mark.parametrize("control", [control.name for control in controls()])
-def test_rl_under_the_name_of_a_control_has_the_horizons_of_the_curriculum(control: str) -> None:
-    assert horizons(control, (3, 4, 5)) == horizons("", (3, 4, 5)) == (3, 4, 5)
-    assert (horizons("fixed_first", (3, 4, 5)), horizons("fixed_last", (3, 4, 5))) == ((3,), (5,))
-
-
 # What is told
-
-
-def evaluated(policy: str, solved: int) -> list[object]:
-    made: list[object] = []
-    for number in range(20):
-        outcome = Outcome.SUCCESS if number < solved else Outcome.FAILURE
-        one = attempt(f"k{number}", 0, float(number < solved)).trajectory
-        one = replace(one, id=f"{policy}-{number}", policy=policy, stage="eval", suite="held_out", outcome=outcome)
-        made += [one, Score(one.id, "qa_em", "1", float(number < solved), outcome)]
-    return made
-
-
-def test_the_table_has_every_policy_of_the_turn_and_rl_against_each(context: RunContext) -> None:
-    shuffled, rft = "t1-rl-shuffled", "t1-sft-rft"
-    solved = {"t1-cpt": 4, SFT: 6, RL: 18, shuffled: 6, rft: 12}
-    context.lake.add([Task(f"k{number}", "search", "?", ("x",), split="held_out", hops=1 + number % 2) for number in range(20)])
-    context.lake.add([Policy(policy, None, policy.split("-")[1], "policies/x", policy, 1, 1) for policy in solved])
-    context.lake.add([record for policy, count in solved.items() for record in evaluated(policy, count)])  # type: ignore[misc]
-    context.lake.add([Policy("t2-rl", RL, "rl", "policies/y", "y", 1, 2)])
-    context.lake.add(evaluated("t2-rl", 20))  # type: ignore[arg-type]
-    context.lake.add([Run(rft, "sft", 1, {}, "c", 1, 2, "completed", NOW, NOW, {"sampled_tokens": 1234, "policy": rft})])
-    rows = comparison(context)
-    whole = {row["policy"]: row for row in rows if row["hops"] is None}
-    assert whole.keys() == set(solved), "turn 2 is no control of turn 1"
-    assert [row["hops"] for row in rows if row["policy"] == RL] == [None, 1, 2]
-    assert (whole[rft]["rl_gain"], whole[rft]["gain"], whole[rft]["sampled_tokens"]) == (pytest.approx(0.3), pytest.approx(0.3), 1234)
-    assert "rl_gain" not in whole[RL] and "gain" not in whole[SFT]
-    assert whole[shuffled]["gain"] == 0.0 and whole[shuffled]["words"] == "RL with shuffled rewards"
-    lines = markdown(rows).splitlines()
-    assert len(lines) == 2 + len(solved)
-    (line,) = [line for line in lines if f"`{rft}`" in line]
-    assert line == (
-        f"| held_out | `{rft}` | rejection-sampling fine-tuning on as many sampled tokens | 60.0 (38.7–78.1) | +30.0 (p = 0.031) "
-        "| +30.0 (p = 0.031) | 1,234 | 0.0 | 0.0 | 0.0 |"
-    )
 
 
 @pytest.mark.long

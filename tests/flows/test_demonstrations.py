@@ -45,12 +45,6 @@ def imported(root: Path, *rows: dict[str, Any]) -> dict[str, Any]:
     return import_file("openai", root / "rows.jsonl", root / "home")
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_a_row_without_a_reward_is_counted_as_a_demonstration(tmp_path: Path, name: str) -> None:
-    row, demonstration = ROWS[name]
-    assert imported(tmp_path, row)["trajectories"].get("demonstrations", 0) == demonstration
-
-
 @pytest.mark.slow
 def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS.values()))
@@ -75,15 +69,8 @@ def test_a_demonstration_whose_task_has_no_answer_stays_without_a_verdict(tmp_pa
     [
         ([], SFT, "t1-sft would train on nothing: sft.from names imported"),
         ([ROWS["plain"][0]], (*SFT, 'sft.imported.unjudged="drop"'), "1 runs are not taken: not_judged"),
-        ([ROWS["rewarded with 0"][0]], SFT, "1 runs are not taken: not_a_success"),
-        ([ROWS["broken off"][0]], SFT, "1 runs are not taken: invalid"),
         ([ROWS["plain"][0]], (*SFT, "sft.imported.where=\"policy = 'x'\""), "t1-sft would train on nothing"),
-        ([ROWS["plain"][0]], ('sft.from=["rollouts"]', SFT[1]), "sft.from names rollouts"),
-        ([ROWS["plain"][0]], ('sft.from=["own"]', SFT[1]), "sft.from names own"),
-        ([ROWS["with a tool"][0]], (*SFT, 'sft.imported.tools={search={name=""}}'), "unknown_tool"),
-        ([], ('wheel.stages=["cpt"]', 'cpt.from=["has"]'), "t1-cpt would train on nothing"),
         ([], ('wheel.stages=["cpt"]', 'cpt.from=["documents"]', "synth.documents=0"), "cpt.from names documents"),
-        ([ROWS["plain"][0]], (*SFT, 'sft.imported.where="nonsense = 1"'), "sft.imported.where is no condition"),
     ],
 )  # fmt: skip
 def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(
@@ -106,9 +93,7 @@ def test_the_dry_run_counts_what_each_stage_will_train_on(tmp_path: Path) -> Non
     assert json.loads(shown.stdout)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}
 
 
-@pytest.mark.parametrize(
-    "setting", ["sft.epochs=3", "rl.steps=1", 'sft.imported.unjudged="drop"', "policy.layers=1", 'wheel.stages=["sft"]']
-)
+@pytest.mark.parametrize("setting", ["sft.epochs=3", "policy.layers=1"])
 def test_a_home_in_which_nothing_was_trained_accepts_a_new_configuration(tmp_path: Path, setting: str) -> None:
     home = Home(tmp_path / "home")
     home.claim(load_config(SMALL))
@@ -125,7 +110,7 @@ def test_a_home_in_which_nothing_was_trained_accepts_a_new_configuration(tmp_pat
         assert [task.key for task in lake.tasks()] == ["t"]
 
 
-@pytest.mark.parametrize("stage", ["cpt", "sft", "rl", "eval", "rollout"])
+@pytest.mark.parametrize("stage", ["sft", "rollout"])
 def test_a_home_with_a_trained_or_tried_policy_keeps_its_configuration(tmp_path: Path, stage: str) -> None:
     home = Home(tmp_path / "home")
     home.claim(load_config(SMALL))
@@ -137,7 +122,7 @@ def test_a_home_with_a_trained_or_tried_policy_keeps_its_configuration(tmp_path:
         assert lake.policies() == [OURS]
 
 
-@pytest.mark.parametrize("setting", ["seed=9", "synth.documents=1", "corpus.train.entities=121", "evaluation.horizon=9"])
+@pytest.mark.parametrize("setting", ["seed=9", "synth.documents=1"])
 def test_questions_that_are_made_already_settle_what_they_were_made_by(tmp_path: Path, setting: str) -> None:
     home = Home(tmp_path / "home")
     home.claim(load_config(SMALL))

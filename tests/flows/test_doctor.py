@@ -11,11 +11,9 @@ import pytest
 import torch
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from eval.sandbox.sandbox import isolation
 from flows import doctor
-from flows.doctor import Check, diagnose, model, prefect_server, processor, ray_cluster, shared_memory, versions
+from flows.doctor import Check, diagnose, model, prefect_server, processor, ray_cluster, versions
 from rl.policies.config import PolicyConfig
-from rl.ray_runtime import RayConfig, RayRuntime
 from rl.rollouts.config import RolloutConfig
 
 
@@ -30,31 +28,12 @@ def test_every_check_speaks_and_advises_where_it_must(checks: list[Check]) -> No
     assert all(bool(check.advice) == (check.state != "ok") for check in checks)
 
 
-def test_what_the_tests_stand_on_is_found(checks: list[Check]) -> None:
-    states = {check.name: check.state for check in checks}
-    assert states["torch"] in ("ok", "warn")
-    assert (states["duckdb"], states["ray"], states["versions"], states["prefect"]) == ("ok", "ok", "ok", "ok")
-
-
 @pytest.mark.parametrize(("bfloat16", "state"), [(True, "ok"), (False, "warn")])
 def test_a_processor_without_bfloat16_is_a_warning(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, state: str) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert processor().state == state
-
-
-def test_a_home_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Path) -> None:
-    (disk,) = [check for check in diagnose(tmp_path / "not" / "yet") if check.name == "disk"]
-    assert str(tmp_path) in disk.detail
-
-
-def test_missing_data_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLYWHEEL_DATA", str(tmp_path))
-    (tmp_path / "kg_movies").mkdir()
-    (data,) = [check for check in diagnose() if check.name == "public data"]
-    assert (data.state, data.detail) == ("warn", f"films in {tmp_path}")
-    assert "`flywheel data get countries gsm8k" in data.advice
 
 
 def test_a_broken_installation_is_a_finding() -> None:
@@ -73,12 +52,6 @@ def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert ">=99" in found.detail and "nonesuch is not installed" in found.detail and "absent" not in found.detail
 
 
-def test_shared_memory_that_is_too_small_says_how_to_give_more() -> None:
-    assert shared_memory(0.001).state == "ok"
-    small = shared_memory(1e6)
-    assert (small.state, "--shm-size" in small.advice) == ("warn", True)
-
-
 def test_services_that_do_not_answer_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -88,17 +61,6 @@ def test_services_that_do_not_answer_are_missing(monkeypatch: pytest.MonkeyPatch
             server = prefect_server()
     assert (cluster.state, server.state) == ("missing", "missing")
     assert "ray start" in cluster.advice and "prefect server start" in server.advice
-
-
-def test_a_cluster_is_named_by_the_configuration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs start a Ray of their own where it names none, whatever the environment says."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert ray_cluster(None).state == "ok"
-    given: list[dict[str, object]] = []
-    monkeypatch.setattr("ray.init", lambda **options: given.append(options))
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    RayRuntime(RayConfig(), 1).close()
-    assert given[0]["address"] == "local"
 
 
 @pytest.mark.slow
@@ -114,11 +76,6 @@ def test_a_model_is_loaded_and_its_dialect_proven(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     assert model(folder, config).state == "missing"
     assert "config.json" in model(tmp_path, config).detail
-
-
-def test_the_sandbox_is_tried(checks: list[Check]) -> None:
-    (sandbox,) = [check for check in checks if check.name == "sandbox"]
-    assert sandbox.state == ("ok" if isolation().granted else "warn")
 
 
 def test_nothing_heavy_is_imported_with_the_module() -> None:

@@ -116,13 +116,3 @@ def test_stored_trajectories_are_judged_as_they_were_when_they_ended(tmp_path: P
         assert (found.judged, found.success, found.failure, found.invalid) == (9, 3, 4, 2)
         stored = {one.trajectory_id: (one.verifier, one.verdict.value, one.value) for one in lake.scores()}
     assert stored == EXPECTED
-
-
-def test_a_task_without_an_answer_that_names_no_verifier_cannot_be_judged() -> None:
-    unnamed = Task("t", "game", "Reach the goal.", ())
-    judged, (one,), _ = reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("qa_em"))
-    assert (judged[0].reward, one.verdict.value) == (None, "invalid")
-    assert one.error == "the task accepts no answer"
-    assert (
-        reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("environment"))[1][0].verdict.value == "failure"
-    )

@@ -19,7 +19,7 @@ from synth.corpora.expander import SYSTEM
 from synth.questions.difficulty import DIRECT
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Lake, Outcome, Task
+from warehouse import Lake, Outcome
 from warehouse.errors import RequestError
 
 
@@ -101,29 +101,6 @@ def knows_even_films(body: dict[str, Any]) -> str:
     return f"Person {int(asked[1]) % 7}, I believe." if asked and int(asked[1]) % 2 == 0 else "I do not know."
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_what_the_teacher_answers_without_tools_is_not_trained_on(tmp_path: Path) -> None:
-    def plays(body: dict[str, Any]) -> str:
-        return knows_even_films(body) if "Answer from what you know" in body["messages"][-1]["content"] else agent(body)
-
-    with MisbehavingServer(answer=plays) as server, Lake(tmp_path / "home") as lake:
-        options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":80}', "synth.expander.count=8"]
-        attempts = ["synth.direct_attempts.attempts=2", "synth.expander.attempts=1"]
-        make_questions(tmp_path / "home", lake, [*options, *attempts, *teacher_at(server)], ("t1-first",))
-        tasks, dropped = lake.tasks(split="train"), [failure for failure in lake.failures("synth") if failure.kind == DIRECT]
-        figures, expanded = yields_of(lake, "questions"), yields_of(lake, "expansions")
-        (kinds,) = lake.query("SELECT samples FROM synthesis_outcomes WHERE kind = 'question' AND reason = ?", [DIRECT]).to_pylist()
-    known = [re.search(r"director of Film (\d+)", task.question) for task in tasks if _is_first(task)]
-    assert dropped and all(int(film[1]) % 2 for film in known if film), "no director of an even film is left"
-    assert all(failure.item["answers"][0] in failure.item["said"][0] for failure in dropped)
-    first = [task for task in tasks if _is_first(task)]
-    assert figures["answered"] == len(dropped) == kinds["samples"] and figures["attempted"] == len(first) + len(dropped)
-    assert all(task.provenance["direct_attempts"] == {"by": "openai:m", "attempts": 2, "answered": 0} for task in tasks)
-    assert expanded["attempted"] == expanded["expanded"] == len(tasks) - len(first)
-    assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies})
-
-
 @pytest.mark.slow
 def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
     with MisbehavingServer(answer=knows_even_films) as server, Lake(tmp_path / "home") as lake:
@@ -134,19 +111,6 @@ def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
     assert all("direct_attempts" in task.provenance for task in tasks)
 
 
-def _is_first(task: Task) -> bool:
-    return "expanded_from" not in task.provenance
-
-
-@pytest.mark.parametrize("setting", ["expander.count=3", "direct_attempts.attempts=2"])
-def test_a_teacher_that_is_not_there_is_refused(setting: str) -> None:
-    with pytest.raises(RequestError, match=rf"{setting.split('.')[0]} asks for one: set synth\.teacher\.kind"):
-        load_config(str(SMALL), [f"synth.{setting}"])
-
-
-def test_a_policy_that_is_not_there_yet_is_refused() -> None:
-    by_policy = ["synth.direct_attempts.by=policy"]
-    with pytest.raises(RequestError, match=r"from scratch does not exist before the first turn's training: set it under later"):
-        load_config(str(SMALL), by_policy)
-    assert load_config(str(SMALL), [*by_policy, "policy.path=reader"]).synth.direct_attempts is not None
-    assert load_config(str(SMALL), ["later.synth.direct_attempts.by=policy"]).for_turn(2).synth.direct_attempts is not None
+def test_a_teacher_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"synth\.teacher\.kind"):
+        load_config(str(SMALL), ["synth.expander.count=3"])

@@ -33,14 +33,10 @@ OFFER = (Part(PartKind.TOOLS, json.dumps(TOOLS)),)
 JSON_CALL = '{"item": "ink \\"blue\\"", "count": 2, "notes": {"gift": true, "tags": ["a", 1]}}'
 TWO = (*acted("search", "a"), *acted("search", "b"), *came("A."), *came("B."))
 SHAPES = {
-    "an answer alone": asked("Who?") + acted("answer", "Ann"),
     "a thought and an answer": asked("Who?") + acted("answer", "Ann", "It was Ann."),
     "arguments as plain text": asked("Who?") + acted("search", "Ann") + came("Ann is here.") + acted("answer", "Ann"),
     "arguments as JSON": asked("Order") + acted("order", JSON_CALL) + came("done") + acted("answer", "done"),
-    "text that reads as JSON": asked("Year?") + acted("search", "1984") + came("a novel") + acted("answer", "1984"),
-    "a thought before a call": asked("Who?") + acted("search", "Ann", "I look.\nTwice.") + came("x") + acted("answer", "Ann", "So."),
     "two calls at once": asked("Which?") + TWO + acted("answer", "A and B"),
-    "one call after another": asked("?") + acted("search", "a") + came("A") + acted("search", "b") + came("B") + acted("answer", "c"),
     "an empty result": asked("Who?") + acted("search", "Ann") + came("") + acted("answer", "No one"),
     "what is seen beside the question": asked("Who?") + came("A dark room.") + acted("search", "Ann") + came("x") + acted("answer", "Ann"),
     "other scripts": asked("谁?") + acted("search", "Straße 東京 “é”") + came("ок") + acted("answer", "東京", "так"),

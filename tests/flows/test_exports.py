@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from eval.graders.verifiers import GRADERS
 from flows.cli import app
-from flows.config import FlywheelConfig
 from flows.data.exports import ExportOptions, export_dataset
-from flows.home import Home
 from warehouse import Document, Example, Failure, Lake, Outcome, Part, PartKind, RequestError, StopReason, Task, Trajectory
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
@@ -91,15 +89,6 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
-    dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportOptions(split_by="pattern", held_out=0.5))
-    (rows,) = dataset.splits.values()
-    assert [row["key"] for row in rows] == ["t1", "t2"], "both are of one pattern, and a suite's task is put on no side anew"
-    card = (tmp_path / "rl" / "README.md").read_text()
-    assert "--split-by pattern --held-out 0.5" in card and "- 1: of the home's suites and gate" in card
-
-
-@pytest.mark.slow
 def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
     export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportOptions())
     rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
@@ -150,15 +139,3 @@ def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_prompts_say_who_judges_them_where_that_is_somebodys_own_or_the_homes(tmp_path: Path) -> None:
-    """They were said to be judged by qa_em, whatever the home or the task named."""
-    Home(tmp_path / "home").claim(FlywheelConfig.model_validate({"evaluation": {"verifier": "math"}}))
-    with Lake(tmp_path / "home") as lake:
-        lake.add(
-            [Task("own", "search", "Who?", ("a",), provenance={"verifier": "mine.py:judge"}), Task("none", "search", "Where?", ("b",))]
-        )
-        export_dataset(lake, "rl", tmp_path / "rl.jsonl", ExportOptions())
-    rows = {row["key"]: row["verifier"] for row in map(json.loads, (tmp_path / "rl.jsonl").read_text().splitlines())}
-    assert rows == {"own": {"name": "mine.py:judge", "version": ""}, "none": {"name": "math", "version": GRADERS["math"].version}}

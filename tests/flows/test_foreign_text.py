@@ -14,7 +14,7 @@ from rich.text import Text
 from eval.suites.validation import Tally, Trait, TraitState, Validation
 from flows.cli import PlainFormatter, exit_status, show_defect
 from flows.cli.evaluation import _print_validation
-from flows.cli.output import print_result, print_schema
+from flows.cli.output import print_schema
 from flows.operations.events import figure_rows
 from flows.screen import Screen
 from flows.suites.contamination import ContaminationReport, Overlap, OverlapKind, print_contamination
@@ -108,11 +108,3 @@ def test_errors_logs_and_artifacts(capsys: pytest.CaptureFixture[str]) -> None:
         {"figure": in_line(HOSTILE), "value": in_line(HOSTILE)},
         {"figure": "b", "n": 1, in_line(HOSTILE): in_line(HOSTILE)},
     ]
-
-
-@pytest.mark.parametrize("form", ["json", "csv", "jsonl"])
-def test_what_programs_read_is_exact(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import pyarrow
-
-    print_result(pyarrow.table({"text": ["\x9b31m\u202eb"]}), form)
-    assert "\x9b31m\u202eb" in capsys.readouterr().out

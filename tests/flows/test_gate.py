@@ -15,7 +15,7 @@ from flows.context import RunContext
 from flows.evaluation_config import EvaluationConfig
 from flows.home import Home
 from flows.stages.gate import ALL, compare, objection, promote
-from warehouse import Lake, Outcome, Policy, RequestError, StopReason, Task, Trajectory
+from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -81,11 +81,6 @@ def test_it_decides_on_its_own_suites_and_not_on_those_that_are_reported(context
     assert decision["promoted"] is True and decision["held_out"]["tasks"] == 50 and "other" not in decision
 
 
-def test_a_suite_cannot_be_both(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="held_out is one of suites and one of gate"):
-        load_config("quickstart", ('evaluation.gate={"held_out":{}}',))
-
-
 def test_a_turn_that_made_no_policy_keeps_the_champion(context: RunContext) -> None:
     evaluated(context, 1, 20)
     promote(context, 1)
@@ -112,9 +107,7 @@ def comparison(**suites: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
     [
         ({"easy": (500, 0, 30)}, ""),
         ({"easy": (500, 3, 5)}, "it is not better"),
-        ({"easy": (500, 0, 0)}, "it is not better"),
         ({"easy": (500, 20, 0)}, "it falls on easy by 4.0 points"),
-        ({"easy": (500, 20, 5), "deep": (500, 0, 200)}, "it falls on easy by 3.0 points"),
         ({"easy": (500, 10, 5), "deep": (500, 0, 200)}, ""),
         ({"easy": (500, 0, 30), "deep": (0, 0, 0)}, "no task of deep has a verdict for both"),
         ({}, "no task of any suite has a verdict for both"),

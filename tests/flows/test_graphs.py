@@ -54,23 +54,6 @@ def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
     assert figures.topology.stated == 80 and figures.topology.facts == 81
 
 
-def test_a_graph_is_described_before_there_is_a_home(corpus: Path) -> None:
-    sets = [text for setting in settings(corpus) for text in ("--set", setting)]
-    shown = run("--profile", "quickstart", *sets)
-    assert "a document states 80 (98.8%)" in shown
-    assert "components" in shown and "dead ends" in shown and "\x1b" not in shown
-    told = json.loads(run("--profile", "quickstart", *sets, "--json"))
-    assert told[0]["facts"] == 81 and told[0]["hubs"][0]["degree"] == 3
-
-
-def test_one_entity_is_drawn_with_its_facts(corpus: Path) -> None:
-    sets = [text for setting in settings(corpus) for text in ("--set", setting)]
-    shown = run("--profile", "quickstart", *sets, "--around", "Star 0")
-    assert shown.splitlines() == ["╙── Star 0", "    ├── ←star— Film 0", "    ├── ←star— Film 1", "    └── ←star— \\x1b[2JEvil"]
-    with pytest.raises(RequestError, match="no entity 'Star 99'"):
-        CliRunner().invoke(app, ["graph", "--profile", "quickstart", *sets, "--around", "Star 99"], catch_exceptions=False)
-
-
 def test_a_home_says_what_its_questions_ask(corpus: Path, tmp_path: Path) -> None:
     Home(tmp_path).claim(load_config("quickstart", settings(corpus)))
     asked = Task("k", "search", "Who?", ("Star 0",), (("C@Film 0", "star", "?"),), provenance={"path": ["Film 0", "Star 0"]})

@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import load_config
 from flows.home import Home, choose_config, exclusive
 from warehouse import Lake, Run
@@ -30,14 +28,6 @@ def test_claim_writes_the_configuration_and_loads_it_again(tmp_path: Path) -> No
     home.claim(config)
     home.claim(config)
     assert home.load() == config
-
-
-def test_another_configuration_is_refused_and_the_keys_are_named(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.claim(load_config("quickstart"))
-    trained(home)
-    with pytest.raises(RequestError, match=r"rl\.steps"):
-        home.claim(load_config("quickstart", ["rl.steps=1"]))
 
 
 def test_a_home_goes_on_with_another_budget_and_with_another_patience_for_its_teacher(tmp_path: Path) -> None:
@@ -67,15 +57,6 @@ def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Pa
         choose_config(home, None, ["rl.stepz=1"])
     assert choose_config(home, "quickstart", []) == load_config("quickstart")
     assert choose_config(Home(tmp_path / "new"), None, ["seed=3"]) == load_config("quickstart", ["seed=3"])
-
-
-def test_a_dry_run_is_refused_where_the_run_would_be(tmp_path: Path) -> None:
-    Home(tmp_path / "home").claim(load_config("quickstart"))
-    trained(Home(tmp_path / "home"))
-    asked = ["run", "--profile", "quickstart", "--home", str(tmp_path / "home"), "--dry-run"]
-    assert CliRunner().invoke(app, asked).exit_code == 0
-    refused = CliRunner().invoke(app, [*asked, "--set", "rl.steps=1"])
-    assert "belongs to another configuration: rl.steps differ" in str(refused.exception)
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:

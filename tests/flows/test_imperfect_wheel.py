@@ -74,23 +74,6 @@ def test_the_share_of_the_demonstrations_that_hold_a_second_try_is_what_was_aske
     assert "page 2" in tools[0]["function"]["description"]
 
 
-@pytest.mark.parametrize(("share", "wanted"), [(0.3, {True: 6, False: 14}), (1.0, {True: 20})])
-def test_so_many_demonstrations_in_all_are_shared_out_alike(tmp_path: Path, share: float, wanted: dict[bool, int]) -> None:
-    played = f'synth.demonstrations={{search="imperfect", second_try={share}}}'
-    with home_of(tmp_path, IMPERFECT, played, "synth.demonstration_questions.count=20") as context:
-        examples = demonstrated(context)
-    assert Counter(example.id.split("-")[1] == "second_try" for example in examples) == wanted
-
-
-@pytest.mark.slow
-def test_what_is_missing_of_so_many_in_all_is_told_of_by_the_key_that_asks_for_them(tmp_path: Path) -> None:
-    few = ("corpus.train.entities=100", "synth.demonstration_questions.counts={3=1}", "synth.demonstration_questions.count=2000")
-    with home_of(tmp_path, IMPERFECT, 'synth.demonstrations={search="imperfect", second_try=0.1}', *few) as context:
-        demonstrated(context)
-        missing = [failure for failure in context.lake.failures("synth") if failure.kind == "shortfall"]
-    assert {failure.item["setting"] for failure in missing} == {"synth.demonstration_questions.count"}
-
-
 def test_what_demonstrations_show_is_what_rollouts_of_the_home_find(tmp_path: Path) -> None:
     documents = "rollout.environments.kinds={search={options={documents=2}}}"
     with home_of(tmp_path, IMPERFECT, PLAYED, documents) as context:
@@ -135,27 +118,11 @@ def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ([PLAYED], r"synth\.demonstrations\.search = imperfect is for the search of rollouts, and that is perfect"),
-        (["synth.fas.imperfect=0.1"], r"synth\.fas\.imperfect is for the search of rollouts, and that is perfect"),
-        (['later.synth.demonstrations.search="imperfect"'], r"set rollout\.search\.imperfect"),
         ([IMPERFECT, "synth.demonstrations.second_try=0.1"], r"second_try needs an imperfect search"),
-        (["rollout.search.imperfect.silent=0.1"], r"unknown key rollout\.search\.imperfect\.silent"),
-        (["rollout.search.imperfect.empty=0.9"], r"rollout\.search\.imperfect\.empty"),
         (['cpt.from=["again"]'], r"cpt\.from names again, and there is nothing before the first turn"),
-        (['sft.from=["own", "again"]'], r"sft\.from names again, and there is nothing before the first turn"),
-        (['cpt.from=["nothing"]'], r"cpt\.from"),
-        (["cpt.from=[]"], r"cpt\.from"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_in_a_sentence(settings: list[str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence) as refused:
         load_config(SMALL, settings)
     assert len(str(refused.value).splitlines()) == 1
-
-
-def test_the_profile_is_a_wheel_that_searches_imperfectly_and_says_how_often_it_shows_a_second_try() -> None:
-    config = load_config("imperfect")
-    search, own = config.rollout.search.imperfect, config.synth.demonstrations
-    assert search is not None and search.displaced and search.namesakes and search.stubs and search.empty
-    assert (own.search, own.second_try) == ("imperfect", 0.05) and own == own.clean
-    deepest = max(config.evaluation.suites["held_out"].wanted())
-    assert config.evaluation.horizon > deepest + 1, "there is room for second tries"

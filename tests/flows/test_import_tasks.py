@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import subprocess
-from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +12,13 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.config import load_config
 from flows.data.decontamination import decontaminate_home
-from flows.data.imports import TaskImport, import_documents, import_file, import_tasks
+from flows.data.imports import TaskImport, import_documents, import_tasks
 from flows.home import Home
-from flows.inputs import choose_tasks
 from rl.retrieval.search import SearchIndex
-from warehouse import DocumentSplit, Lake, Task
+from warehouse import DocumentSplit, Lake
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
-PAGE = Path(__file__).parents[2] / "docs" / "foreign.md"
-DATA = Path(__file__).parents[3] / "shared" / "data"
 TOWNS = ("Lunden", "Norby", "Vesten")
 ROWS = [{"id": n, "question": f"Who is the mayor of {town}, the town by the sea?", "answers": [town[::-1]]} for n, town in enumerate(TOWNS)]
 QA = TaskImport("search", "qa_em")
@@ -82,16 +74,6 @@ def test_training_tasks_that_a_suite_asks_are_set_aside(rows: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_suites_of_the_homes_configuration_count_too(rows: Path, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.claim(load_config(SMALL))
-    with Lake(home.root) as lake:
-        splits = {"held_out": ROWS[0]["question"], "webshaper": ROWS[1]["question"]}
-        lake.add([Task(split, "search", str(question), ("x",), split=split) for split, question in splits.items()])
-    assert imported(rows, QA, home.root) == counts(4, 2, 2, broken_row=1, same_question=1)
-
-
-@pytest.mark.slow
 def test_a_suite_that_comes_later_is_told_and_taken_out_by_command_with_a_configuration_or_without(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_tasks(rows, QA, home)
@@ -121,45 +103,16 @@ def test_two_sources_do_not_clash_and_one_with_other_content_is_told(rows: Path,
         assert {task.key for task in lake.tasks()} == {"mayors-0", "mayors-1", "mayors-2", "others-0"}
 
 
-UNFIT = (
-    ("gsm8k", "many", "cannot judge it"),
-    ("date", "soon", "cannot judge it"),
-    ("code", "print(1)", "cannot judge it"),
-    ("code", '{"test": "x"}', "gold has no entry_point"),
-    ("math", "\\frac{", "cannot judge it"),
-)
-
-
-@pytest.mark.slow
-def test_a_task_that_its_verifier_cannot_judge_is_set_aside(tmp_path: Path) -> None:
-    for verifier, answer, reason in UNFIT:
-        path = written(tmp_path / "rows.jsonl", {"question": "What?", "answer": answer})
-        assert import_tasks(path, TaskImport("python", verifier), tmp_path / "home")["reasons"] == {"not_judgeable": 1}
-        with Lake(tmp_path / "home") as lake:
-            assert any(failure.reason.startswith("rows.jsonl, line 1: ") and reason in failure.reason for failure in lake.failures())
-
-
 WRONG = (
     (["tasks", "{rows}", "--verifier", "qa_em"], "tasks need --environment"),
-    (["tasks", "{rows}", "--environment", "search"], "tasks need --verifier"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "judge"], "--verifier judge is for a home that has one"),
     (["tasks", "{rows}", "--environment", "os:system", "--verifier", "qa_em"], "--environment: there is no environment 'os:system'"),
-    (["tasks", "{rows}", "--environment", "mine", "--verifier", "qa_em"], "there is no environment 'mine'"),
-    (["tasks", "{rows}.x", "--environment", "search", "--verifier", "qa_em"], "there is no file"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--split", "Mine!"], "neither train nor a name for a suite"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--split", "import"], "neither train nor a name for a suite"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", "{{"], "is not JSON"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", "[1]"], "is no JSON object"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", '{{"x": 1}}'], "has no option 'x'; it has set"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "state", "--options", '{{"x": 1}}'], "it has none"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "question"], "is not of the form FIELD=COLUMN"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "id=q"], "has no column 'q'; it has id, question"),
     (["documents", "{rows}", "--verifier", "qa_em"], "--verifier goes with `flywheel import tasks`, and not with documents"),
-    (["webshaper", "{rows}", "--split", "train"], "--split goes with `flywheel import tasks and documents`, and not"),
-    (["openai", "{rows}", "--source", "x"], "--source goes with `flywheel import tasks and documents`"),
-    (["documents", "{rows}.x"], "there is nothing at"),
     (["documents", "{rows}", "--split", "eval"], "--split 'eval' of documents must be one of train, heldout, all"),
-    (["parchment", "{rows}"], "choose one of documents, fireact"),
 )  # fmt: skip
 
 
@@ -171,13 +124,6 @@ def test_a_wrong_request_is_one_sentence_and_nothing_is_written(rows: Path, tmp_
         assert reason in str(result.exception), (arguments, str(result.exception))
         assert len(str(result.exception).splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mayors.jsonl"]
-
-
-@pytest.mark.slow
-def test_an_environment_of_the_homes_configuration_may_be_named(rows: Path, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.claim(load_config(SMALL, ['rollout.environments.kinds={"mine"={factory="game"}}']))
-    assert import_tasks(rows, TaskImport("mine", "environment"), home.root)["tasks"] == {"read": 3, "new": 3}
 
 
 @pytest.mark.slow
@@ -229,46 +175,3 @@ def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Pa
     with Lake(home) as lake:
         assert [document.split for document in lake.documents("hidden")] == [DocumentSplit.HELD_OUT]
     assert SearchIndex(documents).find("mayor of Norby", 1).documents[0].title == "Norby"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
-def test_gsm8k_is_trained_on_without_what_is_evaluated_on(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    for name, count in (("test", 200), ("train", 400)):
-        with (DATA / "math_gsm8k" / f"{name}.jsonl").open() as file:
-            (tmp_path / f"{name}.jsonl").write_text("".join(islice(file, count)))
-    suite = import_tasks(tmp_path / "test.jsonl", TaskImport("python", "gsm8k", split="gsm8k"), home)
-    assert suite == {**counts(200, 200, 200), "training_tasks_met": 0}
-    assert imported(tmp_path / "train.jsonl", TaskImport("python", "gsm8k"), home) == counts(400, 400, 400)
-    assert imported(tmp_path / "test.jsonl", TaskImport("python", "gsm8k"), home) == counts(200, 0, 0, same_question=200)
-    export = tmp_path / "tasks.jsonl"
-    CliRunner().invoke(app, ["export", "tasks", "--home", str(home), "--to", str(export)], catch_exceptions=False)
-    assert imported(export, TaskImport("python", "gsm8k"), tmp_path / "other") == counts(600, 600, 600)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
-def test_the_example_of_the_page_brings_in_what_its_run_draws_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands, profile = re.findall(r"```(?:toml)?\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
-    monkeypatch.chdir(tmp_path)
-    for name, part in (("train", "train"), ("held_out", "test")):
-        with (DATA / "math_gsm8k" / f"{part}.jsonl").open() as file:
-            Path(f"{name}.jsonl").write_text("".join(islice(file, 100)))
-    for line in commands.splitlines():
-        if line.startswith(("mkdir", "printf")):
-            subprocess.run(["bash", "-c", line], check=True)
-        elif line.startswith("flywheel import"):
-            imported = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], catch_exceptions=False)
-            assert imported.exit_code == 0, imported.output
-    Path("own.toml").write_text(profile)
-    config = load_config("own.toml")
-    with Lake(Path("runs/own")) as lake:
-        tasks, _ = choose_tasks(lake, config, 1)
-        assert Counter(task.environment for task in tasks) == {"python": 100, "search": 2}
-        assert len(lake.documents()) == 2 and len(lake.tasks(split="gsm8k")) == 100
-
-
-def test_a_format_of_others_takes_no_task_set(rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="choose one of documents"):
-        import_file("tasks", rows, tmp_path / "home")

@@ -10,22 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import load_config
-from flows.context import open_context
 from flows.data.imports import TaskImport, import_file, import_tasks
-from flows.home import Home
-from flows.pipeline import run_attempt
-from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Policy, Task
-from warehouse.errors import RequestError
 from warehouse.exporters.dataset import export_table
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
-WORLD = (
-    "corpus.train.entities=120", "corpus.held_out.entities=120", "synth.demonstration_questions.counts={1=4}",
-    "synth.webshaper.counts={1=4}", "synth.fas.plan_slices=4", "synth.fas.reasoning={1=10}", "synth.documents=5",
-    "evaluation.suites.held_out.counts={1=4}", "evaluation.gate={}",
-)  # fmt: skip
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 ROW = {"id": "a", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
 
@@ -64,17 +52,6 @@ def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_
 
 
 @pytest.mark.slow
-def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    import_file("webshaper", rows, home)
-    with Lake(home) as lake:
-        before = (lake.tasks(), lake.failures())
-    assert import_file("webshaper", rows, home)["tasks"] == {"read": 2, "new": 0}
-    with Lake(home) as lake:
-        assert (lake.tasks(), lake.failures()) == before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path) -> None:
     answers = {"a": ("Ann", 'Ann "the" Lee, Jr'), "b": ("[1, 2]",), "c": ('["x"]', "line\nbreak")}
@@ -110,41 +87,3 @@ def test_a_nul_in_a_name_sets_its_record_aside_and_the_views_of_the_home_go_on(t
         )
         assert [lake.query(f"FROM {view}").num_rows for view in ("pass_rate", "reward_summary")] == [3, 3]
         assert [task.question for task in lake.tasks()] == ["Who \x00?", "a"]
-
-
-@pytest.mark.slow
-def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    import_file("webshaper", rows, home)
-    other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps({**ROW, "urls": ["https://example.org"]}) + "\n" + json.dumps({**ROW, "id": "c"}) + "\n")
-    figures = import_file("webshaper", other, home)
-    assert (figures["reasons"], figures["tasks"]) == ({"conflict": 1}, {"read": 1, "new": 0})
-    with Lake(home) as lake:
-        assert next(task for task in lake.tasks() if task.key == "webshaper-a").provenance["urls"] == []
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_wheel_turns_where_something_was_imported_and_more_may_come_then(rows: Path, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    import_file("webshaper", rows, home.root)
-    home.claim(load_config(SMALL, WORLD))
-    with open_context(home.root) as context:
-        run_attempt(context.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
-        made = {task.key for task in context.lake.tasks("train")}
-        assert {run.state for run in context.lake.runs()} == {"completed"}
-    more = rows.with_name("more.jsonl")
-    more.write_text(json.dumps({**ROW, "id": "d"}) + "\n")
-    assert import_file("webshaper", more, home.root)["tasks"] == {"read": 1, "new": 1}
-    with Lake(home.root) as lake:
-        kept = {task.key for task in lake.tasks()}
-    assert len(made) == 4 and kept > made | {"webshaper-a", "webshaper-c", "webshaper-d"}
-
-
-def test_a_folder_of_something_else_is_left_alone(rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no run's home"):
-        import_file("webshaper", rows, tmp_path)
-    with pytest.raises(RequestError, match="no format 'parchment'"):
-        import_file("parchment", rows, tmp_path / "home")
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

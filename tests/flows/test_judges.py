@@ -8,18 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from eval.graders.choice import ABSENT_JUDGE, JUDGE, Verifiers, verifiers_of
+from eval.graders.choice import JUDGE, Verifiers, verifiers_of
 from eval.judges import TURNS, Judge
-from flows.cli import app
-from flows.config import FlywheelConfig, load_config
+from flows.config import load_config
 from flows.context import RunContext, open_context
 from flows.data.imports import TaskImport, import_tasks
 from flows.home import Home
-from flows.preflight import preflight
-from flows.suites.config import find_suite
-from flows.verification import reverify_home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, RewardValue, find_functions, reward_trajectories
 from tests.eval.test_judges import grading, judging, sensible, step, strict
@@ -65,38 +60,13 @@ def ran(name: str, task: Task, answer: str) -> Trajectory:
     ("settings", "told"),
     [
         (["evaluation.verifier=judge"], "evaluation.judge is needed, for evaluation.verifier asks for one"),
-        (["rl.rewards.verifier=judge"], "evaluation.judge is needed, for rl.rewards.verifier asks for one"),
         (["rl.rewards.parts={turn_judge=0.2}"], "evaluation.judge is needed, for rl.rewards.parts.turn_judge asks for one"),
-        (["later.rl.rewards.verifier=judge"], "evaluation.judge is needed, for rl.rewards.verifier asks for one"),
         (["evaluation.verifier=judge", *ENGINE], "judges what is stored alone, and evaluation.verifier asks for it"),
-        (["evaluation.verifier=judges"], "there is no verifier 'judges'; choose one of .*, judge"),
     ],
 )
 def test_a_judge_without_a_model_that_serves_is_refused_by_its_key(settings: list[str], told: str) -> None:
     with pytest.raises(RequestError, match=told):
         load_config(SMALL, settings)
-
-
-def test_a_part_of_weight_nothing_asks_nobody() -> None:
-    assert load_config(SMALL, ["rl.rewards.parts={turn_judge=0}"]).asks_judge is None
-    assert load_config(SMALL).asks_judge is None
-
-
-def test_a_judge_whose_server_is_silent_is_found_before_anything_starts(tmp_path: Path) -> None:
-    settings = [
-        "evaluation.verifier=judge",
-        *(f"evaluation.judge.{s}" for s in ("kind=openai", "model=m", "base_url=http://127.0.0.1:9/v1")),
-    ]
-    with pytest.raises(RequestError, match=r"evaluation\.judge\.base_url: nothing answers at http://127\.0\.0\.1:9/v1"):
-        preflight(load_config(SMALL, settings), tmp_path / "home")
-    assert not (tmp_path / "home").exists()
-
-
-def test_tasks_that_name_a_judge_are_no_ones_where_none_is_open() -> None:
-    verifiers = verifiers_of("qa_em")
-    assert verifiers.of(NAMED) is ABSENT_JUDGE and verifiers.lack(NAMED) and not verifiers.lack(LAKE)
-    (judged,), (score,), _ = reward_trajectories([NAMED], [ran("a", NAMED, "Green Lake")], verifiers)
-    assert judged.outcome is Outcome.INVALID and "evaluation.judge" in str(score.error)
 
 
 def test_a_judge_is_asked_once_for_all_that_are_its_own() -> None:
@@ -144,32 +114,6 @@ def test_a_judge_that_says_yes_to_all_judges_nothing(tmp_path: Path) -> None:
         assert context.lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]
 
 
-@pytest.mark.slow
-def test_tasks_and_suites_that_name_it_have_it_opened_and_others_not(tmp_path: Path) -> None:
-    with home_with(tmp_path, answers) as (context, server):
-        assert context.verifiers(tasks=[LAKE]).judge is None and not server.bodies
-        assert context.verifiers(tasks=[LAKE, NAMED]).of(NAMED).name == "judge:openai:small"
-    Home(tmp_path / "none").claim(load_config(SMALL))
-    with open_context(tmp_path / "none") as without, pytest.raises(RequestError, match=r"set evaluation\.judge\.kind = openai"):
-        without.verifiers(tasks=[NAMED])
-    Home(tmp_path / "engine").claim(load_config(SMALL, ENGINE))
-    with open_context(tmp_path / "engine") as engine, pytest.raises(RequestError, match="judges what is stored"):
-        engine.verifiers(tasks=[NAMED])
-
-
-def test_a_suite_may_name_it_and_is_refused_where_the_home_has_none(tmp_path: Path) -> None:
-    (tmp_path / "tasks.jsonl").write_text('{"key": "k", "question": "Which lake?", "answers": ["Green Lake"]}\n')
-    config: FlywheelConfig = load_config(SMALL)
-    settings = ["name=mine", f"source.path={tmp_path / 'tasks.jsonl'}", "verifier=judge"]
-    assert find_suite("tasks", config.evaluation, settings).own_verifier == {}
-    home = tmp_path / "home"
-    Home(home).claim(config)
-    Lake(home).close()
-    arguments = ["eval", "--home", str(home), "--policy", "p", "--suite", "tasks", *(text for s in settings for text in ("--set", s))]
-    with pytest.raises(RequestError, match=r"set evaluation\.judge\.kind = openai"):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
-
-
 def test_imported_tasks_may_name_it_where_the_home_has_one(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "Which lake?", "answers": ["Green Lake"]}\n{"question": "Which none?"}\n')
@@ -181,18 +125,6 @@ def test_imported_tasks_may_name_it_where_the_home_has_one(tmp_path: Path) -> No
     assert import_tasks(rows, TaskImport("search", JUDGE), tmp_path / "home")["tasks"] == {"read": 1, "new": 1}, "a judge needs an answer"
     with Lake(tmp_path / "home") as lake:
         assert lake.tasks()[0].provenance["verifier"] == JUDGE
-
-
-@pytest.mark.slow
-def test_stored_trajectories_are_judged_again_by_the_judge_that_their_tasks_name(tmp_path: Path) -> None:
-    with MisbehavingServer(answer=answers) as server:
-        Home(tmp_path).claim(load_config(SMALL, server_settings(server)))
-        with Lake(tmp_path) as lake:
-            lake.add([LAKE, NAMED, ran("a", LAKE, "Green Lake"), ran("b", NAMED, "That is Green Lake.")])
-        assert reverify_home(tmp_path, "task_key = 'lake'", None, failed_only=False).judged == 1 and not server.bodies
-        assert reverify_home(tmp_path, "TRUE", None, failed_only=False).success == 1
-        with Lake(tmp_path, read_only=True) as lake:
-            assert {score.trajectory_id: score.verifier for score in lake.scores()} == {"a": "qa_em", "b": "judge:openai:small"}
 
 
 def turn_values(judge: Judge | None, *runs: Trajectory) -> list[RewardValue]:

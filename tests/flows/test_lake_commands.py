@@ -50,9 +50,3 @@ def test_the_schema_is_text_to_read_or_rows(tmp_path: Path) -> None:
     assert "tasks (table): Questions" in told and "pass_rate (view): How often" in told and "trained_on(wanted) (macro)" in told
     rows = json.loads(flywheel("sql", "--schema", "--home", str(tmp_path), "--format", "json"))
     assert {"name": "turns", "kind": "table", "column": "action_ids", "type": "INTEGER[]", "comment": "Token ids as sampled."} in rows
-
-
-def test_upkeep_makes_no_lake(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no lake"):
-        flywheel("lake", "compact", "--home", str(tmp_path))
-    assert list(tmp_path.iterdir()) == []

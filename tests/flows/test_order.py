@@ -6,12 +6,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from flows.config import load_config
 from flows.inputs import check_before
-from flows.plan import parent_id
-from flows.variants import Variant
 from warehouse import Example, Lake, Policy, Run, Task
 from warehouse.errors import RequestError
 from warehouse.records import Part, PartKind
@@ -46,14 +42,6 @@ def test_all_that_is_missing_is_named_once_and_in_order(tmp_path: Path) -> None:
         assert commands(lake, "rl") == []
 
 
-def test_a_variant_asks_for_its_own_policies(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        lake.add([policy("t0-init"), policy("t1-cpt"), policy("t1-sft"), synthesised(1)])
-        assert commands(lake, "rl", variant=Variant.FIXED_FIRST) == []
-        assert commands(lake, "rl", variant=Variant.WITHOUT_CPT) == ["train sft --turn 1 --variant without_cpt"]
-        assert commands(lake, "rl", 'wheel.stages=["rl"]', turn=2) == ["synth --turn 2"]
-
-
 def test_what_was_imported_or_made_alone_needs_no_whole_synthesis(tmp_path: Path) -> None:
     alone = 'wheel.stages=["rl"]'
     with Lake(tmp_path) as lake:
@@ -65,12 +53,3 @@ def test_what_was_imported_or_made_alone_needs_no_whole_synthesis(tmp_path: Path
         assert commands(lake, "rl", alone, "rl.tasks=split = 'mine'") == ["synth --turn 1"]
         lake.add([Example("e", "fas_plan", (Part(PartKind.QUESTION, "Who?"),), ())])
         assert commands(lake, "cpt") == []
-
-
-def test_the_first_stage_of_a_turn_starts_from_the_champion(tmp_path: Path) -> None:
-    config = load_config("quickstart")
-    with Lake(tmp_path) as lake:
-        lake.add([policy("t0-init"), policy("t1-rl", promoted=True)])
-        assert [parent_id(lake, config, "cpt", turn, "") for turn in (1, 2)] == ["t0-init", "t1-rl"]
-        with pytest.raises(RequestError, match="--turn 2"):
-            check_before(lake, config, "cpt", 2)

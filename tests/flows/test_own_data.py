@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,22 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence import beside
 from benchmarks.evidence_tables import own_rise, own_seeds, own_verdict
 from benchmarks.homes import place
-from benchmarks.own_data import ARMS, PROFILE, markdown, table
+from benchmarks.own_data import ARMS, markdown, table
 from flows.config import load_config
-from flows.context import RunContext, StageRun
+from flows.context import RunContext
 from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
-from flows.stages.training import finetune, pretrain
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe
 from synth.parts import CPT_KINDS, SFT_KINDS
 from tests.end_to_end.towns import write_corpus
-from warehouse import Call, Example, Lake, Outcome, PartKind, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
+from warehouse import Call, Example, Lake, Outcome, PartKind, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
@@ -175,15 +173,6 @@ def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(fir
     assert {row["kind"] for row in trained} <= {*CPT_KINDS, *SFT_KINDS} and sum(row["n"] for row in trained) == len(once) > 100
 
 
-@pytest.mark.parametrize(("train", "sentence"), [(pretrain, "t2-cpt .* cpt.from names has"), (finetune, "t2-sft .* sft.from names own")])
-def test_a_policy_without_a_success_has_nothing_of_its_own_to_learn_from(
-    tmp_path: Path, train: Callable[..., object], sentence: str
-) -> None:
-    with Lake(tmp_path) as lake, pytest.raises(RequestError, match=sentence):
-        context, stage = RunContext(Home(tmp_path), load_config(SMALL, OWN), lake), "cpt" if train is pretrain else "sft"
-        train(context, StageRun(lake, Run(f"t2-{stage}", stage, 2, {}, "c", None, None, "running", NOW)), 2, "t1-rl")
-
-
 def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None:
     config = load_config("own_data")
     assert ARM["own"].settings == () and ARM["again"].settings == AGAIN
@@ -196,25 +185,6 @@ def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None
         assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
         assert two == one.model_copy(update={"sources": ("again",)})
     assert again.rl == own.rl and again.synth == own.synth
-
-
-def test_the_oracles_arm_differs_by_what_is_read_alone_and_reads_chains_as_deep_as_the_questions() -> None:
-    own, oracle = load_config(PROFILE), load_config(PROFILE, ARM["oracle"].settings)
-    assert oracle.for_turn(1) == own.for_turn(1) and oracle.evaluation == own.evaluation
-    mine, that = own.for_turn(2), oracle.for_turn(2)
-    assert set(that.synth.fas.reasoning) == set(range(1, max(that.synth.webshaper.counts) + 1))
-    assert that.synth.demonstration_questions.counts == {} and that.synth.webshaper == mine.synth.webshaper
-    for stage, sources in (("cpt", ("fas", "has")), ("sft", ("oracle", "own"))):
-        assert getattr(that, stage) == getattr(mine, stage).model_copy(update={"sources": sources})
-    assert that.rl == mine.rl
-
-
-def test_two_arms_leave_out_what_comes_before_rl_and_nothing_else_differs() -> None:
-    own = load_config(PROFILE)
-    for name, stages in (("unread", ("sft", "rl")), ("alone", ("rl",))):
-        left_out = load_config(PROFILE, ARM[name].settings)
-        assert left_out.wheel.stages == stages != own.wheel.stages
-        assert left_out.for_turn(2) == own.for_turn(2)
 
 
 def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_above_it(tmp_path: Path) -> None:
@@ -243,12 +213,6 @@ def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_abo
     assert own_rise(others, "1").endswith("in the mean +60.0 (+60.0 to +60.0): holds")
     assert own_rise(others, "1", "again").endswith("in the mean +10.0 (+10.0 to +10.0): holds")
     assert own_rise(others, "2").endswith("in the mean +0.0 (+0.0 to +0.0): does not hold")
-
-
-def test_rows_of_a_seed_take_the_place_of_all_that_it_had_and_leave_other_seeds() -> None:
-    old = [{"seed": 1, "arm": "own"}, {"seed": 1, "arm": "again"}, {"seed": 2, "arm": "own"}]
-    new = [{"seed": 1, "arm": "oracle"}, {"seed": 0, "arm": "own"}, {"seed": 0, "arm": "again"}]
-    assert beside(old, new) == [new[1], new[2], new[0], old[2]]
 
 
 def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:

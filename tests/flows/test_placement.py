@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
-from flows.placement import check_placement, phases, place_phase, reserved_cpus
+from flows.placement import check_placement, phases, place_phase
 from rl.placement import Machine
 from warehouse.errors import RequestError
 
@@ -42,21 +42,11 @@ def test_engines_stay_beside_the_learner_of_every_stage() -> None:
     }
 
 
-def test_later_iterations_count_too() -> None:
-    config = load_config(SMALL, ["later.rl.learner.workers=3"])
-    assert {phase.name: len(phase.reservations[-1].bundles) for phase in phases(config)}["the stage rl"] == 3
-
-
 def test_a_teachers_engines_take_the_place_of_the_policys_unless_that_proposes_too(tmp_path: Path) -> None:
     teacher = ("synth.teacher.kind=engine", f"synth.teacher.path={tmp_path}", "synth.teacher.engine={count=2, gpus=1}")
     assert synthesis_of("quickstart", teacher) == ["synth.teacher.engine"]
     both = (*teacher, "synth.has.mixture={policy=1, teacher=1}", "synth.has_count=5")
     assert synthesis_of("quickstart", both) == ["rollout.engine", "rollout.environments", "synth.teacher.engine"]
-
-
-def test_ray_starts_with_the_processors_of_engines_environments_and_the_learner() -> None:
-    alone = reserved_cpus(load_config(SMALL))
-    assert reserved_cpus(load_config(SMALL, ["cpt.learner.workers=4", "rl.learner.workers=2", "rl.learner.cpus=3"])) == alone + 6
 
 
 def test_heavy_tools_are_counted(tmp_path: Path) -> None:
@@ -66,21 +56,6 @@ def test_heavy_tools_are_counted(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"alongside rollout.engine \(1 times 1 GPU and 1 CPU\)|kinds.tools.options.file"):
         place_phase(phases(config)[0], [Machine("this machine", math.inf, 1)])
     assert place_phase(phases(config)[0], [Machine("this machine", math.inf, 2)])
-
-
-@pytest.mark.parametrize("mode", ["one_step_off", "asynchronous"])
-def test_engines_that_sleep_are_for_a_learner_that_takes_turns_with_them(mode: str) -> None:
-    asleep = ("rollout.engine.gpus=0.5", "rollout.engine.sleep_level=1")
-    load_config("from_scratch", asleep)
-    with pytest.raises(RequestError, match=r"sleep_level is for engines and a learner that take turns: set rl.mode = synchronous"):
-        load_config("from_scratch", [*asleep, f"rl.mode={mode}"])
-
-
-def test_a_transfer_within_one_card_needs_shares_of_it() -> None:
-    ipc = ("rollout.engine.transfer=ipc", "rollout.engine.gpus=0.5")
-    load_config(SMALL, [*ipc, "rl.learner.gpus=0.5"])
-    with pytest.raises(RequestError, match=r"must be shares of it, such as 0\.5 each"):
-        load_config(SMALL, [*ipc, "rl.learner.gpus=1"])
 
 
 # With Ray's own eyes
@@ -109,8 +84,3 @@ def test_the_gpus_are_those_that_cuda_visible_devices_names(monkeypatch: pytest.
     assert "this machine with 3 GPUs" in refusal(FOUR_AND_FOUR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     check_placement(load_config(SMALL, FOUR_AND_FOUR))
-
-
-@pytest.mark.slow
-def test_a_cluster_that_does_not_answer_is_refused() -> None:
-    assert refusal(["rollout.ray.address=ray://127.0.0.1:1"]).startswith("rollout.ray.address: no Ray answers at ray://127.0.0.1:1 (")

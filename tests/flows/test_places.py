@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app, exit_status
-from flows.config import load_config
-from flows.home import Home, check_place
+from flows.home import check_place
 from warehouse import Lake, Task
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
@@ -71,15 +69,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("below", ["/proc/xyz", "/etc/passwd/x"])
-@pytest.mark.parametrize(
-    "command",
-    [("run", "--home"), ("run", "--dry-run", "--home"), ("synth", "webshaper", "--profile", "quickstart", "--home")],
-    ids=lambda command: command[0],
-)
-def test_a_home_that_cannot_be_is_told_in_a_sentence_that_names_it(
-    command: tuple[str, ...], below: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert f"{below}/home" in refusal(capsys, *command, f"{below}/home")
+def test_a_home_that_cannot_be_made_is_named(below: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (("run", "--dry-run"), ("synth", "webshaper", "--profile", "quickstart")):
+        assert f"{below}/home" in refusal(capsys, *command, "--home", f"{below}/home")
 
 
 @pytest.mark.slow
@@ -110,68 +102,20 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text() == "after"
 
 
-def test_a_report_that_fails_leaves_the_one_before(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.report import build_report
-
-    page = tmp_path / "report.html"
-    page.write_text("the one before")
-    write = Path.write_text
-
-    def full(path: Path, text: str, **options: str) -> int:
-        write(path, text[:10])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with Lake(home, read_only=True) as lake, pytest.raises(OSError, match="No space"):
-        build_report(lake, page)
-    assert page.read_text() == "the one before" and len(list(tmp_path.iterdir())) == 1
-
-
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
         (OSError(28, "No space left on device"), 1, "the disk is full"),
         (duckdb.IOException('IO Error: Could not write file "x": No space left on device'), 1, "the disk is full"),
-        (duckdb.Error("database or disk is full"), 1, "the disk is full"),
         (OSError(30, "Read-only file system", "/home/lake/writer.lock"), 2, "/home/lake/writer.lock"),
         (PermissionError(13, "Permission denied", "/x/y.part"), 2, "/x/y cannot"),
-        (duckdb.Error("attempt to write a readonly database"), 2, "readonly"),
         (duckdb.InvalidInputException("No magic bytes found at end of file '/h/lake/data/x.parquet'"), 2, "`flywheel lake check` names it"),
-        (duckdb.Error("database disk image is malformed"), 2, "a file of the lake is damaged"),
     ],
 )
 def test_faults_of_disks_are_sentences(error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(error) == status
     line = capsys.readouterr().err
     assert said in line and line.count("\n") == 1
-
-
-def test_a_bug_is_not_made_a_sentence() -> None:
-    with pytest.raises(KeyError):
-        exit_status(KeyError("x"))
-
-
-@pytest.mark.long
-@mounts
-@pytest.mark.slow
-def test_a_home_on_a_disk_that_is_only_read_can_be_read(home: Path, tmp_path: Path) -> None:
-    place = tmp_path / "home"
-    shutil.copytree(home, place, ignore=shutil.ignore_patterns("*-shm", "*-wal"))
-    script = f"""
-mount --bind {place} {place} && mount -o remount,ro,bind {place} || exit 9
-{FLYWHEEL} sql "SELECT key FROM tasks" --home {place} --format csv || exit 1
-{FLYWHEEL} sql "SELECT key FROM tasks" --at 2 --home {place} --format csv || exit 2
-{FLYWHEEL} report --home {place} --output {tmp_path / "r.html"} || exit 3
-{FLYWHEEL} export tasks --home {place} --to {tmp_path / "t.jsonl"} || exit 4
-{FLYWHEEL} lake check --home {place} || exit 5
-for change in "report" "lake compact" "import webshaper /dev/null" "run"; do {FLYWHEEL} $change --home {place}; test $? = 2 || exit 6; done
-"""
-    done = subprocess.run([*OWN_DISK, script], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("key\na\nkey\na\n")
-    assert json.loads((tmp_path / "t.jsonl").read_text())["key"] == "a"
-    refused = done.stderr.splitlines()
-    assert len(refused) == 4 and all(str(place) in line and "ead-only" in line for line in refused)
 
 
 @pytest.mark.long
@@ -202,45 +146,8 @@ mount -t tmpfs -o size=2m tmpfs {disk}
     assert line.startswith("flywheel: the disk is full")
 
 
-@pytest.mark.parametrize(
-    ("profile", "overrides", "said"),
-    [
-        ("", ("rl.steps=abc",), "--set rl.steps=abc: rl.steps must be a whole number, not 'abc'."),
-        ("", ("policy=3",), "--set policy=3: policy must be a table, not 3."),
-        ("", ("seed=-1",), "--set seed=-1: seed must be greater than or equal to 0, not -1."),
-        ('[rl]\nsteps = "abc"', (), "{file}: rl.steps must be a whole number, not 'abc'."),
-        ('[rl]\nsteps = "abc"', ("seed=1",), "{file}: rl.steps must be a whole number, not 'abc'."),
-        ('[later.rl]\nsteps = "abc"', (), "{file}: in later, rl.steps must be a whole number, not 'abc'."),
-        ("[rl]\nolder_share = 0.5", (), "{file}: rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1."),
-        ("[wheel]\nstages = 3", (), "{file}: wheel.stages must be a list, not 3."),
-        ("seed =", (), "{file} is not TOML: Invalid value (at end of document)."),
-    ],
-)
-def test_a_wrong_setting_is_one_sentence_that_names_what_the_user_wrote(
-    profile: str, overrides: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text(profile)
-    with pytest.raises(RequestError) as refused:
-        load_config(str(file), overrides)
-    assert str(refused.value) == said.format(file=file)
-
-
-def test_a_home_is_checked_before_anything_is_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "dangling").symlink_to(tmp_path / "none")
-    for place in (tmp_path / "file" / "home", tmp_path / "file", tmp_path / "dangling" / "home", Path("/proc/xyz/home")):
-        with pytest.raises(RequestError, match="another --home"):
-            Home(place).claim(load_config("quickstart"))
-    check_place(tmp_path / "new" / "deep" / "home")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["dangling", "file"]
-
-
-NAMES = ["a?b", "a%20b", "a#b", "a b", 'it\'s "x"', "new\nline", "-dash", "Zoë 北京", "a*[b]{c}$d", "sqlite:x", "s3://bucket/x", "%s%d{}"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ['it\'s "x"?%20#', "new\nline", "-Zoë 北京 *[b]{c}$d", "sqlite:x", "s3://bucket/x%s{}"])
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_home_may_have_any_other_name(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -252,9 +159,7 @@ def test_a_home_may_have_any_other_name(name: str, relative: bool, tmp_path: Pat
         assert [task.key for task in lake.tasks()] == ["a"]
 
 
-@pytest.mark.parametrize(
-    "name", ["back\\slash", "a\\", "\\\\host\\share", "link", "loop", "h\udcff", "below/\udcff/h", "C:\\x", "link/x", "loop/x"]
-)
+@pytest.mark.parametrize("name", ["back\\slash", "link/x", "loop", "below/\udcff/h"])
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_home_that_no_lake_takes_is_refused_before_anything_is_made(
     name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,13 +176,8 @@ def test_a_home_that_no_lake_takes_is_refused_before_anything_is_made(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-GONE = ["sql 'SELECT 1' --home {home}", "run --dry-run --home {home}", "import tasks x.jsonl --home {home}", "show x --home {home}"]
-GONE += ["report --home {home}", "lake check --home {home}", "lake compact --home {home}", "export tasks --home {home} --to t.jsonl"]
-GONE += ["sql 'SELECT 1' --home h", "run --dry-run --home h"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("command", GONE)
+@pytest.mark.parametrize("command", ["sql 'SELECT 1' --home {home}", "run --dry-run --home h"])
 def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: Path, tmp_path: Path) -> None:
     gone = f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {FLYWHEEL} {command.format(home=home)}"
     done = subprocess.run(["sh", "-c", gone], capture_output=True, text=True)

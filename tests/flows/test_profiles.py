@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
-from flows.home import Home
 from flows.placement import phases, place_phase
 from flows.sizing.plan import SizingPlan, assumed, plan_of
 from rl.hardware import DEVICES, GIB
@@ -68,40 +67,6 @@ def test_each_fits_on_the_cards_that_it_names_with_the_models_that_it_names(
     assert float(billions) == pytest.approx(found.policy.parameters / 1e9, rel=0.1)
 
 
-@pytest.mark.parametrize("profile", MACHINES)
-def test_the_cold_start_has_examples_for_many_steps_and_rl_trains_on_no_task_of_the_gate(profile: str, tmp_path: Path) -> None:
-    config = load_config(profile, [f"policy.path={sizes_in(tmp_path, '0.5')}"])
-    steps = {stage.stage: stage.steps for stage in planned(config, 79.0).stages}
-    assert config.wheel.stages == ("sft", "rl") and config.rollout.dialect == "chat"
-    assert (steps["sft"] or 0) >= 50
-    drawn, wanted = config.rl.steps * config.rl.tasks_per_step, sum(config.synth.webshaper.wanted().values())
-    assert wanted >= config.rl.tasks_per_step * 10 and drawn / wanted <= 10, "no task is seen much more often than any pass over data would"
-    assert config.evaluation.gate and config.evaluation.suites
-
-
-def test_a_model_that_is_too_large_is_said_to_be_with_what_is_largest_and_what_to_do(tmp_path: Path) -> None:
-    found = planned(load_config("one_gpu", [f"policy.path={sizes_in(tmp_path, '7')}"]), 79.0)
-    assert [card.fits for card in found.cards] == [False, False, False]
-    assert "learner, optimiser" in found.changes[0] and "set sft.lora" in found.changes[0]
-    adapted = load_config("one_gpu", [f"policy.path={tmp_path}", "sft.lora.rank=16", "rl.lora.rank=16"])
-    assert [card.name for card in planned(adapted, 79.0).cards if not card.fits] == []
-
-
-def test_weights_that_are_sent_take_no_time_of_the_disk_and_files_are_of_the_engines_dtype(tmp_path: Path) -> None:
-    model = f"policy.path={sizes_in(tmp_path, '7')}"
-
-    def seconds(*overrides: str) -> float:
-        found = planned(load_config("eight_gpus", [model, *overrides]), 79.0)
-        times = next(stage.seconds for stage in found.stages if stage.stage == "rl")
-        assert times is not None
-        return times["weights"]
-
-    by_files, numbers = seconds("rollout.engine.transfer=files"), planned(load_config("eight_gpus", [model]), 79.0).policy.parameters
-    assert by_files == pytest.approx(2 * 2 * numbers / 1e9), "two bytes a number, written and read at a GB a second"
-    assert seconds("rollout.engine.transfer=files", "rollout.engine.dtype=float32") == pytest.approx(2 * by_files)
-    assert seconds() == pytest.approx(2 * numbers / 5e9), "sent at 5 GB a second"
-
-
 def test_what_is_written_follows_from_steps_checkpoints_and_how_weights_come_to_engines(tmp_path: Path) -> None:
     base = [f"policy.path={sizes_in(tmp_path, '7')}", 'wheel.stages=["rl"]', "rl.steps=100", "rl.save_every=10"]
     numbers = planned(load_config("eight_gpus", base), 79.0).policy.parameters
@@ -143,45 +108,3 @@ def test_the_plan_is_one_json_document_or_a_table(tmp_path: Path) -> None:
     assert {stage["stage"]: stage["seconds"] is not None for stage in record["stages"]} == {"sft": True, "rl": True}
     refused = CliRunner().invoke(app, [*arguments, "--device", "abacus"])
     assert isinstance(refused.exception, RequestError) and "choose one of H200" in str(refused.exception)
-
-
-def planned_by_command(*arguments: str, columns: int = 80) -> str:
-    result = CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": str(columns), "FLYWHEEL_HOME": ""})
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("profile", ["quickstart", *MACHINES])
-@pytest.mark.parametrize("columns", [80, 120])
-def test_a_plan_has_a_line_for_each_figure_at_any_width(profile: str, columns: int, tmp_path: Path) -> None:
-    model = () if profile == "quickstart" else ("--set", f"policy.path={sizes_in(tmp_path, '3')}")
-    lines = planned_by_command("--profile", profile, *model, columns=columns).splitlines()
-    assert max(map(len, lines)) <= columns
-    cards = json.loads(planned_by_command("--profile", profile, *model, "--json"))["cards"]
-    shown = {" ".join(line.split()[:-1]): line.split()[-1] for line in lines if line.split()}
-    for name, size in cards[0]["parts"].items():
-        assert size < 0.005 * GIB or shown[name] in {f"{card['parts'].get(name, 0) / GIB:,.2f}" for card in cards}
-
-
-@pytest.mark.slow
-def test_a_plan_without_gpus_names_no_card_and_has_the_memory_of_the_machine(tmp_path: Path) -> None:
-    record = json.loads(planned_by_command("--profile", "quickstart", "--json"))
-    assert record["assumptions"]["device"] is None
-    assert {card["device"] for card in record["cards"]} == {"host memory"} and record["cards"][0]["limit"] > GIB
-    small = json.loads(planned_by_command("--profile", "quickstart", "--memory", "0.5", "--json"))
-    assert not small["cards"][0]["fits"] and "kv_cache_gib" in small["changes"][0]
-    with pytest.raises(RequestError, match="reserves no GPU"):
-        planned_by_command("--profile", "quickstart", "--device", "L4")
-
-
-@pytest.mark.slow
-def test_a_home_is_planned_for_by_its_own_configuration(tmp_path: Path) -> None:
-    Home(tmp_path / "home").claim(load_config("quickstart", ["rl.steps=7"]))
-    stages = json.loads(planned_by_command("--home", str(tmp_path / "home"), "--json"))["stages"]
-    assert stages[-1]["steps"] == 7
-    for arguments in ((), ("--home", str(tmp_path / "none"), "--set", "rl.steps=3")):
-        with pytest.raises(RequestError, match=r"--profile|no run's home"):
-            planned_by_command(*arguments)
-    assert not (tmp_path / "none").exists()

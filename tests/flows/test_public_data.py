@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +15,8 @@ from flows.config import PROFILES, load_config
 from flows.evaluation_config import EvaluationConfig
 from flows.suites.config import GraphSource, QuestionSetSource, check_data, find_suite, place_of
 from tests.warehouse.public_data.host import Host, serving
-from warehouse.errors import RequestError
-from warehouse.public_data.catalogue import DATA_SETS, data_root, locate
+from warehouse.public_data.catalogue import DATA_SETS
 
-ROOT = Path(__file__).parents[2]
 SUITES = ("films", "countries", "musique", "gsm8k", "humaneval", "mbpp")
 
 
@@ -77,32 +72,6 @@ def test_get_prints_where_it_lies_and_tells_the_licence_beside(empty: Path, host
     assert (again.stdout.strip(), again.stderr) == (str(empty / "folder_films"), "") and len(host.asked) == 2
 
 
-def test_an_unknown_name_is_refused_before_anything_is_fetched(empty: Path) -> None:
-    with pytest.raises(RequestError, match="no public data set 'cooking'; choose one of films, countries"):
-        flywheel("data", "get", "films", "cooking")
-    assert not empty.exists()
-
-
-def test_data_lies_where_the_variable_says_or_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLYWHEEL_DATA", "~/mine")
-    assert data_root() == Path.home() / "mine"
-    monkeypatch.delenv("FLYWHEEL_DATA")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert data_root() == Path.home() / ".cache" / "agent-flywheel" / "data"
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert data_root() == Path("/caches/agent-flywheel/data")
-
-
-def test_a_sample_stands_in_for_the_whole_and_half_a_set_is_none(empty: Path) -> None:
-    for folder in ("webshaper_sample", "kg_countries"):
-        (empty / folder).mkdir(parents=True)
-    sample = empty / "webshaper_sample" / "webshaper.100.jsonl"
-    sample.touch()
-    assert locate("webshaper") == sample
-    with pytest.raises(RequestError, match="flywheel data get countries"):
-        locate("countries")
-
-
 def test_profiles_and_suites_name_data_and_no_paths(full: Path) -> None:
     assert [path.name for path in PROFILES.rglob("*.toml") if "shared/data" in path.read_text()] == []
     assert load_config("movies").corpus.folder == load_config("smollm2").corpus.folder == full / "kg_movies"
@@ -111,30 +80,3 @@ def test_profiles_and_suites_name_data_and_no_paths(full: Path) -> None:
         assert isinstance(suite.source, GraphSource | QuestionSetSource)
         check_data(suite)
         assert place_of(suite.source) == full / DATA_SETS[name].entries[0]
-
-
-def test_a_path_that_is_named_is_the_one_that_is_read(full: Path, tmp_path: Path) -> None:
-    assert load_config("movies", [f"corpus.path={tmp_path}"]).corpus.folder == tmp_path
-    suite = find_suite("gsm8k", EvaluationConfig(), [f"source.path={tmp_path / 'train.jsonl'}"])
-    assert isinstance(suite.source, QuestionSetSource) and place_of(suite.source) == tmp_path / "train.jsonl"
-
-
-def test_a_configuration_that_was_written_down_names_no_place_of_this_machine(full: Path) -> None:
-    assert load_config("movies").model_dump(mode="json")["corpus"]["path"] is None
-
-
-@pytest.mark.parametrize("name", SUITES)
-def test_a_suite_whose_data_is_absent_says_the_command(name: str, empty: Path) -> None:
-    with pytest.raises(RequestError, match=f"`flywheel data get {name}` fetches it") as told:
-        check_data(find_suite(name, EvaluationConfig()))
-    assert "\n" not in str(told.value)
-
-
-@pytest.mark.slow
-def test_a_profile_without_its_data_is_told_in_one_sentence_with_status_2(empty: Path) -> None:
-    command = [sys.executable, "-m", "flows.cli", "run", "--profile", "movies", "--dry-run", "--home", str(empty / "home")]
-    ended = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=550)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    (sentence,) = ended.stderr.splitlines()
-    assert f"the data set films is not in {empty}" in sentence and "`flywheel data get films`" in sentence
-    assert not empty.exists()

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from eval.graders.choice import verifiers_of
-from eval.graders.unsupervised import Agreement
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from flows.evaluation_config import EvaluationConfig
-from flows.verification import open_verifier, reverify, reverify_home
-from rl.rewards.reward import reward_trajectories
+from flows.verification import open_verifier, reverify
 from synth.teachers.config import TeacherConfig
 from tests.eval.test_judges import grading, strict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -62,12 +60,6 @@ def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
     assert outcomes(lake) == {"a": "success", "b": "failure", "c": "success", "d": "failure", "e": "success", "f": "invalid"}
     assert {s.trajectory_id: s.verifier for s in lake.scores()}["e"] == "gsm8k"
     assert reverify(lake, verifiers_of("qa_em")).judged == 0
-
-
-def test_a_stage_scores_by_the_same_rule() -> None:
-    judged, scores, _ = reward_trajectories([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], verifiers_of("qa_em"))
-    assert [(one.outcome, one.reward) for one in judged] == [(Outcome.SUCCESS, 1.0)] * 2
-    assert [one.verifier for one in scores] == ["qa_em", "gsm8k"]
 
 
 @pytest.mark.slow
@@ -123,36 +115,12 @@ def test_only_what_failed_is_judged_again_where_that_is_asked(lake: Lake) -> Non
 
 
 @pytest.mark.slow
-def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
-    reverify(lake, verifiers_of("qa_em"))
-    before = outcomes(lake)
-    assert reverify(lake, Agreement()).changed == 0
-    assert reverify(lake, Agreement()).judged == 6, "what others answered may have changed"
-    assert outcomes(lake) == before
-
-
-@pytest.mark.slow
-def test_a_trajectory_without_its_task_is_invalid(lake: Lake) -> None:
-    lake.add([attempt("g", "gone", "x1")])
-    assert reverify(lake, verifiers_of("qa_em"), where="id = 'g'").invalid == 1
-
-
-@pytest.mark.slow
 def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
     with pytest.raises(RequestError, match="query failed"):
         reverify(lake, verifiers_of("qa_em"), where="nonsense = 1")
     with pytest.raises(RequestError, match="Only one SELECT"):
         reverify(lake, verifiers_of("qa_em"), where="TRUE); DELETE FROM trajectories; SELECT (1")
     assert reverify(lake, verifiers_of("qa_em"), where="id = 'a' -- and no more").chosen == 1
-
-
-@pytest.mark.slow
-def test_a_home_without_a_configuration_is_judged_too(tmp_path: Path, lake: Lake) -> None:
-    assert reverify_home(tmp_path, "TRUE", "qa_f1", failed_only=False).judged == 6
-    with pytest.raises(RequestError, match="choose one of qa_em"):
-        reverify_home(tmp_path, "TRUE", "qa", failed_only=False)
-    with pytest.raises(RequestError, match=r"evaluation\.judge\.kind"):
-        reverify_home(tmp_path, "TRUE", "judge", failed_only=False)
 
 
 @pytest.mark.slow
@@ -164,13 +132,3 @@ def test_a_judge_is_calibrated_recorded_and_used(lake: Lake) -> None:
     assert (found.success, found.failure, found.invalid) == (1, 1, 1)
     assert len(lake.read(Check, "kind = 'calibration' AND accepted")) == 20
     assert len(lake.read(Completion)) == 22
-
-
-@pytest.mark.slow
-def test_a_judge_that_says_yes_to_all_is_refused_and_that_is_recorded(lake: Lake) -> None:
-    with MisbehavingServer(answer=grading(lambda *_: True)) as server:
-        config = TeacherConfig(kind="openai", model="small", base_url=server.url)
-        with pytest.raises(RequestError, match="may not judge"), open_verifier("judge", EvaluationConfig(judge=config), lake):
-            pass
-    assert lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]
-    assert lake.scores() == []

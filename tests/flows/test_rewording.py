@@ -15,7 +15,6 @@ from flows.stages.synthesis.stage import synthesise
 from synth.questions.rewording import RewordingDefect
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
-from warehouse.errors import RequestError
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
@@ -48,28 +47,3 @@ def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) 
         assert task.question == f"Can you tell me the {before.question}"
         assert (task.formula, task.answers, task.hops) == (before.formula, before.answers, before.hops)
     assert len(made) + len(dropped) == len(tasks) - len(made) == asked
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_turn_asks_for_no_wording_that_an_earlier_one_has_asked_for_and_asks_in_small_batches(tmp_path: Path) -> None:
-    counts = ["synth.webshaper.counts={1=40, 3=30}", "synth.rewording.relations=words"]
-    with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
-        teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={server.url}"]
-        context = RunContext(Home(tmp_path), load_config(str(SMALL), [*counts, *teacher]), lake)
-        asked: list[set[str]] = []
-        for turn in (1, 2):
-            before = len(server.bodies)
-            run_attempt(lake, f"t{turn}-synth", "synth", turn, {}, lambda run, turn=turn: synthesise(context, run, turn, "webshaper"))
-            asked.append({body["messages"][-1]["content"] for body in server.bodies[before:]})
-            assert len(server.bodies) - before == len(asked[-1])
-        failed = {f"{failure.item['text']}?" for failure in lake.failures("rewording")}
-        steps = {metric.step for metric in lake.metrics("t1-synth") if metric.name == "made.rewordings"}
-    assert len(asked[0]) == 70 and steps == {0, 1}
-    assert failed & asked[0] and asked[1] and not asked[0] & asked[1]
-
-
-def test_rewording_without_a_teacher_is_refused() -> None:
-    for teacher in ([], ["synth.teacher.kind=oracle"]):
-        with pytest.raises(RequestError, match=r"rewording asks for one: set synth\.teacher\.kind"):
-            load_config(str(SMALL), ["synth.rewording.relations=words", *teacher])

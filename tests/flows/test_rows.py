@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
-from typing import Any
 
 import duckdb
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from flows.cli import PlainFormatter
 from flows.cli.output import print_result
-from rl.terminal import in_line, visible
+from rl.terminal import visible
 
 HOSTILE = "a\x1b]0;title\x07b\u202ec\x9bd\r\u200be"
 TWICE = "SELECT 'p1' AS policy, 0.5 AS s, 'p2' AS policy, 3 AS policy"
@@ -34,12 +31,6 @@ def test_columns_of_one_name_keep_their_values(capsys: pytest.CaptureFixture[str
     assert printed(TWICE, "markdown", capsys).splitlines()[2] == "| p1 | 0.5 | p2 | 3 |"
     (row,) = [line for line in printed(TWICE, "table", capsys).splitlines() if "p1" in line]
     assert [each.strip() for each in row.strip("│").split("│")] == ["p1", "0.5", "p2", "3"]
-
-
-def test_lines_of_csv_end_in_one_newline_and_values_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(f"SELECT '{HOSTILE}' AS x, 'two\nlines, \"quoted\"' AS y", "csv", capsys)
-    assert "\r\n" not in text
-    assert list(csv.reader(io.StringIO(text, newline=""))) == [["x", "y"], [HOSTILE, 'two\nlines, "quoted"']]
 
 
 def test_a_list_in_csv_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,18 +57,6 @@ def test_a_table_says_what_it_leaves_out_and_never_cuts_an_identity(capsys: pyte
     assert len(json.loads(printed("SELECT range AS n FROM range(1234)", "json", capsys, 3))) == 1234
 
 
-def test_a_row_wider_than_the_terminal_stands_upright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "dumb")
-    rows = duckdb.sql("SELECT 'one' AS id, repeat('y', 70) AS said, 2 AS n").to_arrow_table()
-    print_result(rows, "table")
-    assert "y" * 70 in capsys.readouterr().out, "a pipe has no width"
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    print_result(rows, "table")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("── row 1") and lines[1].split() == ["id", "one"] and lines[-1] == "1 row"
-
-
 def test_parquet_is_what_arrow_reads(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     print_result(duckdb.sql(TWICE).to_arrow_table(), "parquet")
     read: pyarrow.Table = pyarrow.parquet.read_table(io.BytesIO(capfdbinary.readouterr().out))
@@ -96,14 +75,3 @@ SEEN = {
 @pytest.mark.parametrize(("text", "shown"), SEEN.items())
 def test_what_can_be_seen_stays(text: str, shown: str) -> None:
     assert visible(text) == shown
-
-
-def test_a_line_stays_one() -> None:
-    kept: Any = in_line("a\nb\tc\r\nd")
-    assert kept == "a\\nb\\tc\\r\\nd"
-
-
-def test_a_log_line_quotes_foreign_text_and_obeys_none_of_it() -> None:
-    record = logging.LogRecord("flywheel", logging.INFO, "", 1, "found %s", ("\x1b[31mred\u202e",), None)
-    line = PlainFormatter("%(message)s").format(record)
-    assert line == "found \\x1b[31mred\\u202e"

@@ -9,7 +9,6 @@ import pytest
 
 from flows.context import StageRun
 from flows.pipeline import run_attempt
-from flows.stages.reinforcement import LakeStore
 from warehouse import Lake, Metric, Task
 from warehouse.errors import RequestError
 
@@ -76,41 +75,3 @@ def test_a_stage_that_was_refused_sees_next_time_what_was_asked_for(tmp_path: Pa
         lake.add([Task("k1", "search", "?", ("a",))])
         assert run_attempt(lake, "t1-rl", "rl", 1, {}, choose)[0] is True
         assert [run.state for run in lake.runs()] == ["completed"]
-
-
-@pytest.mark.slow
-def test_a_stage_leaves_its_records_in_few_files(tmp_path: Path) -> None:
-    def commit_often(run: StageRun) -> dict[str, Any]:
-        for step in range(5):
-            run.lake.add([Metric(run.id, "rl", 1, step, f"figure{number}", float(number)) for number in range(200)])
-        assert files(run.lake) == 5
-        return {}
-
-    def files(lake: Lake) -> int:
-        sql = "SELECT file_count AS n FROM ducklake_table_info('lake') WHERE table_name = 'metrics'"
-        return int(lake.query(sql).to_pylist()[0]["n"])
-
-    with Lake(tmp_path) as lake:
-        run_attempt(lake, "t1-rl", "rl", 1, {}, commit_often)
-        assert files(lake) == 1 and len(lake.metrics("t1-rl")) == 1000
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_rl_has_the_figures_of_its_steps_in_the_lake(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        run_attempt(lake, "t1-rl", "rl", 1, {}, work)
-        run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
-        run.metric(3, {"loss": 0.5})
-        assert LakeStore(run).state_dict() == {"snapshot": lake.snapshot()}
-        assert 0.5 in [figure.value for figure in lake.metrics("t1-rl")]
-
-
-@pytest.mark.slow
-def test_metrics_told_twice_after_a_resume_are_stored_once(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        run_attempt(lake, "t1-rl", "rl", 1, {}, work)
-        run_attempt(lake, "t1-rl-again", "rl", 1, {}, work)
-        run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
-        run.metric(2, {"loss": 1.0})
-        run.flush()
-        assert len(lake.metrics("t1-rl")) == 2

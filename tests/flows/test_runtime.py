@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.runtime import carriers, quiet_libraries, token_of
+from flows.runtime import carriers, token_of
 
 CODE = """
 import subprocess, sys, tempfile
@@ -82,15 +81,3 @@ def test_rays_agents_end_with_their_run_though_they_take_titles_and_what_started
 def titled(title: str, parent: int) -> list[psutil.Process]:
     """The processes below `parent` whose title begins so."""
     return [child for child in psutil.Process(parent).children(recursive=True) if "".join(child.cmdline()[:1]).startswith(title)]
-
-
-def test_threads_of_prefect_do_not_warn_of_what_they_still_have_to_send(caplog: pytest.LogCaptureFixture) -> None:
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    quiet_libraries()
-    for worker in (EventsWorker, APILogWorker):
-        logger = logging.getLogger(worker.__name__)  # Prefect names them by their class
-        logger.warning("Still processing items: 1 items remaining...")
-        logger.error("lost")
-    assert [record.message for record in caplog.records] == ["lost", "lost"]

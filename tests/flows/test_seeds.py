@@ -13,10 +13,8 @@ import pytest
 
 from flows.config import load_config
 from flows.context import RunContext
-from flows.graphs import facts_around
 from flows.home import Home
 from flows.pipeline import run_attempt
-from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, survival
 from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.stage import synthesise
@@ -29,7 +27,7 @@ from tests.killing import kill_once
 from tests.synth.corpora.notes import asking_model, write_notes
 from tests.synth.teachers.faulty_server import FaultyServer
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Failure, Lake
+from warehouse import Lake
 from warehouse.errors import RequestError
 
 FILMS = 24
@@ -122,35 +120,3 @@ def test_pages_that_were_edited_since_the_home_began_are_refused(tmp_path: Path)
             _ = Material(context, 2).sources
         first.write_text(text)
         assert Material(context, 2).sources.train.documents
-
-
-def test_what_pages_cannot_give_is_refused(tmp_path: Path) -> None:
-    pages = write_notes(tmp_path / "notes", 2)
-    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no facts to ask about: set synth\.seeds\.count"):
-        load_config("quickstart", ["corpus.kind=pages", f"corpus.path={pages}"])
-    imported = ["synth.webshaper.counts={}", 'sft.from=["imported"]', "evaluation.suites={}", "evaluation.gate={}"]
-    assert load_config("quickstart", ["corpus.kind=pages", f"corpus.path={pages}", *imported]).synth.seeds is None, (
-        "it asks for no question"
-    )
-    with pytest.raises(RequestError, match=r"seeds asks for one: set synth\.teacher\.kind"):
-        load_config("quickstart", ["synth.seeds.count=3"])
-    with pytest.raises(RequestError, match=r"path is needed for pages"):
-        load_config("quickstart", ["corpus.kind=pages"])
-    teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m"]
-    config = load_config("quickstart", [*settings(pages), *teacher])
-    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no graph that evaluation\.suites\.\w+ could be drawn from"):
-        preflight(config)
-    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no graph to look at"):
-        facts_around(config, "Film 1")
-
-
-@pytest.mark.slow
-def test_pages_of_which_nothing_is_left_say_so(tmp_path: Path) -> None:
-    pages = write_notes(tmp_path / "notes", 2)
-    with MisbehavingServer(answer=lambda body: "I cannot help with that.") as server, Lake(tmp_path / "home") as lake:
-        lake.add([Failure("teacher", "cut", "of an earlier run", number) for number in range(100)])
-        with pytest.raises(
-            RequestError, match=r"no question about the pages is left.*; most often, \d\d? times: (?!of an earlier).+ All reasons: "
-        ):
-            make(tmp_path / "home", lake, [*settings(pages, 4), *teacher_at(server)], ("t1-first",))
-        assert yields_of(lake, "seeds")["readable"] == 0 and not lake.tasks()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from flows.cli.output import _print_turn, plain_trajectory, print_task, print_trajectory
-from warehouse import Call, Image, Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
+from flows.cli.output import print_task, print_trajectory
+from warehouse import Call, Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 CALLS = (
     Call("search", "Amber Stone", "ok", "a page", 0.25, 2, 0.5, {"documents": 3}),
@@ -51,14 +49,3 @@ def test_an_outcome_is_that_of_the_latest_verdict(
     shown = capsys.readouterr().out
     assert "outcome success (at first failure) · reward 0.0" in shown and "outcome failure · reward 0.0" in shown
     assert "attempts  p, eval: failure 1" in shown and "attempts  p, eval: success 1" in shown
-
-
-def test_an_image_is_shown_by_its_kind_size_and_digest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    image = Image("5f" * 32, "image/png", 50, 40, bytes(1234))
-    turn = Turn(0, (1,), (-0.5,), "look", "cover", None, (3,), "<image>", None, "ok", 1.0, 0, images=(image,))
-    run = Trajectory("t", "k", "p", "rl", 2, (9,), (turn,), StopReason.MAX_TURNS, Outcome.FAILURE, 0.0, 1, None, 2.0)
-    _print_turn(Console(), turn, tokens=False)
-    assert f"image        image/png  50 x 40 pixels, 1,234 bytes  [{'5f' * 32}]" in capsys.readouterr().out
-    told = json.loads(json.dumps(plain_trajectory(run)))["turns"][0]["images"]
-    assert told == [{"digest": "5f" * 32, "media_type": "image/png", "width": 50, "height": 40, "data": "1234 bytes"}]

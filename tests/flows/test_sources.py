@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from flows.stages.synthesis.examples import corpora
 from flows.stages.synthesis.sources import read_sources
 from synth.config import CorpusConfig
-from warehouse.errors import RequestError
 
 
 def corpus(folder: Path) -> CorpusConfig:
@@ -54,12 +51,6 @@ def test_a_page_that_links_out_of_the_folder_is_left_out(tmp_path: Path) -> None
     train = read_sources(corpus(inside), 0).train
     assert not train.documents
     assert [failure.kind for failure in train.failures] == ["outside"]
-
-
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "facts.csv").write_text("subject,relation,object\na,b,c\n")
-    with pytest.raises(RequestError, match="page"):
-        read_sources(corpus(tmp_path), 0)
 
 
 def test_generated_worlds_share_no_name_and_no_document() -> None:

@@ -43,10 +43,6 @@ GIVEN = ("model", "tasks", "documents", "tools", "gpu")
 COMBINATIONS = list(itertools.product((False, True), repeat=len(GIVEN)))
 
 
-def named(chosen: tuple[bool, ...]) -> str:
-    return "-".join(name for name, given in zip(GIVEN, chosen, strict=True) if given) or "none"
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("starter")
@@ -122,12 +118,6 @@ def test_each_setting_to_try_is_one_that_the_profile_takes(chosen: tuple[bool, .
         file.write_text("\n".join(rest))
         if not (chosen[4] and key == "mode"):  # its comment says so
             load_config(str(file))
-
-
-def test_what_was_typed_is_a_string_whatever_it_holds(tmp_path: Path) -> None:
-    odd = 'a "b" \\ \t\x7f é 🦩 ${x} {{ y }}'
-    found = tomllib.loads(profile_text(Wanted("", "", "", odd, gpu=False), tmp_path / odd))
-    assert found["rollout"]["environments"]["kinds"]["tools"]["options"]["file"] == str(tmp_path / odd)
 
 
 def test_only_marked_functions_are_tools_and_nothing_is_overwritten(place: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from flows.pipeline import run_attempt
 from flows.plan import SynthesisKind
 from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
-from warehouse.errors import RequestError
 
 OUTCOME = (Outcome.SUCCESS, 1.0, 0, datetime(2026, 1, 1, tzinfo=UTC), 0.0)
 """Outcome, reward, seed, time of start and duration."""
@@ -43,52 +42,6 @@ def test_questions_and_nothing_else(tmp_path: Path) -> None:
         assert {task.split for task in context.lake.tasks()} == {"train"}
         assert not context.lake.examples()
         assert len({document.source for document in context.lake.documents()}) == 1, "the suites' world is not needed"
-
-
-@pytest.mark.slow
-def test_training_questions_are_grown_by_layers_where_a_profile_says_nothing_else(tmp_path: Path) -> None:
-    profile = tmp_path / "own.toml"
-    profile.write_text(
-        "[corpus]\ntrain = { entities = 300 }\nheld_out = { entities = 100 }\n[synth.webshaper]\ncounts = { 1 = 5, 2 = 5 }\n"
-    )
-    config = load_config(str(profile))
-    others = (config.synth.demonstration_questions, *config.evaluation.all_suites.values())
-    assert {each.structure for each in others} == {"paths"}
-    with Lake(tmp_path / "home") as lake:
-        assert make(RunContext(Home(tmp_path / "home"), config, lake), "webshaper")["tasks.train"] == 10
-        tasks = lake.tasks(split="train")
-    assert {task.provenance["shape"] for task in tasks} == {"layerwise"} and {task.layers for task in tasks} == {1, 2}
-    assert all(task.layers == 1 or task.proofs["shortcuts"] == [] for task in tasks)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_graph_that_gives_nothing_so_deep_is_told_in_the_unit_that_was_asked(tmp_path: Path) -> None:
-    data, deep = films(tmp_path / "data"), 'synth.webshaper.counts={"6":3}'
-    for structure, unit in (("layerwise", "6 layers"), ("paths", "6 hops")):
-        said = rf"synth\.webshaper\.counts asks for up to {unit}; ask for fewer"
-        settings = (*data, deep, f"synth.webshaper.structure={structure}")
-        with shop_at(tmp_path / structure, *settings) as context, pytest.raises(RequestError, match=said):
-            make(context, "webshaper")
-
-
-@pytest.mark.slow
-def test_first_order_text_and_nothing_else(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as context:
-        make(context, "fas")
-        assert {example.kind for example in context.lake.examples()} == {"fas_plan", "fas_reason"}
-        assert not context.lake.tasks()
-
-
-@pytest.mark.slow
-def test_higher_order_text_needs_trajectories(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as context, pytest.raises(RequestError, match="flywheel import"):
-        make(context, "has")
-
-
-def test_higher_order_text_of_no_trajectory_is_refused(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.has_count=0") as context, pytest.raises(RequestError, match=r"synth\.has_count is 0"):
-        make(context, "has")
 
 
 @pytest.mark.slow
@@ -122,17 +75,6 @@ def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
     lines = [f'{{"id": "d{n}", "title": "Film {n}", "text": "{text}"}}\n' for n, text in enumerate(texts)]
     (folder / "documents.jsonl").write_text("".join(lines))
     return ["corpus.kind=files", f"corpus.path={folder}", "corpus.train={}", "corpus.held_out={}"]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [50_000, 4])
-def test_so_many_questions_in_all_where_the_graph_is_short_of_a_depth(tmp_path: Path, batch: int) -> None:
-    overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":10,"2":10}', "synth.webshaper.count=30", f"synth.batch={batch}"]
-    with shop_at(tmp_path / "home", *overrides) as context:
-        assert make(context, "webshaper")["tasks.train"] == 30
-        assert {task.hops for task in context.lake.tasks()} == {1}
-        assert any(failure.kind == "shortfall" for failure in context.lake.failures("synth"))
 
 
 @pytest.mark.slow

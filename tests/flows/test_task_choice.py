@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from flows.config import FlywheelConfig, load_config
-from flows.context import RunContext
-from flows.home import Home
 from flows.inputs import check_conditions, check_inputs, choose_tasks
 from flows.lakes import reading
-from flows.pipeline import run_attempt
 from flows.plan import completed_in
-from flows.stages.synthesis.stage import synthesise
-from rl.curriculum import CurriculumConfig, Pool, admitted, check_tasks, sample_tasks
 from warehouse import Lake, Run, Task
 from warehouse.errors import RequestError
 
@@ -61,29 +55,11 @@ def test_training_tasks_are_drawn_unless_a_condition_says_which(home: Path) -> N
     assert chosen(home, "rl.tasks=split = 'train' AND (provenance->>'source') = 'gsm8k'  -- the imported ones") == ["own-1"]
 
 
-def test_questions_that_a_teacher_will_make_are_waited_for(tmp_path: Path) -> None:
-    teacher = ("synth.teacher.kind=openai", "synth.teacher.model=m", "synth.seeds.count=3")
-    check_choice(load_config(SMALL, [*ALONE, *teacher]), tmp_path / "new")
-    with pytest.raises(RequestError, match=r"has no task that meets .*synth\.seeds"):
-        check_choice(load_config(SMALL, ALONE), tmp_path / "new")
-
-
-@pytest.mark.slow
-def test_a_run_draws_from_what_was_there_when_it_began(tmp_path: Path) -> None:
-    with Lake(home_of(tmp_path, TASKS[0])) as lake:
-        began = lake.snapshot()
-        lake.add([TASKS[1]])
-        found = [choose_tasks(lake, load_config(SMALL), 1, at)[0] for at in (began, None)]
-    assert [[task.key for task in tasks] for tasks in found] == [["own-1"], ["made-1", "own-1"]]
-
-
 WRONG = (
     ("rl.tasks=splitt = 'train'", "rl.tasks = .* is no condition on the table tasks: .*splitt"),
-    ("rl.tasks=split = ", "rl.tasks = .* is no condition on the table tasks"),
     ("rl.tasks=TRUE); DELETE FROM tasks; SELECT (1", "more than a condition"),
     ("rl.tasks=split = 'nothing'", "has no task that meets rl.tasks = \"split = 'nothing'\": import some"),
     ("rl.tasks=TRUE", "meets 2 tasks of gsm8k, held_out, which is for evaluation"),
-    ("rl.tasks=split = 'held_out'", "meets 1 tasks of held_out"),
     ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game'.*python, search, tool_world"),
     ("rl.horizon.mixture={python=1, tool_world=1}", "whose tasks have 5 hops or more, and rl.horizon.hops admits 4 at most"),
 )
@@ -113,20 +89,6 @@ def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -
         check_choice(load_config(SMALL), home)
 
 
-def test_the_form_of_a_condition_is_told_where_there_is_no_lake() -> None:
-    for setting in ("rl.tasks=split = ", "later.rl.tasks=)"):
-        with pytest.raises(RequestError, match=r"rl.tasks = .* is no condition"):
-            check_conditions(load_config(SMALL, [setting]))
-
-
-@pytest.mark.slow
-def test_a_task_whose_environment_data_may_not_name_is_told(tmp_path: Path) -> None:
-    home = home_of(tmp_path, Task("a", "os:system", "?", ("x",)))
-    with pytest.raises(RequestError, match=r"the environment of the task .* cannot be made: there is no environment 'os:system'"):
-        chosen(home)
-    assert chosen(home, 'rollout.environments.kinds={"os:system"={factory="search"}}') == ["a"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_tasks_of_tools_need_a_tools_file_before_anything_starts(tmp_path: Path, split: str) -> None:
@@ -148,53 +110,4 @@ def test_a_suite_that_came_after_the_tasks_is_kept_clear_of(tmp_path: Path) -> N
         chosen(home, "rl.tasks=key = 'own-1'")
 
 
-def wheel_of(root: Path, tasks: Sequence[Task], *settings: str) -> dict[str, int]:
-    config = load_config(SMALL, (*ALONE, "synth.fas.plan_slices=2", "synth.fas.reasoning={1=5}", "corpus.held_out.entities=120", *settings))
-    with Lake(root) as lake:
-        lake.add(tasks)
-        context = RunContext(Home(root), config, lake)
-        return run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))[1]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_synthesis_that_is_asked_for_nothing_is_content_with_tasks_that_were_imported(tmp_path: Path) -> None:
-    suite = ("evaluation.suites={gsm8k={counts={}}}", "evaluation.gate={}")
-    made = wheel_of(tmp_path / "whole", [TASKS[0], TASKS[4]], *suite)
-    assert (made["tasks.train"], made["tasks.gsm8k"]) == (1, 1)
-    with pytest.raises(RequestError, match=r"has no task that meets rl.tasks"):
-        wheel_of(tmp_path / "none", [TASKS[4]], *suite)
-    with pytest.raises(RequestError, match=r"the suite gsm8k has no task, and evaluation\.suites\.gsm8k\.counts asks for none"):
-        wheel_of(tmp_path / "mute", [TASKS[0]], *suite)
-
-
-@pytest.mark.slow
-def test_synthesis_ends_where_a_stage_of_training_would_have_no_example(tmp_path: Path) -> None:
-    none = (
-        "evaluation.suites={gsm8k={counts={}}}",
-        "evaluation.gate={}",
-        'wheel.stages=["sft", "rl"]',
-        "synth.demonstration_questions.counts={}",
-    )
-    with pytest.raises(RequestError, match=r"t1-sft has nothing to train on: sft\.from names oracle, .* --home .*none"):
-        wheel_of(tmp_path / "none", [TASKS[0], TASKS[4]], *none)
-
-
 # The curriculum over tasks without hops
-
-
-def test_tasks_of_one_hop_are_admitted_whatever_depth_is_asked_for() -> None:
-    tasks = [Task(f"own-{number}", "python", "?", ("x",)) for number in range(20)]
-    for hops in ((1,), (2, 3, 4), (6,)):
-        for step in (1, 200):
-            assert admitted(tasks, step, CurriculumConfig(hops=hops), {}) == sorted(tasks, key=lambda task: task.key)
-
-
-def test_mixture_pools_and_frontier_work_on_imported_tasks_alone() -> None:
-    tasks = [Task(f"{name}-{number}", name, "?", ("x",)) for name in ("python", "search") for number in range(20)]
-    rates = {task.key: number % 3 / 2 for number, task in enumerate(tasks)}
-    config = CurriculumConfig(mixture={"python": 3, "search": 1}, pools={Pool.FRONTIER: 1})
-    check_tasks(tasks, config)
-    drawn = [task for step in range(1, 201) for task in sample_tasks(tasks, step, 0, 2, config, rates)]
-    assert {rates[task.key] for task in drawn} == {0.5}
-    assert 0.6 < sum(task.environment == "python" for task in drawn) / len(drawn) < 0.85

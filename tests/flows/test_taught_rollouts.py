@@ -20,7 +20,6 @@ from flows.stages.rollouts import SamplingPlan, sample_teacher, wanted_of_teache
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Run, Task
-from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
@@ -87,24 +86,6 @@ def test_the_command_stores_runs_and_scores_and_asks_nothing_the_second_time(tmp
         assert {run.task_key for run in runs if run.outcome is Outcome.FAILURE} == {"k0"}
 
 
-@pytest.mark.end_to_end
-def test_a_home_without_a_teacher_is_one_sentence_with_status_2(tmp_path: Path) -> None:
-    ended = rollout(home_of(tmp_path / "home"))
-    assert ended.returncode == 2
-    said = [line for line in ended.stderr.splitlines() if line.startswith("flywheel: ")]
-    assert said == ["flywheel: --policy teacher needs a teacher that plays: set synth.teacher.kind to openai or engine."]
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize("settings", [(), ("synth.teacher.kind=oracle",)], ids=["none", "oracle"])
-def test_who_cannot_play_is_refused(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    with (
-        open_context(home_of(tmp_path / "home", *settings)) as context,
-        pytest.raises(RequestError, match=r"set synth\.teacher\.kind to openai or engine"),
-    ):
-        sampled(context, 1)
-
-
 @pytest.mark.slow
 def test_more_samples_ask_for_what_is_missing_alone(tmp_path: Path) -> None:
     with taught(tmp_path / "home") as (server, home), open_context(home) as context:
@@ -140,12 +121,3 @@ def test_a_run_that_the_teacher_left_without_a_reply_is_played_again_and_has_its
         sampled(context, 1, "key = 'k1'")
         assert len(server.bodies) == asked
     assert (row.item, run.outcome) == ({"trajectory": run.id}, Outcome.SUCCESS)
-
-
-def test_a_condition_that_meets_no_task_is_refused(tmp_path: Path) -> None:
-    with taught(tmp_path / "home") as (server, home), open_context(home) as context:
-        with pytest.raises(RequestError, match="has no task with hops = 9"):
-            sampled(context, 1, "hops = 9")
-        with pytest.raises(RequestError, match="no condition on the table tasks"):
-            sampled(context, 1, "hopz = 9")
-        assert server.bodies == []

@@ -14,7 +14,6 @@ from flows.stages.synthesis.stage import synthesise
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.writing_models import first_order_model
 from warehouse import Lake
-from warehouse.errors import RequestError
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
@@ -42,8 +41,3 @@ def test_a_teacher_plans_and_reasons_over_what_documents_say_and_bad_replies_are
     assert {"fas_plan_rests_on_nothing", "fas_plan_teacher_logic", "fas_reason_not_gold"} <= {failure.kind for failure in failures}
     assert yields["plans", "plans"] == len(plans) and yields["plans", "chains"] == len(chains)
     assert yields["plans", "asked"] + yields["calibration", "asked"] == asked == yields["plans", "completed"] + 20
-
-
-def test_plans_by_a_teacher_that_is_not_there_are_refused() -> None:
-    with pytest.raises(RequestError, match=r"fas\.plans asks for one: set synth\.teacher\.kind"):
-        load_config(str(SMALL), ["synth.fas.plans=teacher"])

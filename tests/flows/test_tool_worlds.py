@@ -9,9 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
@@ -104,14 +102,6 @@ def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_pat
         assert len(lake.tasks()) == sum(not wrong for wrong, _ in [*two.LIBRARY_TASKS, *two.CLINIC_TASKS])
 
 
-@pytest.mark.slow
-def test_a_teacher_of_whom_nothing_is_left_is_said_to_be_one(tmp_path: Path) -> None:
-    with MisbehavingServer(answer=lambda body: "I cannot help with that.") as server, Lake(tmp_path / "home") as lake:
-        with pytest.raises(RequestError, match=r"no task of a tool world is left.*; most often, \d+ times: .+ All reasons: "):
-            make(tmp_path / "home", lake, [*settings(), *teacher_at(server)])
-        assert yields_of(lake, "tool_worlds")["worlds_proposed"] == 2 and len(lake.failures("teacher")) == 4
-
-
 def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"tool_worlds asks for one: set synth\.teacher\.kind"):
         load_config(str(SMALL), settings())
@@ -124,30 +114,3 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
         make(tmp_path / "home", lake, [])
     with pytest.raises(RequestError, match=r"descriptions.*at least 1"):
         load_config(str(SMALL), [*settings(descriptions=[]), *teacher])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["synth", "webshaper", "--from", DESCRIBED[0]], "`flywheel synth webshaper` does not make one"),
-        (["synth", "toolworld", "--from", "/none.md"], "--from: there is no file /none.md"),
-    ],
-)
-def test_a_description_that_is_not_meant_is_refused(arguments: list[str], why: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home"), "--profile", str(SMALL)])
-    assert isinstance(result.exception, RequestError) and why in str(result.exception)
-    assert not (tmp_path / "home").exists()
-
-
-@pytest.mark.slow
-def test_the_profile_is_complete_and_passes_a_dry_run(tmp_path: Path) -> None:
-    from tests.chat_models import create_chat_model
-
-    model = create_chat_model(tmp_path / "model", positions=8192)
-    with MisbehavingServer() as server:
-        chosen = {"policy.path": model, "synth.teacher.base_url": server.url, "synth.tool_worlds.descriptions": json.dumps(DESCRIBED)}
-        arguments = ["run", "--profile", "tool_world", "--home", str(tmp_path / "home"), "--dry-run", "--json"]
-        result = CliRunner().invoke(app, [*arguments, *(part for key, value in chosen.items() for part in ("--set", f"{key}={value}"))])
-    assert result.exception is None, result.exception
-    stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]
-    assert stages[:2] == ["t0-init", "t1-synth"] and stages[-1] == "t1-gate" and {"t1-sft", "t1-rl"} <= set(stages)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import os
 import pty
 import re
@@ -21,16 +19,13 @@ import pytest
 from rich.console import Console
 
 from flows.config import FlywheelConfig
-from flows.context import StageRun
 from flows.home import Home
 from flows.operations.control import Progress, ProgressWriter, StageProgress, read_progress
-from flows.status_line import StatusLine
-from flows.top import Remaining, State, Watcher, frame, stage_left, stage_steps, wheel_left
+from flows.top import State, Watcher, frame, stage_steps
 from rl.engines.base import EngineFigures, EngineState, PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentFigures, EnvironmentPoolFigures, FaultFigures
-from tests.flows.wheel_records import START, write_wheel
+from tests.flows.wheel_records import write_wheel
 from warehouse import Lake
-from warehouse.records import Run
 
 CONFIG = FlywheelConfig()
 RL = StageProgress("t2-rl", "rl", 2, began=1000.0, first_step=10, step=30, steps=50, figures={"reward": 0.875, "horizon": 6.0})
@@ -97,37 +92,6 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "told"),
-    [
-        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50), "step 1 of 50 running"),
-        (StageProgress("t2-cpt", "cpt", 2, began=0.0), "step 1 running"),
-        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50, resumed=True), "resumed"),
-        (StageProgress("t2-synth", "synth", 2, began=0.0), "running"),
-    ],
-)
-def test_a_stage_has_a_bar_before_its_first_step_has_ended(home: Home, watcher: Watcher, stage: StageProgress, told: str) -> None:
-    tell(home, replace(WORKING, written=time.time(), stage=stage))
-    (row,) = (shown for shown in text(watcher.look()).splitlines() if shown.startswith(f"│ {stage.run} "))
-    assert re.search(rf"{stage.run} +{told} +[█░]{{30}} ", row)
-
-
-def test_the_last_line_of_a_terminal_says_how_far_a_stage_is_below_the_log() -> None:
-    written = io.StringIO()
-    log, kept = logging.Logger("tried"), StatusLine(written)
-    log.addHandler(kept)
-    kept.show(StageProgress("t1-rl", "rl", 1, began=0.0, steps=40))
-    assert written.getvalue().endswith(f"{'░' * 30}  t1-rl: step 1 of 40 running")
-    log.warning("an engine starts")
-    assert written.getvalue().endswith(f"\r\x1b[2Kan engine starts\n{'░' * 30}  t1-rl: step 1 of 40 running")
-    kept.show(StageProgress("t1-rl", "rl", 1, began=0.0, step=20, steps=40))
-    assert written.getvalue().endswith(f"\r\x1b[2K{'█' * 15}{'░' * 15}  t1-rl: step 20 of 40")
-    kept.show(None)
-    log.warning("done")
-    assert written.getvalue().endswith("\r\x1b[2Kdone\n")
-
-
-@pytest.mark.slow
 def test_a_home_in_which_nothing_is_at_work_says_so(watcher: Watcher) -> None:
     shown = text(watcher.look())
     assert "finished: nothing is running" in shown, "both gates have spoken: what never ran was left out"
@@ -156,15 +120,6 @@ def test_looking_changes_nothing_in_the_home(home: Home, watcher: Watcher) -> No
 
 
 @pytest.mark.slow
-def test_one_frame_is_printed_for_scripts_and_a_folder_without_a_lake_is_refused(home: Home, tmp_path: Path) -> None:
-    flywheel = str(Path(sys.executable).parent / "flywheel")
-    once = subprocess.run([flywheel, "top", "--once", "--home", str(home.root)], capture_output=True, text=True, timeout=550)
-    assert once.returncode == 0 and "nothing is running" in once.stdout
-    wrong = subprocess.run([flywheel, "top", "--once", "--home", str(tmp_path)], capture_output=True, text=True, timeout=550)
-    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
-
-
-@pytest.mark.slow
 def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path: Path) -> None:
     file, looks = tmp_path / "progress.json", iter(range(1, 100))
     writer = ProgressWriter(file, lambda: replace(WORKING, process=next(looks)))
@@ -179,24 +134,6 @@ def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path
     writer.close()
     assert len(seen) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-INTERRUPTED = """
-import random, signal
-from flows.top import Interrupts
-
-interrupts, draw = Interrupts(signal.SIGALRM), random.Random(0)
-for _ in range(20_000):
-    signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 1e-4))
-    while not interrupts.wait(0):
-        pass
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_an_interrupt_may_come_at_any_moment_of_the_wait() -> None:
-    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=550)
 
 
 @pytest.mark.long
@@ -218,17 +155,6 @@ def test_the_view_is_drawn_again_until_it_is_interrupted(home: Home) -> None:
     assert drawn.count(b"nothing is running") >= 3
 
 
-def test_a_record_of_another_version_is_as_none(tmp_path: Path) -> None:
-    (tmp_path / "progress.json").write_text('{"process": "seven"}')
-    assert read_progress(tmp_path / "progress.json") is None
-
-
-def test_what_is_left_of_a_stage_follows_from_the_steps_of_this_process() -> None:
-    assert stage_left(RL, CONFIG, now=1040.0) == Remaining(40.0), "20 steps in 40 s, 20 more to go"
-    assert stage_left(replace(RL, step=10), CONFIG, now=1040.0) == Remaining(None, ("t2-rl",)), "one step is no rate"
-    assert stage_left(None, CONFIG, now=1040.0) == Remaining(0.0)
-
-
 def test_the_steps_of_supervised_stages_follow_from_the_epoch_and_from_the_limit_of_tokens() -> None:
     cpt = StageProgress("t1-cpt", "cpt", 1, began=0.0, step=100, figures={"epoch": 0.25})
     assert stage_steps(cpt, CONFIG) == 400
@@ -239,19 +165,3 @@ def test_the_steps_of_supervised_stages_follow_from_the_epoch_and_from_the_limit
     limited = CONFIG.model_copy(update={"cpt": CONFIG.cpt.model_copy(update={"max_tokens": tokens})})
     assert stage_steps(cpt, limited) == 200
     assert stage_steps(replace(cpt, figures={}), CONFIG) is None
-
-
-def test_what_is_left_of_the_wheel_is_what_its_stages_took_before_and_names_what_never_ran() -> None:
-    stages = [("cpt", "done", 100.0), ("rl", "running", None), ("gate", "to do", None), ("cpt", "to do", None), ("rl", "to do", None)]
-    assert wheel_left(stages, Remaining(40.0)) == Remaining(140.0, ("gate", "rl"))
-
-
-@pytest.mark.slow
-def test_a_stage_tells_how_far_it_is_and_from_where_this_process_went_on(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        run = StageRun(lake, Run("t1-rl", "rl", 1, {}, "d", 0, None, "running", START), total_steps=9)
-        assert run.progress().step is None
-        run.metric(4, {"reward": 0.5})
-        run.metric(5, {"reward": 0.75})
-    told = run.progress()
-    assert (told.first_step, told.step, told.steps, told.figures) == (4, 5, 9, {"reward": 0.75})

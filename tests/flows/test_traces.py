@@ -63,25 +63,6 @@ def attributes(span: Span) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, {"x-mlflow-experiment-id": "0"}),
-        ("x-mlflow-experiment-id=7,authorization=Bearer%20key", {"x-mlflow-experiment-id": "7", "authorization": "Bearer key"}),
-    ],
-)
-def test_mlflow_is_told_an_experiment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: dict[str, str]
-) -> None:
-    if variable is not None:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", variable)
-    with Lake(tmp_path) as lake, receiver() as (address, _, headers):
-        lake.add([run(1, Outcome.SUCCESS)])
-        send_traces(lake, address, "true", 10)
-    assert expected.items() <= headers.items()
-
-
-@pytest.mark.slow
 def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, receiver() as (address, spans, _):
         lake.add([Task("q", "search", "where?", ("Red Hill",)), run(1, Outcome.SUCCESS), run(2, Outcome.INVALID, "timeout: gone")])

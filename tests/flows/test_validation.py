@@ -62,18 +62,3 @@ def test_the_tasks_of_a_home_are_proven_each_by_its_verifier(tmp_path: Path) -> 
     assert validate_home(tmp_path, "held_out", None).gold.tried == 2
     with pytest.raises(RequestError, match="no tasks in the split"):
         validate_home(tmp_path, "test", None)
-
-
-@pytest.mark.slow
-def test_tasks_that_no_answer_decides_are_told_and_not_proven(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        lake.add([Task("game", "game", "Win.", (), provenance={"verifier": "environment"}), Task("lake", "search", "Which?", ("Blue",))])
-    found = validate_home(tmp_path, None, None)
-    assert (found.gold.tried, found.proven) == (1, False)
-    assert found.unjudged.examples == ["game: the verifier environment looks at no answer"]
-
-
-def test_a_wrong_request_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="choose one of qa_em"):
-        validate_rows("qa", rows_of(tmp_path))
-    assert isinstance(flywheel("validate", "qa_em").exception, RequestError)

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from flows.config import load_config
-from flows.preflight import preflight
 from flows.stages.synthesis.sources import read_sources
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.wording import Phrasing, word_question
@@ -19,7 +18,6 @@ from synth.worlds.world import WorldConfig, generate_world
 from tests.flows.test_synthesis_kinds import make, shop_at
 from tests.warehouse.corpora.test_wordings import GOOD, written
 from warehouse.corpora.files import read_wordings
-from warehouse.errors import RequestError
 from warehouse.records import Fact, Triple
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
@@ -40,23 +38,6 @@ def test_a_corpus_of_files_speaks_as_its_wordings_say(tmp_path: Path) -> None:
     assert phrasing.conditions == {"release year": "released in {o}"}
 
 
-def test_without_a_file_the_names_of_relations_serve(tmp_path: Path) -> None:
-    config = load_config(SMALL, corpus_in(tmp_path))
-    phrasing = Phrasing.of(KnowledgeGraph.of(read_sources(config.corpus, config.seed).train))
-    assert (phrasing.questions, phrasing.conditions) == ({}, {})
-
-
-@pytest.mark.parametrize("variety", [1, 2, 3])
-def test_relations_are_spoken_of_as_the_user_wrote_them(tmp_path: Path, variety: int) -> None:
-    """Those of a generated world by the same names, too: its words for them (governor, manufacturer) are its own."""
-    (tmp_path / "facts.csv").write_text("subject,relation,object\nLunden,mayor,Ann Berg\nLunden,home_town_of,Ole Dahl\n")
-    (tmp_path / "Lunden.md").write_text("# Lunden\n\nThe mayor of Lunden is Ann Berg. It is home town of Ole Dahl.\n")
-    config = load_config(SMALL, ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"])
-    phrasing = Phrasing.of(KnowledgeGraph.of(read_sources(config.corpus, config.seed).train))
-    for relation, words in (("mayor", "mayor of Lunden"), ("home_town_of", "home town of of Lunden")):
-        assert words in word_question((("C@Lunden", relation, "?"),), phrasing, variety, Random(0))
-
-
 @pytest.mark.slow
 def test_nothing_that_is_made_of_a_users_facts_has_words_of_a_generated_world(tmp_path: Path) -> None:
     """Questions, plans, reasoning: over the very facts and documents of a generated world, brought as files."""
@@ -74,23 +55,6 @@ def test_nothing_that_is_made_of_a_users_facts_has_words_of_a_generated_world(tm
         texts += [part.text for example in context.lake.examples() for part in example.parts]
     assert len(texts) > 100
     assert not [text for text in texts if foreign & set(re.findall(r"[a-z]+", text))]
-
-
-def test_a_word_of_the_users_own_stands_for_a_relation_in_the_compact_form(tmp_path: Path) -> None:
-    path = written(tmp_path, '[mayor]\nword = "head of town"\n')
-    phrasing = Phrasing.of(KnowledgeGraph([Fact("Lunden", "mayor", "Ann Berg")], wordings=read_wordings(path)))
-    assert word_question((("C@Lunden", "mayor", "?"),), phrasing, 1, Random(0)) == "head of town of Lunden?"
-
-
-def test_wordings_are_for_files_alone(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="wordings are for files; generated worlds, films and countries have their own"):
-        load_config(SMALL, [f"corpus.wordings={written(tmp_path, GOOD)}"])
-
-
-def test_a_broken_file_is_found_out_before_anything_starts(tmp_path: Path) -> None:
-    config = load_config(SMALL, [*corpus_in(tmp_path), f"corpus.wordings={tmp_path / 'missing.toml'}"])
-    with pytest.raises(RequestError, match=r"the file of wordings .* cannot be read"):
-        preflight(config)
 
 
 def test_the_documented_wordings_word_questions(tmp_path: Path) -> None:

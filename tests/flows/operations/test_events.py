@@ -12,7 +12,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from flows.operations.config import EventKind, EventsConfig
 from flows.operations.events import Event, notify
@@ -68,16 +67,12 @@ def test_a_command_is_run_without_a_shell_with_the_event_on_its_standard_input(t
 def test_a_webhook_is_posted_to_with_the_token_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_TOKEN", "secret")
     with receiver() as (address, received):
+        notify(PROMOTION, EventsConfig(webhook=address, on=(EventKind.failed_schedule,)), None)
+        assert received == [], "only the kinds that were asked for are sent"
         notify(PROMOTION, EventsConfig(webhook=address, token_variable="HOOK_TOKEN"), None)
     ((headers, body),) = received
     assert headers["Authorization"] == "Bearer secret"
     assert body["sentence"] == PROMOTION.sentence
-
-
-def test_only_what_is_asked_for_is_told(tmp_path: Path) -> None:
-    with receiver() as (address, received):
-        notify(PROMOTION, EventsConfig(webhook=address, on=(EventKind.failed_schedule,)), None)
-        assert received == []
 
 
 def test_hooks_that_fail_are_recorded_and_raise_nothing(tmp_path: Path) -> None:
@@ -92,9 +87,3 @@ def test_hooks_that_fail_are_recorded_and_raise_nothing(tmp_path: Path) -> None:
     reasons = " ".join(failure.reason for failure in failures)
     assert "no such channel" in reasons and "500" in reasons and "TimeoutExpired" in reasons and "FileNotFoundError" in reasons
     assert all(failure.item["run"] == "t2-gate" for failure in failures)
-
-
-@pytest.mark.parametrize("wrong", [{"command": ()}, {"webhook": "ftp://x"}, {"on": ("birthday",)}, {"shell": True}])
-def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        EventsConfig.model_validate(wrong)

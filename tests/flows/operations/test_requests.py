@@ -119,14 +119,6 @@ def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
     assert list(home.requests.iterdir()) == []
 
 
-def test_a_process_that_ends_meanwhile_is_told_of(home: Home) -> None:
-    home.progress.write_text(f'{{"process": 77, "written": {time.time()}}}')
-    threading.Timer(0.5, home.progress.unlink).start()
-    with pytest.raises(RequestError, match=r"process 77 .* ended before it answered"):
-        ask(home, Order.pause)
-    assert list(home.requests.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -172,22 +164,6 @@ def test_what_was_asked_of_a_process_that_is_gone_is_recorded_and_not_obeyed(hom
         until(lambda: not file.exists())
     assert [row.kind for row in recorded] == ["unheard"]
     assert control.state.paused_since is None
-
-
-def test_only_the_time_between_pause_and_resume_counts_as_paused() -> None:
-    control = Control()
-    control.obey(Order.resume)
-    assert control.paused_seconds == 0.0
-    control.obey(Order.pause)
-    since = control.state.paused_since
-    time.sleep(0.05)
-    control.obey(Order.pause)
-    assert control.state.paused_since == since
-    control.obey(Order.resume)
-    paused = control.paused_seconds
-    assert 0.05 <= paused < SOON
-    control.wait()
-    assert control.paused_seconds == paused
 
 
 class Work:

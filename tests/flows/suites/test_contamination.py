@@ -106,14 +106,6 @@ def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
     assert contamination(lake, "other", "s", DRAWN).tasks_asked == 1
 
 
-def test_what_was_taken_out_after_the_training_was_trained_on_all_the_same(lake: Lake) -> None:
-    asked = Task("t1", "search", LONG, ("9",), split="train")
-    trained(lake, asked)
-    lake.add([sampled(asked)])
-    lake.remove(Task, ["t1"])
-    assert contamination(lake, "t1-rl", "s", DRAWN).counts["same_question"] == 1
-
-
 def test_a_snapshot_that_is_gone_is_unknown_and_not_clean(lake: Lake) -> None:
     lake.add([Policy("lost", None, "cpt", "p", "w", 99_999)])
     found = contamination(lake, "lost", "s", DRAWN)

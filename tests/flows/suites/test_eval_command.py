@@ -103,23 +103,6 @@ def test_the_check_tells_each_of_the_seven_traits(home: Path) -> None:
     assert "a difference of 19" in evaluate(home, "--check").replace("\n", " ")
 
 
-def test_data_that_has_changed_is_seen_by_the_check(home: Path) -> None:
-    file = home / "tasks.jsonl"
-    before = file.read_text()
-    try:
-        file.write_text(before.replace("number 7?", "number seven?"))
-        states = {trait["name"]: trait["state"] for trait in document(home, "--check")["traits"]}
-    finally:
-        file.write_text(before)
-    assert states["one command"] == "not kept"
-
-
-def test_labels_that_do_not_pass_are_status_1(home: Path) -> None:
-    settings = ["--set", "name=numbers", "--set", "verifier=gsm8k", "--check"]
-    states = {trait["name"]: trait["state"] for trait in document(home, *settings, status=1)["traits"]}
-    assert states["label quality"] == "not kept" and states["one command"] == "not known"
-
-
 def test_what_a_fault_broke_is_taken_out_to_be_made_again(home: Path) -> None:
     with Lake(home / "home") as lake:
         lake.add([tried("t1-old", number, True, number < 4) for number in range(5)])
@@ -131,16 +114,3 @@ def test_what_a_fault_broke_is_taken_out_to_be_made_again(home: Path) -> None:
         assert [run.state for run in lake.runs("id = 'eval-t1-old-mine'")] == ["failed"], "the suite is not done any more"
         assert [failure.kind for failure in lake.failures("eval")] == ["retried"] * 4
         assert forget_invalid(lake, "t1-old", "mine") == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--policy", "none"], "has no policy 'none'"),
-        (["--against", "none"], "has no policy 'none'"),
-        (["--set", "horizon=3"], "other settings"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_runs(home: Path, arguments: list[str], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
-        evaluate(home, *arguments)

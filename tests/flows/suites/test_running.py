@@ -16,7 +16,7 @@ from flows.home import Home
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from tests.killing import kill_at
-from warehouse import Document, Lake, Policy, Task
+from warehouse import Document, Lake, Policy
 
 pytestmark = pytest.mark.engine
 
@@ -72,25 +72,6 @@ def stored(home: Path) -> dict[str, Any]:
 
 def run(home: Path, suite: str = "small.toml") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(home, suite), cwd=home.parent, env=environment(), capture_output=True, text=True, timeout=500)
-
-
-@pytest.mark.long
-def test_tasks_that_came_after_a_suite_was_done_are_attempted_when_it_is_asked_for_again(home: Path) -> None:
-    for tasks in (2, 3):
-        with Lake(home) as lake:
-            lake.add(Task(f"k{number}", "search", f"Where is Amber Stone, {number}?", ("here",), split="mine") for number in range(tasks))
-        done = run(home, "mine")
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout)["coverage"] == {
-            "tasks": tasks,
-            "samples": 1,
-            "judged": tasks,
-            "invalid": 0,
-            "missing": 0,
-            "wanted": tasks,
-        }
-    with Lake(home, read_only=True) as lake:
-        assert [(run.id, run.state) for run in lake.runs("stage = 'eval'")] == [("eval-t1-rl-mine", "completed")]
 
 
 @pytest.mark.long

@@ -20,19 +20,12 @@ BERLIN, RIVERS = Task("b", "search", "?", ("Berlin",)), Task("r", "search", "?",
 HALF, STREET, NONE = Task("h", "math", "?", ("42",)), Task("s", "search", "?", ("Straße",)), Task("n", "search", "?", ())
 CASES = [
     (BERLIN, "The capital of Germany is Berlin.", True),
-    (BERLIN, "**Berlin**, of course", True),
     (BERLIN, "Germany's capital: berlin!", True),
-    (BERLIN, "I would say Munich.", False),
     (BERLIN, "A Berliner", False),
-    (BERLIN, "", False),
     (BERLIN, "<think>Berlin? No, Bonn.</think>Bonn", False),
     (BERLIN, "<think>Which?</think>It is Berlin.", True),
     (RIVERS, "They are the Elbe and the Rhine.", True),
-    (RIVERS, "It is the Elbe.", False),
     (HALF, "The result is 42 apples.", True),
-    (HALF, "The result is 421.", False),
-    (STREET, "In the Straße there.", True),
-    (NONE, "Anything", False),
 ]  # fmt: skip
 
 

@@ -12,14 +12,13 @@ import pytest
 from eval.suites.tasks import SUITE, origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
 from flows.data.imports import TaskImport, import_tasks
-from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, is_own, own_suite
+from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, own_suite
 from flows.suites.evaluation import _keep_tasks, rollout_config, same_documents
 from flows.suites.results import check_same
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
 from warehouse import Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 CONFIG = load_config("from_scratch")
 SHIPPED = sorted(file.stem for file in FOLDER.glob("*.toml"))
 MEANING = "Share of the questions in this file that one greedy attempt answers rightly."
@@ -44,26 +43,12 @@ def test_every_shipped_suite_is_read_and_named_as_its_file() -> None:
         assert rollout_config(found, CONFIG.rollout).limits.max_context_tokens >= CONFIG.rollout.limits.max_context_tokens
 
 
-def test_a_suite_of_the_home_is_one_too() -> None:
-    own = find_suite("held_out", CONFIG.evaluation)
-    assert is_own(own) and own == own_suite("held_out", CONFIG.evaluation)
-    assert own.meaning.startswith("Share of held-out questions of 1 to 4 hops")
-    with pytest.raises(RequestError, match="--set is for suites of a TOML file"):
-        find_suite("held_out", CONFIG.evaluation, ["number=3"])
-
-
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
         (["horizn=3"], "unknown key horizn"),
-        (["headline=pass@2"], "needs samples of 2"),
-        (["headline=accuracy"], "choose success"),
-        (["samples=4"], "temperature 0 gives the same attempt"),
-        (["verifier=vibes"], "choose one of qa_em"),
-        (["name=train"], "name"),
         (["name=../x"], "name"),
         (["name=held_out"], "has a suite held_out of its own"),
-        (["source.kind=web"], "source"),
         (['kind={"options": {}}', "environment=null"], "name it under environment"),
     ],
 )
@@ -71,20 +56,6 @@ def test_a_wrong_suite_is_refused_in_one_sentence(overrides: list[str], told: st
     with pytest.raises(RequestError, match=told) as refused:
         find_suite("worlds", CONFIG.evaluation, overrides)
     assert "\n" not in str(refused.value)
-
-
-def test_an_unknown_suite_is_told_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="choose one of browse, countries, deep"):
-        find_suite("nonesuch", CONFIG.evaluation)
-    (tmp_path / "x.toml").write_text("name = ")
-    with pytest.raises(RequestError, match="is not TOML"):
-        find_suite(str(tmp_path / "x.toml"), CONFIG.evaluation)
-
-
-@pytest.mark.parametrize("name", ["films", "countries", "musique", "gsm8k", "humaneval", "mbpp", "tasks"])
-def test_a_suite_whose_data_is_absent_says_so(name: str, lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="and there is no such file or folder"):
-        draw_tasks(find_suite(name, CONFIG.evaluation, [f"source.path={tmp_path / 'none'}"]), CONFIG, lake)
 
 
 def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake: Lake) -> None:
@@ -131,22 +102,6 @@ def test_documents_that_have_changed_are_another_suite(tmp_path: Path, lake: Lak
         same_documents(lake, wanted, draw_tasks(wanted, CONFIG, lake))
 
 
-def test_documents_that_are_not_there_are_said_before_anything_runs(tmp_path: Path, lake: Lake) -> None:
-    (tmp_path / "tasks.jsonl").write_text('{"question": "Q?", "answers": ["a"]}\n')
-    wanted = find_suite("tasks", CONFIG.evaluation, [f"source.path={tmp_path / 'tasks.jsonl'}", "source.documents=nowhere"])
-    with pytest.raises(RequestError, match=r"searches nowhere, and there is nothing: name its documents with source\.documents"):
-        draw_tasks(wanted, CONFIG, lake)
-
-
-def test_a_suite_with_fewer_tasks_than_it_asks_for_says_which_key_asks(
-    tmp_path: Path, lake: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING", "flywheel"):
-        drawn = draw_tasks(suite(tmp_path, {"question": "Q?", "answers": ["a"]}, number=3), CONFIG, lake)
-    told = "number of the suite mine asks for 3 tasks, and its source gives 1"
-    assert [failure.reason for failure in drawn.failures] == [told] and told in caplog.text
-
-
 def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
     with pytest.raises(RequestError, match="which is code that the configuration does not know"):
@@ -167,16 +122,6 @@ def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> Non
     check_same(lake, other.model_copy(update={"name": "other"}))
     with pytest.raises(RequestError, match=r"other settings \(horizon, seed differ\)"):
         check_same(lake, other)
-
-
-def test_a_suite_has_limits_and_an_environment_of_its_own() -> None:
-    found = find_suite("musique", CONFIG.evaluation)
-    config = rollout_config(found, CONFIG.rollout)
-    assert config.limits.max_observation_tokens == 320
-    assert config.environments.kind("search").options == {"documents": 3}
-    assert CONFIG.rollout.environments.kind("search").options == {}
-    with pytest.raises(RequestError, match="max_tokenz"):
-        rollout_config(found.model_copy(update={"limits": {"max_tokenz": 3}}), CONFIG.rollout)
 
 
 def test_the_homes_own_tasks_stay_as_they_are_and_others_are_copies(lake: Lake) -> None:
@@ -200,17 +145,6 @@ def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) 
     assert {task.hops for task in drawn.tasks} == {5}
     assert all(task.proofs["easy"] is False for task in drawn.tasks)
     assert drawn.documents is not None and len(drawn.documents) == 600
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
-def test_real_countries_are_drawn_and_held_out_ones_are_fewer(lake: Lake) -> None:
-    place = f"source.path={DATA / 'kg_countries'}"
-    drawn = draw_tasks(find_suite("countries", CONFIG.evaluation, [place]), CONFIG, lake)
-    fewer = draw_tasks(find_suite("countries", CONFIG.evaluation, [place, "source.entities=held_out"]), CONFIG, lake)
-    assert len(drawn.tasks) > 100 > len(fewer.tasks) > 0 and drawn.documents
-    assert {task.provenance["suite"] for task in drawn.tasks} == {"countries"}
 
 
 def test_a_suite_of_a_file_never_takes_the_place_of_tasks_that_were_imported_under_its_name(tmp_path: Path) -> None:
