@@ -2,8 +2,8 @@
 
     python -m tests.flows.fuzzed_process FOLDER FIRST COUNT
 
-Each case is made from its number alone. It is a home, a task set, documents, rows for a verifier, a suite, a profile, or runs in one of the
-formats that are imported. An audit hook sees every import and every process that is started; memory is measured for each command.
+Each case is made from its number alone. It is a home, a task set, documents, rows for a verifier, a suite, or runs in one of the formats
+that are imported. An audit hook sees every import and every process that is started; memory is measured for each command.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from flows.config import load_config
 from flows.data.imports import FORMATS
 from flows.home import Home
 from tests.foreign_rows import SAMPLES, paths
+from tests.memory import resident
 from warehouse import Document, Example, Fact, Lake, Part, PartKind, Policy, StopReason, Task, Trajectory, Turn
 
 MOST_BYTES = 5 * 2**29
@@ -186,7 +187,6 @@ TASK = {
 DOCUMENT = {"id": "d", "title": "Amber", "text": "Amber is here."}
 FACT = {"subject": "Amber", "relation": "seat", "object": "Lunden", "documents": ["d"]}
 JUDGED = {"id": 1, "gold": ["Amber"], "pred": "Amber", "options": {"set": False}, "question": "Who?"}
-PROFILE = {"seed": 1, "rl": {"steps": 3, "horizon": {"rounds": [2]}}, "evaluation": {"suites": {"held_out": {"counts": {"1": 2}}}}}
 READERS = (
     ("sql", "SELECT * FROM tasks"), ("sql", "SELECT * FROM outcomes"), ("show", "t"), ("report",), ("top", "--once"), ("lake", "pins"),
     ("export", "rl", "--to", "{to}"), ("export", "sft", "--to", "{to}.jsonl"), ("export", "tasks", "--to", "{to}.parquet"), ("reverify",),
@@ -237,7 +237,7 @@ def cases(folder: Path, number: int, names: tuple[str, ...], ready: Path) -> Ite
     """The command lines of one case, whose files are in `folder`."""
     chance = random.Random(number)
     home = folder / "home"
-    kind = chance.choice(("home", "home", "tasks", "runs", "runs", "documents", "verify", "suite", "profile", "decontaminate"))
+    kind = chance.choice(("home", "home", "tasks", "runs", "runs", "documents", "verify", "suite", "decontaminate"))
     if kind == "home":
         shutil.copytree(ready, home)
         damaged(home, chance)
@@ -263,17 +263,9 @@ def cases(folder: Path, number: int, names: tuple[str, ...], ready: Path) -> Ite
         (folder / "graph").mkdir()
         written(folder / "graph" / f"facts.{chance.choice(('jsonl', 'csv', 'tsv'))}", [spoilt(FACT, chance, names)] * 3, chance)
         (folder / "graph" / "documents.jsonl").write_text(json.dumps(DOCUMENT) + "\n")
-        own = (
-            "--set",
-            "corpus.kind=files",
-            "--set",
-            f"corpus.path={folder / 'graph'}",
-            "--set",
-            "corpus.train={}",
-            "--set",
-            "corpus.held_out={}",
-        )
-        yield "run", "--dry-run", "--profile", str(SMALL), "--home", str(folder / "new"), *own
+        own = ("corpus.kind=files", f"corpus.path={folder / 'graph'}", "corpus.train={}", "corpus.held_out={}")
+        given = (part for setting in own for part in ("--set", setting))
+        yield "run", "--dry-run", "--profile", str(SMALL), "--home", str(folder / "new"), *given
     elif kind == "verify":
         verifier = chance.choice(("qa_em", "qa_f1", "squad_em", "gsm8k", "number", "date", "math", "set", *names))
         path = written(folder / "rows.jsonl", [spoilt(JUDGED, chance, names) for _ in range(4)], chance)
@@ -282,44 +274,12 @@ def cases(folder: Path, number: int, names: tuple[str, ...], ready: Path) -> Ite
     elif kind == "suite":
         shutil.copytree(ready, home)
         place = written(folder / "tasks.jsonl", [spoilt(TASK, chance, names), TASK], chance)
-        yield (
-            "eval",
-            "--check",
-            "--home",
-            str(home),
-            "--policy",
-            "p",
-            "--suite",
-            "tasks",
-            "--set",
-            f"source.path={place}",
-            "--set",
-            "name=mine",
-        )
-    elif kind == "profile":
-        table = spoilt(PROFILE, chance, tuple(name for name in names if ":" not in name) or ("x",))
-        more = f"later = {chance.choice((deep(40_000), chr(39) * 3, inline(chance.choice(ODD))))}\n" if chance.random() < 0.3 else ""
-        (folder / "mine.toml").write_bytes((toml(table) + more).encode("utf-8", "surrogatepass"))
-        yield "run", "--dry-run", "--profile", str(folder / "mine.toml"), "--home", str(folder / "new")
+        check = ("eval", "--check", "--home", str(home), "--policy", "p", "--suite", "tasks")
+        yield (*check, "--set", f"source.path={place}", "--set", "name=mine")
     else:
         shutil.copytree(ready, home)
         place = written(folder / "others.jsonl", [spoilt(TASK, chance, names)] * 2, chance)
         yield "decontaminate", "--home", str(home), "--against", f"others={place}"
-
-
-def toml(table: Any) -> str:
-    """A table as TOML, near enough; what it cannot hold is written as it comes."""
-    if not isinstance(table, dict):
-        return f"seed = {table!r}\n"
-    return "".join(f"{json.dumps(str(key))} = {inline(value)}\n" for key, value in table.items())
-
-
-def inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(str(key))} = {inline(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(inline, value)) + "]"
-    return json.dumps(value)
 
 
 def plant(folder: Path) -> tuple[str, ...]:
@@ -374,16 +334,16 @@ def main(folder: Path, first: int, count: int) -> None:
     signal.signal(signal.SIGPROF, hang)
     wrong: list[dict[str, Any]] = []
     commands = 0
-    alone, grown = memory("VmRSS"), list[tuple[int, int]]()
+    alone, grown = resident("VmRSS"), list[tuple[int, int]]()
     for number in range(first, first + count):
         place = folder / f"case{number}"
         place.mkdir()
         for command in cases(place, number, names, ready):
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before, seen.found, seen.watching = memory("VmRSS"), [], True
+            before, seen.found, seen.watching = resident("VmRSS"), [], True
             fault = tried(command)
             seen.watching, commands = False, commands + 1
-            grown.append((memory("VmHWM") - before, number))
+            grown.append((resident("VmHWM") - before, number))
             for what in ([fault] if fault else []) + seen.found:
                 wrong.append({"case": number, "command": " ".join(command)[:300], "what": what})
                 print(json.dumps(wrong[-1]), file=sys.stderr)
@@ -391,12 +351,6 @@ def main(folder: Path, first: int, count: int) -> None:
     planted = (folder / "trace").exists() or "planted" in sys.modules or any(name.startswith("file_planted") for name in sys.modules)
     report = {"commands": commands, "wrong": wrong, "planted": planted, "alone_mib": alone, "grown": sorted(grown, reverse=True)[:5]}
     print(json.dumps(report))
-
-
-def memory(name: str) -> int:
-    """MiB of this process's memory that is there now (`VmRSS`), or was at its most since the peak began (`VmHWM`)."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1]) // 1024
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from benchmarks.ablations import (
     run_all,
     table,
 )
-from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Measure, Variant, Verdict, verdict
+from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Variant, Verdict, verdict
 from benchmarks.homes import place
 from flows.config import load_config
 from warehouse import Lake, Metric, Outcome, Policy, Run, Score, StopReason, Task, Trajectory
@@ -50,18 +50,6 @@ def result(won: int, curve: Sequence[float] = (0.5,), **more: object) -> Result:
 )
 def test_a_verdict_wants_five_seeds_and_an_interval_that_says_so(differences: list[float], expected: Verdict) -> None:
     assert verdict(differences, 0.03)[0] is expected
-
-
-def test_a_measure_is_read_off_a_result() -> None:
-    rising = result(8, [0.2, 0.4, 0.6], beside=((0, 0.1), (100, 0.79), (200, 0.8)))
-    assert rising.of(Measure.SUCCESS, "held_out") == 0.8 and rising.of(Measure.SUCCESS, "nowhere") is None
-    assert rising.of(Measure.KEPT, "") == 1.0
-    assert rising.of(Measure.SOONER, "") == pytest.approx(1 - 200 / 300)
-    assert replace(rising, beside=()).of(Measure.SOONER, "") == 0.0
-    halted = replace(rising, halted="grad_norm")
-    assert halted.of(Measure.KEPT, "") == 0.0 and halted.of(Measure.SUCCESS, "held_out") is None
-    several = replace(rising, successes={"a": (1, 10), "b": (3, 4), "c": (0, 0)})
-    assert several.of(Measure.SUCCESS, "*") == pytest.approx((0.1 + 0.75) / 2), "a suite without a valid attempt says nothing"
 
 
 def test_the_table_has_what_is_there_and_says_what_is_missing() -> None:

@@ -79,8 +79,8 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "child",
-    [PREFECT, MATHEMATICS, pytest.param(CLUSTER, marks=pytest.mark.long), SPAWNED, MODULE, REAPER],
-    ids=["server", "mathematics", "cluster", "spawned", "module", "reaper"],
+    [PREFECT + MODULE + REAPER, pytest.param(CLUSTER, marks=pytest.mark.long), MATHEMATICS + SPAWNED],
+    ids=["server-module-reaper", "cluster", "mathematics-spawned"],
 )
 def test_nothing_that_lies_in_the_current_folder_is_imported_by_what_we_start(folder: Path, child: str) -> None:
     done = run(folder, BEGIN + child)

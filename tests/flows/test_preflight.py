@@ -67,9 +67,7 @@ grader = Grader("mine", "1", lambda answer: (1.0, True))
 """
 
 WRONG = (
-    (["policy.path={folder}/weightless", "rollout.limits.max_context_tokens=200"], "no file that ends in .safetensors or .bin"),
     (["policy.path={folder}/mute", "rollout.limits.max_context_tokens=200"], "has no tokenizer that can"),
-    (["policy.path={policy}", "rollout.limits.max_context_tokens=200", "rollout.dialect=chat"], "has no chat template"),
     (["rollout.dialect=mine", "rollout.dialects={mine={}}"], "rollout.dialect = mine needs a chat template"),
     (['rollout.environments.kinds={mine={factory="no_such:thing"}}'], "the environment 'no_such:thing' cannot be imported"),
     (['rollout.environments.kinds={tools={options={file="{folder}/bare.toml"}}}'], "has no type annotation for 'word': add one"),
@@ -78,7 +76,6 @@ WRONG = (
     (['rollout.environments.kinds={mine={factory="{folder}/code.py:environment"}}'], "takes (), and is called with (resources)"),
     (["rollout.loop={folder}/code.py:loop"], "is called with (engine, dialect, limits)"),
     (['rl.rewards.parts={"{folder}/code.py:reward"=1}'], "takes (completions, **columns), and is called with (attempts, context)"),
-    (["evaluation.verifier={folder}/code.py:grader"], "is called with (answer, golds, options)"),
     (["rl.learning_rate=100"], "rl.learning_rate must be less than or equal to 1, not 100"),
     (['cpt.general={path="{folder}/missing"}'], "cpt.general.path: there is no"),
 )

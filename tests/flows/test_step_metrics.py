@@ -62,7 +62,7 @@ def faults(steps: dict[int, dict[str, float]]) -> list[str]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_off", "asynchronous"])
+@pytest.mark.parametrize("mode", ["synchronous", pytest.param("one_step_off", marks=pytest.mark.long), "asynchronous"])
 def test_every_step_has_its_metrics_and_its_time_is_booked_once(tmp_path: Path, mode: str) -> None:
     home = home_of(tmp_path, f"rl.mode={mode}", f"rl.steps={STEPS}", "rl.save_every=1")
     with open_context(home) as context:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,25 +127,6 @@ def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path
     writer.close()
     assert len(seen) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_view_is_drawn_again_until_it_is_interrupted(home: Home) -> None:
-    terminal, inner = pty.openpty()
-    command = [str(Path(sys.executable).parent / "flywheel"), "top", "--home", str(home.root), "--every", "0.5"]
-    view = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
-    os.close(inner)
-    drawn, until = b"", time.monotonic() + 240
-    while drawn.count(b"nothing is running") < 3 and time.monotonic() < until:
-        drawn += os.read(terminal, 65_536)
-    view.send_signal(signal.SIGINT)
-    with suppress(OSError):  # the terminal is gone with its last user
-        while select.select([terminal], [], [], 20)[0]:
-            os.read(terminal, 65_536)
-    assert view.wait(240) == 0
-    os.close(terminal)
-    assert drawn.count(b"nothing is running") >= 3
 
 
 def test_the_steps_of_supervised_stages_follow_from_the_epoch_and_from_the_limit_of_tokens() -> None:

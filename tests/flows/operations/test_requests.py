@@ -119,51 +119,41 @@ def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
     assert list(home.requests.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "pause",
-        "[]",
-        '{"order": "stop", "process": 1, "asked": 1.0}',
-        '{"order": "pause", "process": 1, "asked": 1.0, "limit": 3}',
-        '{"order": "limit", "process": 1, "asked": 1.0}',
-        '{"order": "limit", "process": 1, "asked": 1.0, "limit": 0}',
-        '{"order": "limit", "process": 1, "asked": 1.0, "limit": "3"}',
-        '{"order": "pause", "process": 1, "asked": 1.0, "command": "rm"}',
-        '{"order": "pause", "process": 1, "asked": NaN}',
-        '{"order": "limit", "process": 1, "asked": 1.0, "limit": 100000000000}',
-        b"\xff\xfe\x00",
-        " " * (MOST_BYTES + 1),
-        "[" * MOST_BYTES,
-    ],
+WRONG: tuple[str | bytes, ...] = (
+    "",
+    "[]",
+    '{"order": "stop", "process": 1, "asked": 1.0}',
+    '{"order": "pause", "process": 1, "asked": 1.0, "limit": 3}',
+    '{"order": "limit", "process": 1, "asked": 1.0}',
+    '{"order": "limit", "process": 1, "asked": 1.0, "limit": "3"}',
+    '{"order": "pause", "process": 1, "asked": 1.0, "command": "rm"}',
+    '{"order": "pause", "process": 1, "asked": NaN}',
+    '{"order": "limit", "process": 1, "asked": 1.0, "limit": 100000000000}',
+    b"\xff\xfe\x00",
+    " " * (MOST_BYTES + 1),
+    "[" * MOST_BYTES,
 )
-def test_what_is_no_request_is_recorded_and_not_obeyed(home: Home, content: str | bytes) -> None:
-    control, file = Control(), put(home, "1-1.json", content)
+
+
+def test_an_invalid_request_is_recorded_and_not_obeyed(home: Home) -> None:
+    control, files = Control(), [put(home, f"1-{number}.json", content) for number, content in enumerate(WRONG)]
     with hearing(home, control=control) as recorded:
-        until(lambda: not file.exists())
-    assert [row.kind for row in recorded] == ["invalid"] and len(recorded[0].reason) < 300
+        until(lambda: not any(file.exists() for file in files))
+    assert [row.kind for row in recorded] == ["invalid"] * len(WRONG) and all(len(row.reason) < 300 for row in recorded)
     assert control.state == ControlState()
 
 
-def test_a_pipe_and_a_folder_among_the_requests_hold_nobody_up(home: Home) -> None:
-    home.requests.mkdir()
+def test_pipes_folders_and_requests_to_a_process_that_has_ended_block_nothing(home: Home) -> None:
+    left = ControlRequest(order=Order.limit, process=GONE, asked=1.0, limit=3)
+    put(home, "0-1.json", left.model_dump_json())
     os.mkfifo(home.requests / "1-1.json")
     (home.requests / "2-1.json").mkdir()
     (home.requests / "1-2.json").symlink_to(home.root / "config.json")
-    with hearing(home) as recorded:
-        ask(home, Order.pause)
-    assert [row.kind for row in recorded] == ["invalid", "invalid", "pause"]
-    assert home.config_file.is_file()
-
-
-def test_what_was_asked_of_a_process_that_is_gone_is_recorded_and_not_obeyed(home: Home) -> None:
-    left = ControlRequest(order=Order.pause, process=GONE, asked=1.0)
-    control, file = Control(), put(home, "1-1.json", left.model_dump_json())
+    control = Control()
     with hearing(home, control=control) as recorded:
-        until(lambda: not file.exists())
-    assert [row.kind for row in recorded] == ["unheard"]
-    assert control.state.paused_since is None
+        ask(home, Order.pause)
+    assert [row.kind for row in recorded] == ["unheard", "invalid", "invalid", "pause"]
+    assert home.config_file.is_file() and control.state.limit is None
 
 
 class Work:

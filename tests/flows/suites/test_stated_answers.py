@@ -46,9 +46,8 @@ def test_eval_tells_how_many_failures_state_an_accepted_answer_and_what_to_do(tm
         for policy, said in (("t1-sft", "The name is {}."), ("t1-rl", "I do not know.")):
             lake.add([Policy(policy, None, "sft", f"policies/{policy}", "w", None, promoted=policy == "t1-sft")])
             lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
-            for number, task in enumerate(TASKS):
-                run = tried(policy, number, solved=number < 60, broken=number == 99)
-                lake.add([replace(run, turns=(replace(run.turns[0], arguments=said.format(task.answers[0])),))])
+            runs = [(task, tried(policy, number, solved=number < 60, broken=number == 99)) for number, task in enumerate(TASKS)]
+            lake.add(replace(run, turns=(replace(run.turns[0], arguments=said.format(task.answers[0])),)) for task, run in runs)
         assert (found := read_stated_answers(lake, "t1-sft", "mine")).stating == found.failures == 39, (
             "successes and faults are no failures"
         )
