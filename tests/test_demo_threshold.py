@@ -21,7 +21,3 @@ def test_the_demos_that_readme_tells_of_pass() -> None:
 def test_a_policy_half_as_good_or_not_tried_is_too_low(key: tuple[str, int, str]) -> None:
     assert too_low(DOCUMENTED | {key: DOCUMENTED[key] / 2}) == [key]
     assert too_low({each: success for each, success in DOCUMENTED.items() if each != key}) == [key]
-
-
-def test_half_the_speed_is_too_slow() -> None:
-    assert all(too_slow(2 * rounds) for rounds in kept_rounds())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import PAGES, RESULTS, ROOT, beside, filled, load, pages
-from benchmarks.evidence_tables import TABLES, above_controls, seed_names
+from benchmarks.evidence import RESULTS, ROOT, filled, load, pages
+from benchmarks.evidence_tables import TABLES
 from eval.statistics import mcnemar, wilson
 from flows.config import load_config
 from flows.home import Home
@@ -86,36 +86,6 @@ def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
 
 
-def test_seeds_stand_side_by_side_with_the_least_and_the_largest_gain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    pair = {"suite": "held_out", "a": "t1-rl", "b": "t1-sft", "both": 20, "only_a": 11, "only_b": 0, "neither": 9}
-    other = {**HOME, "seed": 99, "evaluations": [row("t1-sft", None, 20), row("t1-rl", None, 31)], "pairs": [pair]}
-    (tmp_path / "one.json").write_text(json.dumps({**RECORD, "homes": beside([HOME, {"seed": 99}], [other])}))
-    each = filled("<!-- evidence: stages one -->\n\n<!-- /evidence -->")
-    assert "| 99 | `t1-rl` | 77.5" in each and "| 100 | `t1-rl` | 75.0" in each, "a row for each seed, not for the first alone"
-    text = filled("<!-- evidence: seeds one -->\n\n<!-- /evidence -->")
-    assert "| policy | seed 99 | seed 100 | `t1-rl` above it: least | most |" in text
-    assert "| `t1-sft` | 50.0 | 50.0 | +25.0 (p = 0.013) | +27.5 (p < 0.001) |" in text
-    assert "| `t0-init` |  | 0.0 |  |  |" in text and "| `t1-rl` | 77.5 | 75.0 |  |  |" in text
-
-
-def test_the_best_of_the_controls_is_what_a_policy_is_held_against() -> None:
-    better = {"suite": "held_out", "a": "t1-rl-shuffled", "b": "t1-rl", "both": 25, "only_a": 1, "only_b": 5, "neither": 9}
-    elsewhere = {**better, "suite": "another", "only_a": 9}
-    home = {**HOME, "evaluations": [*HOME["evaluations"], row("t1-rl-shuffled", None, 26)], "pairs": [*HOME["pairs"], better, elsewhere]}
-    record = {**RECORD, "homes": [{**HOME, "seed": 99}, home]}
-    assert above_controls(record).startswith("+25.0 (p = 0.013), +10.0 (p = 0.2") and seed_names(record) == "99, 100"
-
-
-def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
-    with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
-        filled("<!-- evidence: stages none --><!-- /evidence -->")
-    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of above_controls, answer, asked"):
-        filled("<!-- evidence: graph none --><!-- /evidence -->")
-
-
 def test_a_home_that_holds_calls_twice_is_refused(tmp_path: Path) -> None:
     call = Call("search", "Hill", "ok", "Hill: a hill.")
     turn = Turn(0, (2,), (-0.5,), "a", "search", "Hill", (), call.observation, None, "ok", 0.1, 0, calls=(call,))
@@ -128,10 +98,6 @@ def test_a_home_that_holds_calls_twice_is_refused(tmp_path: Path) -> None:
         lake.write(lambda connection: connection.execute("INSERT INTO tool_calls FROM tool_calls"))
     with pytest.raises(RequestError, match="holds 1 calls of tools twice"):
         evidence.read_home(tmp_path)
-
-
-def test_the_pages_are_those_that_people_read() -> None:
-    assert PAGES == ("docs/*.md", "benchmarks/notes/*.md") and len(pages()) > 15
 
 
 def test_the_readme_is_short_and_its_figures_are_those_of_the_results() -> None:

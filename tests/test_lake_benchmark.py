@@ -14,11 +14,11 @@ from benchmarks.lake import beside, counts, ingest, views
 @pytest.mark.slow
 def test_a_small_lake_is_filled_and_read(tmp_path: Path) -> None:
     log = io.StringIO()
-    figures = beside({}, {"ingest": ingest(tmp_path, 200, log), "counts": counts(tmp_path)})
-    assert figures["counts"]["trajectories"] == 200 and counts(tmp_path)["trajectories"] == 0
+    figures = beside({}, {"ingest": ingest(tmp_path, 40, log), "counts": counts(tmp_path)})
+    assert figures["counts"]["trajectories"] == 40 and counts(tmp_path)["trajectories"] == 0
     figures = beside(figures, {"views": views(tmp_path, 3, ["outcomes", "cost"], log)})
-    assert figures["ingest"]["trajectories"] == 200 and figures["ingest"]["ratio"] > 0
+    assert figures["ingest"]["trajectories"] == 40 and figures["ingest"]["ratio"] > 0
     assert {name: row["reads"] for name, row in figures["views"]["views"].items()} == {"outcomes": 3, "cost": 3}
     again = beside(figures, {"views": views(tmp_path, 1, ["cost"], log)})
     assert {name: row["reads"] for name, row in again["views"]["views"].items()} == {"outcomes": 3, "cost": 1}
-    assert again["ingest"] == figures["ingest"] and "200 trajectories" in lake_ingest(again)
+    assert again["ingest"] == figures["ingest"] and "40 trajectories" in lake_ingest(again)

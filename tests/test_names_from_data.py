@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from transformers import AutoTokenizer
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import VERIFIERS
 from flows.config import load_config
-from flows.data.imports import FORMATS, TaskImport, import_file, import_tasks
+from flows.data.imports import FORMATS, import_file
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS
-from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.envs.config import EnvironmentKindConfig
 from rl.envs.tool_world.environment import WORLDS
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.config import RolloutConfig
@@ -72,27 +73,21 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
     assert not [name for name in sys.modules if name.startswith("file_planted")]
 
 
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """The syntax trees of the packages."""
+    return {path: ast.parse(path.read_text()) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+
+
 def registries() -> dict[str, Registry]:
     """Every registry that a module of the house holds, by `module.NAME`."""
     found = {}
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "Registry":
-                    module, name = ".".join(path.relative_to(ROOT).with_suffix("").parts), ast.unparse(node.targets[0])
-                    found[f"{module}.{name}"] = getattr(import_module(module), name)
+    for path, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "Registry":
+                module, name = ".".join(path.relative_to(ROOT).with_suffix("").parts), ast.unparse(node.targets[0])
+                found[f"{module}.{name}"] = getattr(import_module(module), name)
     return found
-
-
-def test_names_become_code_in_one_place_alone() -> None:
-    loading = set()
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                called = ast.unparse(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
-                if called[2] in LOADS and called[0] in ("", "importlib", "spec.loader", "builtins", "runpy", "importlib.util"):
-                    loading.add(str(path.relative_to(ROOT)))
-    assert loading == KNOWN
 
 
 RUNNING = re.compile(
@@ -106,21 +101,21 @@ UNPICKLING = {
 }
 
 
-def test_nothing_that_was_stored_or_sent_is_unpickled_or_evaluated_and_no_model_brings_code() -> None:
-    """What would run code of a file: pickles, marshal, torch's own format, YAML's and sympy's readers, code beside a model's weights."""
-    loading, trusting = set(), []
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(node, ast.Call):
-                    continue
-                called, name = ast.unparse(node.func), str(path.relative_to(ROOT))
-                if RUNNING.search(called):
-                    loading.add(name)
-                if called.endswith(".from_pretrained") and "trust_remote_code=False" not in ast.unparse(node):
-                    trusting.append(name)
-    assert loading == UNPICKLING
-    assert not trusting
+def test_names_become_code_in_one_module_and_nothing_stored_or_sent_is_unpickled_or_evaluated() -> None:
+    """What would run code of a file: pickles, marshal, torch's own format, YAML's and sympy's readers, code of a model's folder."""
+    loading, unpickling, trusting = set(), set(), []
+    for path, tree in modules().items():
+        name = str(path.relative_to(ROOT))
+        for node in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
+            called = ast.unparse(node.func)
+            place, _, function = called.rpartition(".")
+            if function in LOADS and place in ("", "importlib", "spec.loader", "builtins", "runpy", "importlib.util"):
+                loading.add(name)
+            if RUNNING.search(called):
+                unpickling.add(name)
+            if function == "from_pretrained" and "trust_remote_code=False" not in ast.unparse(node):
+                trusting.append(name)
+    assert (loading, unpickling, trusting) == (KNOWN, UNPICKLING, [])
 
 
 def test_every_registry_is_in_the_architecture_with_what_may_name_it() -> None:
@@ -155,18 +150,9 @@ def test_the_row_that_ran_a_command_runs_none(tmp_path: Path) -> None:
 def test_what_a_row_says_of_its_world_is_checked_before_it_is_used(place: str, planted: tuple[str, ...]) -> None:
     task = next(generate_tasks(1, seed=3))
     assert refusal("tool_world", task) == ""
-    for value in (*planted, -1, True, None, 1e9, 10**9, [], {}, "1"):
+    for value in (planted[1], planted[2], -1, True, None, 10**9, {}, "1"):
         world = {**task.provenance["world"], place: value}
         assert refusal("tool_world", replace(task, provenance={**task.provenance, "world": world}))
-
-
-def test_a_task_may_name_what_the_configuration_lists(tiny_policy: Path) -> None:
-    config = RolloutConfig(loops={"mine": "rl.rollouts.agent_loop:AgentLoop"})
-    loops = AgentLoops(config, AutoTokenizer.from_pretrained(tiny_policy))
-    loops.check([Task("t", "search", "?", (), provenance={"rollout": {"loop": "mine"}})])
-    listed = EnvironmentPoolConfig(kinds={"mine": EnvironmentKindConfig(factory="game"), "a.b:c": EnvironmentKindConfig()}).listed
-    assert ENVIRONMENTS.resolve_recorded("mine", listed) == ENVIRONMENTS.built_in["game"]
-    assert ENVIRONMENTS.resolve_recorded("a.b:c", listed) == "a.b:c"
 
 
 @pytest.mark.slow
@@ -203,25 +189,6 @@ def test_names_planted_in_every_field_of_a_row_import_nothing(
             assert form == "inspect", refused
     with Lake(tmp_path / "home") as lake:
         tasks = lake.read(Task)
-    for task in tasks[:: max(1, len(tasks) // 20)]:
-        tried(task, loops, suite)
-
-
-def test_names_planted_in_every_field_of_a_row_of_ones_own_tasks_import_nothing(
-    planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path
-) -> None:
-    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
-    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
-    world = next(generate_tasks(1, seed=5)).provenance
-    row = {"id": "1", "question": "Who?", "answers": ["Amber"], "provenance": world, "solution": "a", "proofs": {"a": "b"}}
-    rows = [spoilt for name in planted for spoilt in spoilt_rows(row, name)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    figures = import_tasks(tmp_path / "rows.jsonl", TaskImport("search", "qa_em"), tmp_path / "home")
-    assert figures["tasks"]["read"] > 1
-    with Lake(tmp_path / "home") as lake:
-        tasks = lake.read(Task)
-    assert {task.environment for task in tasks} == {"search"}
-    assert {task.provenance["verifier"] for task in tasks} == {"qa_em"} and not any("rollout" in task.provenance for task in tasks)
     for task in tasks[:: max(1, len(tasks) // 20)]:
         tried(task, loops, suite)
 
@@ -292,8 +259,7 @@ def spoilt_rows(value: Any, name: str) -> Iterator[Any]:
 
 def test_the_loaders_that_records_reach_are_these() -> None:
     """A new one is to be asked with `resolve_recorded`, and to be tried above."""
-    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
-    asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
+    asked = {str(file.relative_to(ROOT)) for file in modules() if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
         "rl/env_pool/pool.py", "rl/envs/base.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
         "flows/data/imports.py",

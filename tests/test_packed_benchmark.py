@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence
-from benchmarks.packed import groups, ratio
+from benchmarks.packed import groups
 from rl.learner.batches import is_valid
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
@@ -29,16 +27,3 @@ def test_groups_are_those_that_were_sampled_and_every_other_one_teaches(tmp_path
     assert {each.prompt_ids + each.turns[0].action_ids for each in found} == {(2, 30, 3, 4, 5)}
     with pytest.raises(SystemExit, match="has 1 tasks with 4 trajectories"):
         groups(tmp_path, 2, 4)
-
-
-def test_the_tables_are_made_of_every_repeat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def row(seconds: float) -> dict[str, float]:
-        return {"tokens": 1200, "seconds": seconds, "processor_seconds": seconds / 2}
-
-    repeats = {"shared": [row(1), row(1), row(2)], "packed": [row(2), row(3), row(2)], "padded": [row(3), row(4), row(3)]}
-    (tmp_path / "one.json").write_text(json.dumps({"speeds": {"repeats": repeats}}))
-    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    text = evidence.filled("<!-- evidence: packing one -->\n\n<!-- /evidence -->")
-    assert ratio(repeats, "packed", "seconds") == 1.5
-    assert "| the clock | 1200, 1200, 600 | 600, 400, 600 | 400, 300, 400 | 3.00 | 1.50 |" in text
-    assert "| the processor | 2400, 2400, 1200 | 1200, 800, 1200 | 800, 600, 800 | 3.00 | 1.50 |" in text

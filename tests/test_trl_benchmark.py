@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence_tables import learners, trl_time
-from benchmarks.learning import Outcome, Reached, Setting, Watch
 from benchmarks.trl_search import environment_of, reward_of, tokenizer_of
-from flows.config import FlywheelConfig
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action, ActionTurn, Result, Truncation
 from rl.renderers.registry import TEMPLATES, open_dialect
@@ -55,32 +51,3 @@ def test_the_same_answers_are_right() -> None:
     assert plain([[{"role": "assistant", "content": "Green Lake"}]], right) == [1.0]
     assert plain([[{"role": "assistant", "content": "<answer> Blue River</answer>"}]], right) == [0.0]
     assert plain([[{"role": "assistant", "content": "", "tool_calls": [{}]}]], right) == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("stop_after", "successes", "steps", "done"), [(3, [0.0] * 3, 3, True), (None, [1.0] * 5, 5, True), (9, [1.0] * 5, 5, False)]
-)
-def test_a_run_ends_with_its_goal_or_its_steps(stop_after: int | None, successes: list[float], steps: int, done: bool) -> None:
-    watch = Watch("ours", Setting(Path(), (), (), FlywheelConfig(), 1, 0, 60.0, stop_after, False), 0.0)
-    for success in successes[:-1]:
-        watch.see(success)
-    assert not watch.done
-    if done:
-        with pytest.raises(Reached):
-            watch.see(successes[-1])
-    else:
-        watch.see(successes[-1])
-    outcome = watch.outcome()
-    assert outcome.steps == steps and (outcome.seconds is not None) == done and list(outcome.ends) == sorted(outcome.ends)
-
-
-def test_who_does_not_come_that_far_bounds_the_ratio_from_below() -> None:
-    ours, theirs = Outcome("ours", 0, 1.0, 20.0, 2, 0.5, (10.0, 20.0)), Outcome("TRL", 0, 2.0, None, 4, 0.5, (20.0, 30.0, 50.0, 60.0))
-    assert "| 0 | 20 (2) | 60 (4, given up) | 3.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)]})
-
-
-def test_of_a_number_of_steps_as_many_are_compared_as_both_have_made() -> None:
-    ours, theirs = Outcome("ours", 0, 1.0, 40.0, 3, 0.5, (10.0, 15.0, 40.0)), Outcome("TRL", 0, 2.0, None, 2, 0.5, (30.0, 60.0))
-    assert "| 0 | 40 (3) | 60 (2, given up) | 4.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)], "steps": 3})
-    assert trl_time({"runs": [asdict(ours), asdict(theirs)], "steps": 3}) == "4.0"
-    assert "| 0 | 40 (3) |  |  | 1 |  |" in learners({"runs": [asdict(ours)], "steps": 3})

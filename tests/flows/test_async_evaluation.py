@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +15,6 @@ from flows.config import load_config
 from flows.context import open_context
 from flows.operations.budgets import Meter
 from flows.pipeline import run_attempt
-from flows.report.data import read_report_data
-from flows.report.plots import reinforcement_plots
 from flows.stages.async_evaluation import STAGE, figures_of
 from flows.stages.reinforcement import reinforce
 from rl.rollouts.agent_loop import RolloutRequest
@@ -28,7 +25,7 @@ from tests.flows.test_resumption import stage as stage
 from tests.flows.toy_home import SMALL, home_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.toy import trajectory, turn
-from warehouse import Lake, Metric, Outcome, Run, Task
+from warehouse import Lake, Metric, Outcome, Task
 from warehouse.errors import RequestError
 
 TRIED = 6
@@ -218,16 +215,3 @@ def test_a_row_of_sql_is_an_evaluation(tmp_path: Path) -> None:
     told = {name: value for name, value in WHOLE.items() if name != "successes"}
     assert first == {"turn": 2, "run": "t2-rl", "suite": "a/b", "version": 10, "seconds": 7, **told}
     assert (second["suite"], second["success"], second["low"], second["first_version"]) == ("c", None, None, None)
-
-
-def test_the_report_draws_it_beside_the_success_of_training(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        now = datetime.now(UTC)
-        lake.add([Run("t2-rl", "rl", 2, {}, "d", None, None, "completed", now, now)])
-        lake.add([Metric("t2-rl", "rl", 2, step, "success", 0.1 * step) for step in (1, 2)])
-        lake.add([*beside_metrics("t2-rl", 10, "a/b", **WHOLE), *beside_metrics("t2-rl", 20, "a/b", **{**WHOLE, "success": 0.8})])
-        panels = reinforcement_plots(read_report_data(lake)).panels
-    assert [panel.title for panel in panels] == ["Success in training", "a/b during training"]
-    (points,) = [trace for trace in panels[1].figure["data"] if "opacity" in trace]
-    assert list(points["x"]) == [10, 20] and list(points["y"]) == [0.75, 0.8]
-    assert panels[1].figure["layout"]["yaxis"]["range"] == panels[0].figure["layout"]["yaxis"]["range"]

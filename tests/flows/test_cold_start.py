@@ -17,7 +17,6 @@ from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
 from flows.home import Home
 from flows.pipeline import run_attempt
-from flows.stages.reinforcement import pass_rates
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.sources import read_sources
 from flows.stages.synthesis.stage import cold_start, synthesise
@@ -124,15 +123,6 @@ def test_a_run_counts_as_the_latest_verdict_has_it(tmp_path: Path) -> None:
         )
         assert {example.sources[0] for example in cold_started(context)} == {"a", "b"}
         assert rejected(context) == {"cold_start_not_a_success": 1}
-
-
-def test_the_policys_own_successes_are_those_of_the_latest_verdict(tmp_path: Path) -> None:
-    own = [run("a", policy=OURS.id, outcome=Outcome.FAILURE), run("b", "y", policy=OURS.id), run("c", "z", policy=OURS.id)]
-    with home_of(tmp_path, 'later.sft.from=["own"]') as context:
-        context.lake.add([*TASKS.values(), *(replace(one, stage="rl", step=1) for one in own), OURS])
-        context.lake.add([Score("a", "qa_em", "9", 1.0, Outcome.SUCCESS), Score("b", "qa_em", "9", 0.0, Outcome.FAILURE)])
-        assert {example.sources[0] for example in cold_started(context, turn=2)} == {"a", "c"}
-        assert pass_rates(context, 2, None) == {"x": 1.0, "y": 0.0, "z": 1.0}
 
 
 @pytest.mark.slow

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.controls import (
     RL,
-    SFT,
     SHUFFLED_REWARD,
-    clean_demonstrations,
-    controls,
     rewarded_by,
     shuffled_outcome,
 )
 from flows.config import load_config
-from flows.context import RunContext, StageRun
+from flows.context import RunContext
 from flows.home import Home
-from flows.pipeline import run_attempt
-from flows.stages.synthesis.batches import begin, work_off
-from flows.stages.synthesis.examples import demonstrations
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, find_functions, weights_of
-from tests.end_to_end.towns import write_corpus
 from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory
 
 SMALL, LEARNING = (str(Path(__file__).parents[1] / "end_to_end" / f"{name}.toml") for name in ("small", "newcomer"))
@@ -91,59 +79,4 @@ def test_rl_is_rewarded_by_the_shuffled_verdict_alone_and_only_while_the_control
 # What is made, and of what
 
 
-def test_clean_demonstrations_are_of_the_questions_that_the_cold_start_showed(context: RunContext) -> None:
-    """Also where those were made in several batches, each of which leaves out what the lake has by then."""
-    synth = context.config.synth.model_copy(update={"batch": 12})
-    context.config = context.config.model_copy(update={"synth": synth})
-
-    def work(at_work: StageRun) -> dict[str, Any]:
-        work_off(at_work, demonstrations(*begin(context, 1)))
-        return {}
-
-    run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)
-    own = context.lake.examples(["trajectory"])
-    clean = clean_demonstrations(context)
-    assert sorted(each.sources for each in clean) == sorted(each.sources for each in own) and len(clean) == 30
-    assert {each.id.split("-")[1] for each in own} > {"clean"} and {each.id.split("-")[1] for each in clean} == {"clean"}
-    assert context.lake.examples() == own, "they are none of the wheel's"
-
-
 # What is told
-
-
-@pytest.mark.long
-@pytest.mark.end_to_end
-@pytest.mark.timeout(1200)
-def test_all_controls_of_a_small_home(tmp_path: Path) -> None:
-    """One whose policy has successes: it learns its few questions by heart."""
-    home = tmp_path / "home"
-    write_corpus(tmp_path / "corpus")
-    settings = (
-        "corpus.kind=files", f"corpus.path={tmp_path / 'corpus'}", "synth.demonstrations.wrong_turn=0.3", "rl.rewards.parts={format=0.1}",
-    )  # fmt: skip
-    turned = [sys.executable, "-m", "flows.cli", "run", "--profile", LEARNING, "--home", str(home), "--turns", "1"]
-    turned += [part for setting in settings for part in ("--set", setting)]
-    subprocess.run(turned, check=True, capture_output=True, timeout=600)
-    command = [sys.executable, "-m", "benchmarks.controls", "--home", str(home), "--json"]
-    refused = subprocess.run([*command, "--only", "none"], capture_output=True, text=True, timeout=120)
-    assert refused.returncode == 2 and "there is no control 'none'" in refused.stderr
-    with Lake(home) as lake:
-        lake.add([replace(task, key=f"later-{task.key}") for task in lake.tasks(split="train")])
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout)
-    policies = {control.policy for control in controls()}
-    assert policies <= {row["policy"] for row in found["comparison"]} and policies <= found["runs"].keys()
-    with Lake(home, read_only=True) as lake:
-        parents = {policy.id: policy.parent for policy in lake.policies()}
-        rewarded = (
-            lake.query("SELECT DISTINCT name FROM reward_parts WHERE trajectory_id LIKE 't1-rl-shuffled-%'").column("name").to_pylist()
-        )
-        later = lake.query("SELECT id FROM trajectories WHERE starts_with(task_key, 'later-')").to_pylist()
-        before = lake.snapshot()
-    assert (parents["t1-rl-without_sft"], parents["t1-sft-clean"], parents["t1-rl-shuffled"]) == ("t1-cpt", "t1-cpt", SFT)
-    rft = found["runs"]["t1-sft-rft"]
-    assert rft["sampled_tokens"] >= rft["wanted_tokens"] > 0 and rft["successes"] > 0
-    assert rewarded == [SHUFFLED_REWARD] and later == [], "every control draws from what RL found"
-    again = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    assert json.loads(again.stdout) == found
-    with Lake(home, read_only=True) as lake:
-        assert lake.snapshot() == before

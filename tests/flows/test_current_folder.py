@@ -11,11 +11,7 @@ import pytest
 from ray.job_config import JobConfig
 
 from flows.runtime import SAFE_PATH
-from rl.engines.config import EngineConfig
-from rl.engines.vllm_engine import environment_variables
-from rl.env_pool.pool import PROCESS_ENVIRONMENT
 from rl.ray_runtime import job_config
-from rl.tools.worker import PROCESS_ENVIRONMENT as OF_TOOLS
 
 HOSTILE = ("uvicorn", "ray", "json", "prefect", "eval", "flows", "rl", "warehouse", "sympy", "math_verify", "torch", "random", "pip")
 BEGIN = "from flows.runtime import import_safely\nimport_safely()\n"
@@ -111,8 +107,3 @@ def test_workers_search_the_current_folder_only_where_this_process_does(tmp_path
     config._py_driver_sys_path.extend([str(tmp_path / "mine"), str(tmp_path)])  # as Ray does
     assert isinstance(config, JobConfig)
     assert list(config._get_proto_job_config().py_driver_sys_path) == [str(tmp_path / "mine")]
-
-
-def test_workers_of_a_cluster_are_told_too() -> None:
-    for environment in (PROCESS_ENVIRONMENT, OF_TOOLS, environment_variables(EngineConfig())):
-        assert environment["PYTHONSAFEPATH"] == "1"

@@ -15,9 +15,8 @@ from flows.config import load_config
 from flows.data.imports import import_file
 from flows.home import Home
 from flows.inputs import training_counts
-from flows.verification import reverify_home
 from tests.flows.test_cold_start import OURS, SMALL, cold_started, home_of
-from warehouse import Example, Lake, Metric, Outcome, Part, PartKind, Policy, RequestError, Run, Task
+from warehouse import Example, Lake, Metric, Part, PartKind, Policy, RequestError, Run, Task
 
 ASKS: dict[str, Any] = {"role": "user", "content": "Where is book 7?"}
 ANSWERS = {"role": "assistant", "content": "Shelf 7"}
@@ -54,14 +53,6 @@ def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> Non
         counted = training_counts(context.config, tmp_path / "home", context.lake, set(), 1)
         assert len(cold_started(context)) == 7, "six demonstrations and the success"
     assert counted["sft"] == {"imported": 7}
-
-
-def test_a_demonstration_whose_task_has_no_answer_stays_without_a_verdict(tmp_path: Path) -> None:
-    imported(tmp_path, ROWS["plain"][0], ROWS["with an answer and no reward"][0])
-    found = reverify_home(tmp_path / "home", "TRUE", None, failed_only=False)
-    assert (found.chosen, found.judged, found.success, found.invalid) == (2, 1, 1, 0)
-    with Lake(tmp_path / "home") as lake:
-        assert [score.verdict for score in lake.scores()] == [Outcome.SUCCESS]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import doctor
-from flows.doctor import Check, diagnose, model, prefect_server, processor, ray_cluster, versions
+from flows.doctor import Check, diagnose, model, prefect_server, ray_cluster, versions
 from rl.policies.config import PolicyConfig
 from rl.rollouts.config import RolloutConfig
 
@@ -26,14 +25,6 @@ def test_every_check_speaks_and_advises_where_it_must(checks: list[Check]) -> No
     assert len({check.name for check in checks}) == len(checks) >= 15
     assert all(check.detail for check in checks)
     assert all(bool(check.advice) == (check.state != "ok") for check in checks)
-
-
-@pytest.mark.parametrize(("bfloat16", "state"), [(True, "ok"), (False, "warn")])
-def test_a_processor_without_bfloat16_is_a_warning(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, state: str) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert processor().state == state
 
 
 def test_a_broken_installation_is_a_finding() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -86,20 +85,6 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
     assert "- 1 left out\n- 1: removed earlier for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
     told = CliRunner().invoke(app, ["export", "rl", "--home", str(lake.place.home), "--to", str(tmp_path / "again")])
     assert "3 rows of snapshot" in told.output and ", 1 left out" in told.output
-
-
-@pytest.mark.slow
-def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
-    export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportOptions())
-    rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
-    assert rows[0]["formalization"] == [list(triple) for triple in FORMULA]
-    assert [row["id"] for row in rows] == ["t1", "t2"], "the form has no place for a split, so a suite's task is left out"
-    assert "- 1: of the home's suites and gate" in (tmp_path / "w.jsonl.card.md").read_text()
-    export_dataset(lake, "webshaper", tmp_path / "w", ExportOptions("hf"))
-    assert (
-        datasets.load_dataset(str(tmp_path / "w"), cache_dir=str(tmp_path / "cache"))["train"][0]["formalization"]
-        == rows[0]["formalization"]
-    )
 
 
 @pytest.mark.slow

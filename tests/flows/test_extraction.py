@@ -15,7 +15,6 @@ from flows.stages.synthesis.sources import read_files
 from synth.config import SynthConfig
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
-from warehouse.errors import RequestError
 
 STATED = re.compile(r"(?P<subject>[A-Z]\w+) (?P<relation>lies in|borders) (?P<object>[A-Z]\w+)")
 
@@ -57,12 +56,3 @@ def test_pages_become_a_graph_once(tmp_path: Path) -> None:
     }
     with Lake(tmp_path / "graph", read_only=True) as lake:
         assert [failure.kind for failure in lake.failures("extraction")] == ["object_not_named"] * 2
-
-
-def test_wrong_requests_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="needs a teacher"):
-        extract(pages(tmp_path / "notes"), tmp_path / "graph", load_config("quickstart").synth)
-    with pytest.raises(RequestError, match="holds something else"):
-        extract(tmp_path / "notes", tmp_path / "notes", settings("http://127.0.0.1:9/v1"))
-    with pytest.raises(RequestError, match="holds no page"):
-        extract(tmp_path / "nothing", tmp_path / "graph", settings("http://127.0.0.1:9/v1"))

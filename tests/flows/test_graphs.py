@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.config import load_config
 from flows.graphs import SUITES, TRAINING, graph_figures
-from flows.home import Home
 from synth.graph import knowledge_graph
 from synth.questions.decontamination import HELD_OUT, TRAIN, split_of
 from tests.flows.wheel_records import HOSTILE
@@ -37,12 +36,6 @@ def settings(corpus: Path) -> list[str]:
     return ["corpus.kind=files", f"corpus.path={corpus}"]
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["graph", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
 def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
     (figures,) = graph_figures(load_config("quickstart", settings(corpus)))
     sides = {film: (split_of(film, 0.2), split_of(star, 0.2)) for film, star in FILMS.items()}
@@ -52,18 +45,6 @@ def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
     assert figures.reach[SUITES].facts == pairs.count((HELD_OUT, HELD_OUT))
     assert pairs.count((TRAIN, HELD_OUT)) + pairs.count((HELD_OUT, TRAIN)) > 0
     assert figures.topology.stated == 80 and figures.topology.facts == 81
-
-
-def test_a_home_says_what_its_questions_ask(corpus: Path, tmp_path: Path) -> None:
-    Home(tmp_path).claim(load_config("quickstart", settings(corpus)))
-    asked = Task("k", "search", "Who?", ("Star 0",), (("C@Film 0", "star", "?"),), provenance={"path": ["Film 0", "Star 0"]})
-    elsewhere = Task("s", "search", "Who?", ("Nobody",), (("C@Nothing", "star", "?"),), split="held_out")
-    with Lake(tmp_path) as lake:
-        lake.add([asked, elsewhere])
-    (told,) = json.loads(run("--home", str(tmp_path), "--json"))
-    assert told["asked"] == {"training": 2, "suites": 0}
-    with pytest.raises(RequestError, match="--set goes with --profile"):
-        CliRunner().invoke(app, ["graph", "--home", str(tmp_path), "--set", "seed=1"], catch_exceptions=False)
 
 
 def test_a_graph_that_is_too_large_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

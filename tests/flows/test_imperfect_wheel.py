@@ -93,14 +93,6 @@ def played(environment: SearchEnvironment, queries: list[str]) -> list[str]:
     return asyncio.run(play())
 
 
-def test_demonstrations_against_the_perfect_search_are_those_of_a_home_without_an_imperfect_one(tmp_path: Path) -> None:
-    def shown(root: Path, *settings: str) -> list[tuple[str, tuple[Any, ...]]]:
-        with home_of(root, *settings) as context:
-            return [(example.id, example.parts[1:]) for example in demonstrated(context)]
-
-    assert shown(tmp_path / "a", IMPERFECT) == shown(tmp_path / "b")
-
-
 def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
     with home_of(tmp_path / "a", IMPERFECT) as one, home_of(tmp_path / "b") as two:
         imperfect, perfect = Material(one, 1), Material(two, 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from flows.data.imports import import_file
 from warehouse import Lake
-from warehouse.errors import RequestError
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -33,13 +31,3 @@ def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
             ("hotpotqa_dev500_gpt35_ft", 465, 200), ("hotpotqa_dev500_llama2_7b", 500, 131), ("webdancer", 120, 0)
         ]  # fmt: skip
         assert lake.query("SELECT count(*) AS n FROM tasks WHERE split = 'train'").to_pylist() == [{"n": 0}]
-
-
-@pytest.mark.slow
-def test_broken_rows_are_counted_by_reason(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    path.write_text("{x\n" + json.dumps({"messages": []}) + "\n")
-    figures = import_file("webdancer", path, tmp_path / "home")
-    assert (figures["rows"], figures["quarantined"], figures["reasons"]) == (2, 2, {"webdancer_row": 2})
-    with pytest.raises(RequestError, match="is not JSON"):
-        import_file("fireact", path, tmp_path / "home")

@@ -127,29 +127,6 @@ def test_a_wrong_request_is_one_sentence_and_nothing_is_written(rows: Path, tmp_
 
 
 @pytest.mark.slow
-def test_a_verifier_of_the_homes_configuration_may_be_named(rows: Path, tmp_path: Path) -> None:
-    """By the key that lists it; what it cannot judge is set aside as with any other, and the code itself is not named."""
-    (tmp_path / "mine.py").write_text(
-        "from eval.graders.verifiers import Grader\n"
-        "def begins(answer, golds, options):\n"
-        "    if golds[0].startswith('y'): raise ValueError('no word of mine')\n"
-        "    return 1.0, golds[0].startswith(answer)\n"
-        "rule = Grader('begins', '1', begins)\n"
-    )
-    home, code = tmp_path / "home", f"{tmp_path / 'mine.py'}:rule"
-    Home(home).claim(load_config(SMALL, [f'evaluation.verifiers={{mine="{code}"}}']))
-    with pytest.raises(
-        RequestError, match=r"there is no verifier .*mine\.py:rule'; choose one of .*, mine with --verifier, or list your own"
-    ):
-        import_tasks(rows, TaskImport("search", code), home)
-    assert import_tasks(rows, TaskImport("search", "mine"), home)["reasons"] == {"broken_row": 1, "not_judgeable": 1}
-    with Lake(home) as lake:
-        assert {task.provenance["verifier"] for task in lake.tasks()} == {"mine"}
-        verifiers = Home(home).load().evaluation.open_verifiers()
-        assert {verifiers.of(task).name for task in lake.tasks()} == {"begins"}
-
-
-@pytest.mark.slow
 def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Path) -> None:
     home, pages = tmp_path / "home", tmp_path / "pages"
     pages.mkdir()

@@ -41,12 +41,3 @@ def test_pins_are_kept_listed_read_and_let_go(tmp_path: Path) -> None:
     flywheel("lake", "unpin", "first", *home)
     with pytest.raises(RequestError, match="no pin 'first'"):
         flywheel("sql", QUERY, "--at", "first", *home)
-
-
-def test_the_schema_is_text_to_read_or_rows(tmp_path: Path) -> None:
-    with Lake(tmp_path):
-        pass
-    told = flywheel("sql", "--schema", "--home", str(tmp_path))
-    assert "tasks (table): Questions" in told and "pass_rate (view): How often" in told and "trained_on(wanted) (macro)" in told
-    rows = json.loads(flywheel("sql", "--schema", "--home", str(tmp_path), "--format", "json"))
-    assert {"name": "turns", "kind": "table", "column": "action_ids", "type": "INTEGER[]", "comment": "Token ids as sampled."} in rows

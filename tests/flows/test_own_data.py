@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.own_data import ARMS
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
@@ -25,7 +21,6 @@ from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe
 from synth.parts import CPT_KINDS, SFT_KINDS
-from tests.end_to_end.towns import write_corpus
 from warehouse import Call, Example, Lake, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
@@ -39,7 +34,6 @@ OWN = (
     'later.cpt.from=["has"]', 'later.sft.from=["own"]', "later.synth.has.mixture={others=1.0}", "later.synth.webshaper.counts={2=10}",
     "later.synth.has_count=30",
 )  # fmt: skip
-ARM = {arm.name: arm for arm in ARMS}
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 AGAIN = ('later.cpt.from=["again"]', 'later.sft.from=["again"]')
 OPTION = re.compile(r"(\d+)\. (.+?)(?= \d+\. | I will choose)")
@@ -168,41 +162,3 @@ def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(fir
     assert [replace(example, id="", wheel_turn=0) for example in twice] == [replace(example, id="", wheel_turn=0) for example in once]
     assert {example.id for example in twice}.isdisjoint(example.id for example in once)
     assert {row["kind"] for row in trained} <= {*CPT_KINDS, *SFT_KINDS} and sum(row["n"] for row in trained) == len(once) > 100
-
-
-def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None:
-    config = load_config("own_data")
-    assert ARM["own"].settings == () and ARM["again"].settings == AGAIN
-    control = load_config("own_data", AGAIN)
-    first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
-    assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
-    assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
-    assert first == load_config("quickstart", ["rl.tasks_per_step=12"]).for_turn(1)
-    for one, two in ((own.cpt, again.cpt), (own.sft, again.sft)):
-        assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
-        assert two == one.model_copy(update={"sources": ("again",)})
-    assert again.rl == own.rl and again.synth == own.synth
-
-
-@pytest.mark.long
-@pytest.mark.end_to_end
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("arm", [(), AGAIN], ids=["own", "again"])
-def test_a_small_wheel_turns_twice(tmp_path: Path, arm: tuple[str, ...]) -> None:
-    """One whose policy has successes: it learns its few questions by heart."""
-    home = tmp_path / "home"
-    write_corpus(tmp_path / "corpus")
-    corpus = ("corpus.kind=files", f"corpus.path={tmp_path / 'corpus'}", "later.synth.webshaper.counts={1=24}")
-    budgets = ("later.cpt.max_tokens=4000", "later.cpt.epochs=8", "later.sft.max_tokens=4000", "later.sft.epochs=8")
-    command = [sys.executable, "-m", "flows.cli", "run", "--profile", LEARNING, "--home", str(home), "--turns", "2", "--json"]
-    command += [part for setting in (*OWN, *arm, *budgets, *corpus) for part in ("--set", setting)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=1100)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert json.loads(ended.stdout)
-    with Lake(home, read_only=True) as lake:
-        examples = [example for example in lake.examples() if example.wheel_turn == 2]
-        own = lake.trajectories("stage = 'rl' AND policy = 't1-rl'")
-        steps = {run.id: run.figures["steps"] for run in lake.runs() if run.id in ("t2-cpt", "t2-sft")}
-    assert steps == {"t2-cpt": 4000 // (6 * 256), "t2-sft": 4000 // (6 * 256)}
-    if not arm:
-        assert {example.sources[0] for example in examples} <= {run.id for run in own}

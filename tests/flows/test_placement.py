@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
-from flows.placement import check_placement, phases, place_phase
-from rl.placement import Machine
+from flows.placement import check_placement, phases
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -47,15 +45,6 @@ def test_a_teachers_engines_take_the_place_of_the_policys_unless_that_proposes_t
     assert synthesis_of("quickstart", teacher) == ["synth.teacher.engine"]
     both = (*teacher, "synth.has.mixture={policy=1, teacher=1}", "synth.has_count=5")
     assert synthesis_of("quickstart", both) == ["rollout.engine", "rollout.environments", "synth.teacher.engine"]
-
-
-def test_heavy_tools_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "tools.toml").write_text('[tools.read]\nclass = "my_models:Reader"\nworker = { gpus = 1 }\n')
-    kinds = f"rollout.environments.kinds.tools.options.file={tmp_path / 'tools.toml'}"
-    config = load_config(SMALL, [kinds, "rollout.engine.gpus=1"])
-    with pytest.raises(RequestError, match=r"alongside rollout.engine \(1 times 1 GPU and 1 CPU\)|kinds.tools.options.file"):
-        place_phase(phases(config)[0], [Machine("this machine", math.inf, 1)])
-    assert place_phase(phases(config)[0], [Machine("this machine", math.inf, 2)])
 
 
 # With Ray's own eyes

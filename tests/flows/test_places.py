@@ -186,18 +186,6 @@ def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "status"), [("h", 2), ("{home}", 0)])
-def test_a_current_folder_whose_name_is_not_utf8_takes_no_home_and_spoils_none(place: str, status: int, home: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cwd-\udcff"
-    folder.mkdir()
-    (folder / "tasks.jsonl").write_text('{"id": "b", "question": "1+1?", "answer": "2"}\n')
-    options = ["--environment", "python", "--verifier", "gsm8k", "--home", place.format(home=home)]
-    done = subprocess.run([FLYWHEEL, "import", "tasks", "tasks.jsonl", *options], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == status
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
 def test_ctrl_c_says_that_the_command_goes_on_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(INTERRUPTED)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "home")]

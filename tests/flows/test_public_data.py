@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,16 +49,6 @@ def flywheel(*arguments: str) -> Result:
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done
-
-
-def test_the_list_says_what_there_is_and_what_is_absent(empty: Path) -> None:
-    (empty / "kg_movies").mkdir(parents=True)
-    rows = {row["name"]: row for row in json.loads(flywheel("data", "list", "--json").stdout)}
-    assert list(rows) == ["films", "countries", "gsm8k", "mbpp", "humaneval", "musique", "webshaper"]
-    assert (rows["films"]["path"], rows["gsm8k"]["path"]) == (str(empty / "kg_movies"), None)
-    assert all(row["about"] and row["licence"] and row["bytes"] > 10_000 and row["sources"] for row in rows.values())
-    printed = flywheel("data", "list").stdout
-    assert str(empty / "kg_movies") in printed and "flywheel data get countries gsm8k" in printed and "ODbL 1.0" in printed
 
 
 def test_get_prints_where_it_lies_and_tells_the_licence_beside(empty: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

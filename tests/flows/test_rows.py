@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 from flows.cli.output import print_result
-from rl.terminal import visible
 
 HOSTILE = "a\x1b]0;title\x07b\u202ec\x9bd\r\u200be"
 TWICE = "SELECT 'p1' AS policy, 0.5 AS s, 'p2' AS policy, 3 AS policy"
@@ -61,17 +60,3 @@ def test_parquet_is_what_arrow_reads(capfdbinary: pytest.CaptureFixture[bytes]) 
     print_result(duckdb.sql(TWICE).to_arrow_table(), "parquet")
     read: pyarrow.Table = pyarrow.parquet.read_table(io.BytesIO(capfdbinary.readouterr().out))
     assert read.to_pylist() == [{"policy": "p1", "s": pytest.approx(0.5), "policy_2": "p2", "policy_3": 3}]
-
-
-SEEN = {
-    "plain": "plain",
-    "two\nlines\t": "two\nlines\t",
-    "é 漢 🙂": "é 漢 🙂",
-    "\x00\x1b[2J": "\\x00\\x1b[2J",
-    "\u2066x\u2069": "\\u2066x\\u2069",
-}
-
-
-@pytest.mark.parametrize(("text", "shown"), SEEN.items())
-def test_what_can_be_seen_stays(text: str, shown: str) -> None:
-    assert visible(text) == shown

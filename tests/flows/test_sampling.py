@@ -17,7 +17,6 @@ from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.worlds.tool_tasks import generate_tasks
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
-from warehouse.errors import RequestError
 
 POLICY = Policy("t1-rl", None, "rl", "policies/t1-rl", "w", None)
 SIZES = PolicyConfig(
@@ -84,11 +83,3 @@ def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are
     found = {row["task_key"].split("-")[0]: (row["verifier"], row["verdict"]) for row in rows}
     assert found == {"tool": ("state", "failure"), "g0": ("environment", "failure"), "g1": ("environment", "invalid")}
     assert all("cannot be set up" in row["error"] for row in rows if row["verdict"] == "invalid")
-
-
-@pytest.mark.slow
-def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(context: RunContext) -> None:
-    with pytest.raises(RequestError, match="no condition on the table tasks"):
-        sampled(context, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(context, "x"))
-    with pytest.raises(RequestError, match="has no task with hops = 9"):
-        sampled(context, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(context, "x"))

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from flows.cli import app
 from flows.cli.planning import Wanted, profile_text
 from flows.config import load_config
 from tests.chat_models import create_chat_model
-from warehouse.errors import RequestError
 
 TOOLS = '''
 from rl.tools import tool
@@ -116,22 +114,6 @@ def test_each_setting_to_try_is_one_that_the_profile_takes(chosen: tuple[bool, .
         file.write_text("\n".join(rest))
         if not (chosen[4] and key == "mode"):  # its comment says so
             load_config(str(file))
-
-
-def test_only_marked_functions_are_tools_and_nothing_is_overwritten(place: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    flywheel("new", str(file), "--tools", str(place / "tools.py"), "--no-gpu")
-    assert list(tomllib.loads((tmp_path / "mine.tools.toml").read_text())["tools"]) == ["define"]
-    before = file.read_text()
-    for arguments, told in (
-        ((str(file),), "not overwritten"),
-        ((str(tmp_path / "b.toml"), "--tasks", str(tmp_path / "none.jsonl")), "--tasks: there is no"),
-        ((str(tmp_path / "b.toml"), "--tools", str(tmp_path / "empty.py")), "no function under @tool"),
-    ):
-        (tmp_path / "empty.py").write_text("")
-        with pytest.raises(RequestError, match=told):
-            flywheel("new", *arguments)
-    assert file.read_text() == before and not (tmp_path / "b.toml").exists()
 
 
 @pytest.mark.slow

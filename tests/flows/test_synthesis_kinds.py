@@ -78,21 +78,6 @@ def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_suite_that_the_graph_cannot_fill_is_smaller_and_says_which_key_asks_for_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    overrides = [*films(tmp_path / "data", 300, 300), 'wheel.stages=["rl"]', "evaluation.gate={}"]
-    with shop_at(tmp_path / "home", *overrides) as context, caplog.at_level("WARNING", "flywheel"):
-        figures = make(context, "all")
-        short = [failure.reason for failure in context.lake.failures("synth") if failure.kind == "shortfall"]
-    assert 0 < figures["tasks.held_out"] < 40
-    warning = f"evaluation.suites.held_out.counts asks for 40 questions, and the graph gives {figures['tasks.held_out']}"
-    assert any(warning in message for message in caplog.messages)
-    assert any("evaluation.suites.held_out.counts asks for them" in reason for reason in short)
-    assert any("synth.webshaper.counts asks for them" in reason for reason in short)
-
-
-@pytest.mark.slow
 def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path: Path) -> None:
     seen = tmp_path / "seen.jsonl"
     overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":20}']

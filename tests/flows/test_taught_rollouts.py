@@ -107,17 +107,3 @@ def test_what_the_server_refuses_is_an_invalid_run_and_is_counted(tmp_path: Path
     assert (figures["trajectories"], figures["success"], figures["invalid"]) == (1, 0, 1)
     assert run.outcome is Outcome.INVALID
     assert (run.error or "").startswith("refused: ")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("away", [["500"], ["nonsense"]], ids=["down", "unreadable"])
-def test_a_run_that_the_teacher_left_without_a_reply_is_played_again_and_has_its_row(tmp_path: Path, away: list[str]) -> None:
-    with taught(tmp_path / "home", [*away], "synth.teacher.attempts=1") as (server, home), open_context(home) as context:
-        assert sampled(context, 1, "key = 'k1'")["invalid"] == 1
-        assert sampled(context, 1, "key = 'k1'")["success"] == 1
-        (row,) = [failure for failure in context.lake.failures("rollout") if failure.kind == "retried"]
-        (run,) = context.lake.trajectories()
-        asked = len(server.bodies)
-        sampled(context, 1, "key = 'k1'")
-        assert len(server.bodies) == asked
-    assert (row.item, run.outcome) == ({"trajectory": run.id}, Outcome.SUCCESS)

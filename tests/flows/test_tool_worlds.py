@@ -14,7 +14,6 @@ from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
 from flows.pipeline import run_attempt
-from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, worlds_kept
 from flows.stages.synthesis.stage import synthesise
 from tests.flows.test_expansions import teacher_at, yields_of
@@ -23,7 +22,6 @@ from tests.killing import kill_once
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.worlds import two_domains as two
 from warehouse import Completion, Lake, PartKind
-from warehouse.errors import RequestError
 
 FLYWHEEL = Path(sys.executable).with_name("flywheel")
 DESCRIBED = [str(two.EXAMPLES / f"{name}.md") for name in ("library", "clinic")]
@@ -100,17 +98,3 @@ def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_pat
     assert all(part in ended.stdout for part in ("worlds", "tools", "records", "tasks"))
     with Lake(home, read_only=True) as lake:
         assert len(lake.tasks()) == sum(not wrong for wrong, _ in [*two.LIBRARY_TASKS, *two.CLINIC_TASKS])
-
-
-def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"tool_worlds asks for one: set synth\.teacher\.kind"):
-        load_config(str(SMALL), settings())
-    teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m"]
-    with pytest.raises(RequestError, match=r"synth\.tool_worlds\.suite = exam is no suite; the home's are held_out, validation"):
-        load_config(str(SMALL), [*settings(held_out=0.1, suite="exam"), *teacher])
-    with pytest.raises(RequestError, match=r"synth\.tool_worlds\.descriptions: there is no /none\.md"):
-        preflight(load_config(str(SMALL), [*settings(descriptions=["/none.md"]), *teacher]))
-    with Lake(tmp_path / "home") as lake, pytest.raises(RequestError, match="describes no tool world: give --from"):
-        make(tmp_path / "home", lake, [])
-    with pytest.raises(RequestError, match=r"descriptions.*at least 1"):
-        load_config(str(SMALL), [*settings(descriptions=[]), *teacher])

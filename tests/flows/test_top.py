@@ -14,7 +14,7 @@ from rich.console import Console
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.operations.control import Progress, ProgressWriter, StageProgress, read_progress
-from flows.top import State, Watcher, frame, stage_steps
+from flows.top import State, Watcher, frame
 from rl.engines.base import EngineFigures, EngineState, PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentFigures, EnvironmentPoolFigures, FaultFigures
 from tests.flows.wheel_records import write_wheel
@@ -127,15 +127,3 @@ def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path
     writer.close()
     assert len(seen) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_steps_of_supervised_stages_follow_from_the_epoch_and_from_the_limit_of_tokens() -> None:
-    cpt = StageProgress("t1-cpt", "cpt", 1, began=0.0, step=100, figures={"epoch": 0.25})
-    assert stage_steps(cpt, CONFIG) == 400
-    of_seven_passes = replace(cpt, step=3, figures={"epoch": 6 / 7})
-    thrice = CONFIG.model_copy(update={"cpt": CONFIG.cpt.model_copy(update={"epochs": 3})})
-    assert stage_steps(of_seven_passes, thrice) == 12, "an epoch of seven passes has four steps of two"
-    tokens = 200 * CONFIG.cpt.rows_per_step * CONFIG.cpt.row_tokens
-    limited = CONFIG.model_copy(update={"cpt": CONFIG.cpt.model_copy(update={"max_tokens": tokens})})
-    assert stage_steps(cpt, limited) == 200
-    assert stage_steps(replace(cpt, figures={}), CONFIG) is None

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from flows.config import load_config
 from flows.stages.synthesis.sources import read_sources
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.wording import Phrasing, word_question
+from synth.questions.wording import Phrasing
 from synth.worlds.schema import RELATIONS
 from synth.worlds.world import WorldConfig, generate_world
 from tests.flows.test_synthesis_kinds import make, shop_at
 from tests.warehouse.corpora.test_wordings import GOOD, written
-from warehouse.corpora.files import read_wordings
-from warehouse.records import Fact, Triple
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 
@@ -55,17 +52,3 @@ def test_nothing_that_is_made_of_a_users_facts_has_words_of_a_generated_world(tm
         texts += [part.text for example in context.lake.examples() for part in example.parts]
     assert len(texts) > 100
     assert not [text for text in texts if foreign & set(re.findall(r"[a-z]+", text))]
-
-
-def test_the_documented_wordings_word_questions(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "synthesis.md").read_text()
-    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    facts = [Fact("Night Boat", "release year", "2001"), Fact("Night Boat", "cast member", "Ann Lee")]
-    phrasing = Phrasing.of(KnowledgeGraph(facts, wordings=read_wordings(written(tmp_path, block))))
-    formulas: dict[str, tuple[Triple, ...]] = {
-        "In which year was Night Boat released?": (("C@Night Boat", "release year", "?"),),
-        "In which year was the one with Ann Lee released?": (("V@f", "cast member", "C@Ann Lee"), ("V@f", "release year", "?")),
-        "Who is in the cast of the one released in 2001?": (("V@f", "release year", "C@2001"), ("V@f", "cast member", "?")),
-    }
-    for question, formula in formulas.items():
-        assert word_question(formula, phrasing, 2, Random(0)) == question

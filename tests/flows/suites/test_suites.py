@@ -124,18 +124,6 @@ def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> Non
         check_same(lake, other)
 
 
-def test_the_homes_own_tasks_stay_as_they_are_and_others_are_copies(lake: Lake) -> None:
-    easy, hard = (Task(key, "search", f"{key}?", ("a",), split="held_out", proofs={"easy": key == "easy"}) for key in ("easy", "hard"))
-    lake.add([easy, hard])
-    assert draw_tasks(own_suite("held_out", CONFIG.evaluation), CONFIG, lake).tasks == (easy, hard)
-    table = {"name": "hardest", "meaning": MEANING, "draw": "deepest", "source": {"kind": "home", "splits": ["held_out"]}}
-    (task,) = draw_tasks(SuiteConfig.model_validate(table), CONFIG, lake).tasks
-    assert (task.key, task.split, origin_of(task)) == ("hardest-hard", "hardest", "hard")
-    table["source"] = {"kind": "home", "splits": ["deep"]}
-    with pytest.raises(RequestError, match="has no task in deep"):
-        draw_tasks(SuiteConfig.model_validate(table), CONFIG, lake)
-
-
 @pytest.mark.slow
 def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) -> None:
     small = ["source.world.entities=600", 'source.questions.counts={"3": 20, "5": 20}', "number=15"]
