@@ -1,4 +1,4 @@
-"""Evaluation beside training: a real learner, lake and checkpoints; a toy policy samples in the place of engines, in one test vLLM does."""
+"""RL with a toy policy that samples in place of engines: evaluation during training, and a judge as verifier."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from flows.stages.reinforcement import reinforce
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from tests.flows.reinforcement_process import ToyRollouts
+from tests.flows.test_judges import answers, server_settings
 from tests.flows.test_resumption import Stage, rows, weights_of, weights_of_start
 from tests.flows.test_resumption import stage as stage
 from tests.flows.toy_home import SMALL, home_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.toy import trajectory, turn
-from warehouse import Lake, Metric, Outcome, Task
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse import Completion, Lake, Metric, Outcome, RewardPart, Task
 from warehouse.errors import RequestError
 
 TRIED = 6
@@ -215,3 +217,26 @@ def test_a_row_of_sql_is_an_evaluation(tmp_path: Path) -> None:
     told = {name: value for name, value in WHOLE.items() if name != "successes"}
     assert first == {"turn": 2, "run": "t2-rl", "suite": "a/b", "version": 10, "seconds": 7, **told}
     assert (second["suite"], second["success"], second["low"], second["first_version"]) == ("c", None, None, None)
+
+
+SETTINGS = ("rl.steps=2", "rl.rewards.verifier=judge", "rl.rewards.parts={turn_judge=0.5}")
+
+
+@pytest.mark.engine
+def test_a_judge_grades_and_rewards_every_turn(tmp_path: Path) -> None:
+    with MisbehavingServer(["500"], answer=answers) as server:
+        home = home_of(tmp_path, *SETTINGS, *server_settings(server))
+        with open_context(home) as context:
+            context._rollouts = cast(Rollouts, ToyRollouts(-1))
+            run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, run, 1, "t1-sft"))
+            lake = context.lake
+            runs = {one.id: one for one in lake.trajectories("stage = 'rl'")}
+            scores, parts = lake.scores(), lake.read(RewardPart, "name = 'turn_judge'")
+            asked = lake.read(Completion)
+    assert len(runs) == 2 * 3 * 4 and {score.verifier for score in scores} == {"judge:openai:small"}
+    assert {runs[score.trajectory_id].answer for score in scores if score.verdict is Outcome.SUCCESS} == {"yes"}
+    assert {part.trajectory_id for part in parts} == set(runs) and all(len(part.turns) == 2 for part in parts)
+    for part in parts:
+        (score,) = [one for one in scores if one.trajectory_id == part.trajectory_id]
+        assert runs[part.trajectory_id].reward == pytest.approx((score.value or 0.0) + 0.5 * (part.value or 0.0))
+    assert len(asked) == len({str(body["messages"]) for body in server.bodies}), "the same is not asked twice"

@@ -1,4 +1,4 @@
-"""Where the cold start comes from: imported runs, stored rollouts, a teacher that plays; what is not taken is a row with its reason."""
+"""Examples of the cold start: imported runs, stored rollouts, a teacher that plays; what is not taken is a row with its reason."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
@@ -20,9 +21,13 @@ from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.sources import read_sources
 from flows.stages.synthesis.stage import cold_start, synthesise
-from flows.stages.training import finetune
+from flows.stages.training import encode, finetune
+from rl.renderers.base import Truncation
+from rl.renderers.tags import TagDialect
+from rl.rollouts.config import RolloutConfig
 from synth.teachers.teacher import Teacher
 from synth.worlds.schema import ASKED
+from tests.rl.conftest import create_tiny_policy
 from tests.rl.toy import make_policy
 from tests.synth.demonstrations.test_runs import TASKS, imported, run
 from tests.synth.scripted import ScriptedTeacher
@@ -213,3 +218,17 @@ def test_examples_that_are_too_long_to_train_on_are_rows(tmp_path: Path) -> None
     assert (failure.stage, failure.kind, failure.item) == ("sft", "too_long", {"example": "long", "kind": "trajectory"})
     assert failure.reason == "it has 21 tokens, and max_example_tokens is 20"
     assert figures["policy"] == "t1-sft"
+
+
+def test_results_are_cut_as_rollouts_cut_them_and_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    policy = create_tiny_policy(tmp_path / "policy", seed=0)
+    config = RolloutConfig.model_validate({"limits": {"max_observation_tokens": 20, "truncate": "left"}})
+    asked, call = Part(PartKind.QUESTION, "Who?"), Part(PartKind.CALL, "Amber", True, "search")
+    long = Example("long", "trajectory", (asked, call, Part(PartKind.RESULT, "Amber Stone " * 40 + "Blue River.")), ())
+    unknown = Example("unknown", "has", (asked, Part(PartKind.CALL, "x", True, "browse")), ())
+    (encoded,), (failure,) = encode(config, policy, [long, unknown])
+    dialect = TagDialect(AutoTokenizer.from_pretrained(policy))
+    observation = dialect.observation_ids(long.parts[-1].text, Truncation(20, "left"))
+    assert encoded.token_ids[-len(observation) :] == observation
+    assert dialect.decode(observation).startswith("<information> ...")
+    assert (failure.kind, failure.item) == ("not_expressible", {"example": "unknown", "kind": "has"})

@@ -1,4 +1,4 @@
-"""The Expander and direct attempts as parts of synthesis: over a real HTTP server that plays the agent, into the lake, and once only."""
+"""Synthesis with a teacher over a real HTTP server: expansions, direct attempts, rewordings and plans, each paid for once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
 from flows.pipeline import run_attempt
+from flows.plan import SynthesisKind
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.expander import SYSTEM
 from synth.questions.difficulty import DIRECT
+from synth.questions.rewording import RewordingDefect
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from tests.synth.writing_models import first_order_model
 from warehouse import Lake, Outcome
 from warehouse.errors import RequestError
 
@@ -58,10 +61,13 @@ def teacher_at(server: MisbehavingServer) -> list[str]:
     return ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={server.url}"]
 
 
-def make_questions(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again")) -> None:
+def make(
+    root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again"), kind: SynthesisKind = "webshaper"
+) -> None:
+    """Runs of one kind of synthesis."""
     context = RunContext(Home(root), load_config(str(SMALL), options), lake)
     for run_id in runs:
-        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
+        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, kind))
 
 
 def yields_of(lake: Lake, part: str) -> dict[str, float]:
@@ -74,7 +80,7 @@ def yields_of(lake: Lake, part: str) -> dict[str, float]:
 def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
     with MisbehavingServer(answer=agent) as server, Lake(tmp_path / "home") as lake:
         options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":30}', "synth.expander.count=24"]
-        make_questions(tmp_path / "home", lake, [*options, *teacher_at(server)])
+        make(tmp_path / "home", lake, [*options, *teacher_at(server)])
         tasks = {task.key: task for task in lake.tasks(split="train")}
         runs, failures = lake.trajectories("stage = 'expander'"), lake.failures("expander")
         unproven = {row["task_key"] for row in lake.query("SELECT DISTINCT task_key FROM unproven").to_pylist()}
@@ -105,7 +111,7 @@ def knows_even_films(body: dict[str, Any]) -> str:
 def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
     with MisbehavingServer(answer=knows_even_films) as server, Lake(tmp_path / "home") as lake:
         options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":6}', "synth.direct_attempts.attempts=1"]
-        make_questions(tmp_path / "home", lake, [*options, *teacher_at(server)], ("t1-first",))
+        make(tmp_path / "home", lake, [*options, *teacher_at(server)], ("t1-first",))
         tasks, failures = lake.tasks(split="train"), lake.failures("synth")
     assert len(tasks) + sum(failure.kind == DIRECT for failure in failures) == 6 == len(server.bodies)
     assert all("direct_attempts" in task.provenance for task in tasks)
@@ -114,3 +120,42 @@ def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
 def test_a_teacher_that_is_not_there_is_refused() -> None:
     with pytest.raises(RequestError, match=r"synth\.teacher\.kind"):
         load_config(str(SMALL), ["synth.expander.count=3"])
+
+
+def reworded(body: dict[str, Any]) -> str:
+    """The question in other words, where it is short; else as it was."""
+    question = body["messages"][-1]["content"].removesuffix("?")
+    return f"Can you tell me the {question}?" if question.count(" of ") < 2 else question
+
+
+@pytest.mark.slow
+def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
+        make(tmp_path, lake, [*teacher_at(server), "synth.rewording.relations=words"])
+        tasks = {task.key: task for task in lake.tasks(split="train")}
+        dropped = [failure for failure in lake.failures("rewording") if failure.kind == RewordingDefect.UNCHANGED]
+        asked = len(server.bodies)
+    made = [task for task in tasks.values() if "reworded_from" in task.provenance]
+    assert made and dropped
+    for task in made:
+        before = tasks[task.provenance["reworded_from"]]
+        assert task.question == f"Can you tell me the {before.question}"
+        assert (task.formula, task.answers, task.hops) == (before.formula, before.answers, before.hops)
+    assert len(made) + len(dropped) == len(tasks) - len(made) == asked
+
+
+@pytest.mark.slow
+def test_a_teacher_plans_and_reasons_over_what_documents_say_and_bad_replies_are_rows(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=first_order_model) as server, Lake(tmp_path) as lake:
+        options = ["synth.fas.plans=teacher", "synth.fas.slice_reasoning=true", "synth.fas.plan_slices=8", "synth.fas.reasoning={}"]
+        make(tmp_path, lake, [*teacher_at(server), *options, 'synth.fas.memory=["facts", "passages"]'], ("t1-synth-fas",), "fas")
+        plans, chains, failures = lake.examples(["fas_plan"]), lake.examples(["fas_reason"]), lake.failures("synth")
+        yields = {
+            (row["part"], row["figure"]): row["value"] for row in lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist()
+        }
+        asked = len(server.bodies)
+    assert plans and all("What is the" in plan.text for plan in plans)
+    assert chains and all("so the answer follows" in chain.text for chain in chains)
+    assert {"fas_plan_rests_on_nothing", "fas_plan_teacher_logic", "fas_reason_not_gold"} <= {failure.kind for failure in failures}
+    assert yields["plans", "plans"] == len(plans) and yields["plans", "chains"] == len(chains)
+    assert yields["plans", "asked"] + yields["calibration", "asked"] == asked == yields["plans", "completed"] + 20

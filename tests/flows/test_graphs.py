@@ -1,4 +1,4 @@
-"""`flywheel graph` and a task in `flywheel show`, over a graph of one's own."""
+"""`flywheel graph` over a graph of files, and tasks and trajectories in `flywheel show`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.cli.output import print_trajectory
 from flows.config import load_config
 from flows.graphs import SUITES, TRAINING, graph_figures
 from synth.graph import knowledge_graph
 from synth.questions.decontamination import HELD_OUT, TRAIN, split_of
 from tests.flows.wheel_records import HOSTILE
-from warehouse import Lake, Outcome, StopReason, Task, Trajectory
+from warehouse import Call, Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
 FILMS = {f"Film {number}": f"Star {number // 2}" for number in range(40)}
@@ -93,3 +94,25 @@ def test_tasks_that_name_each_other_are_shown_once(tmp_path: Path) -> None:
         lake.add([one, other])
     told = json.loads(CliRunner().invoke(app, ["show", "a", "--home", str(tmp_path), "--json"], catch_exceptions=False).stdout)
     assert told["made_from"] == ["b"] and told["graph"] is None
+
+
+CALLS = (
+    Call("search", "Amber Stone", "ok", "a page", 0.25, 2, 0.5, {"documents": 3}),
+    Call("lookup", '{"query": "[bold]x"}', "fault", "gone", None),
+)
+
+
+@pytest.mark.slow
+def test_calls_are_shown_with_what_they_took(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    turn = Turn(0, (1, 2), (-0.5, -1.0), "two calls", "search", "Amber Stone", (3,), "a page", 0.5, "ok", 1.0, 4, (4, 5), CALLS)
+    run = Trajectory("t", "k", "p", "rl", 2, (9,), (turn,), StopReason.MAX_SECONDS, Outcome.FAILURE, 0.0, 1, None, 2.0)
+    with Lake(tmp_path) as lake:
+        lake.add([Task("k", "search", "Where?", ("x",)), run])
+        (stored,) = lake.trajectories()
+        print_trajectory(stored, lake, tokens=True)
+    shown = capsys.readouterr().out
+    assert "stopped by max_seconds" in shown
+    assert "call         search Amber Stone  [ok · 250 ms · 2 retries · reward 0.5 · documents 3]" in shown
+    assert 'call         lookup {"query": "[bold]x"}  [fault]' in shown
+    assert "observation  a page  [masked, 1 tokens]" in shown

@@ -1,4 +1,4 @@
-"""Import and export by the command line: a home is made, twice is once, conflicts are told, wrong requests are one sentence."""
+"""Import and export of foreign runs and tables: the same rows come back, twice is once, broken rows are counted by reason."""
 
 from __future__ import annotations
 
@@ -87,3 +87,27 @@ def test_a_nul_in_a_name_sets_its_record_aside_and_the_views_of_the_home_go_on(t
         )
         assert [lake.query(f"FROM {view}").num_rows for view in ("pass_rate", "reward_summary")] == [3, 3]
         assert [task.question for task in lake.tasks()] == ["Who \x00?", "a"]
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "trajectories"
+real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+
+
+@pytest.mark.slow
+@real
+def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for form, rows, tasks in (("webdancer", 120, 107), ("fireact", 965, 500)):
+        first, second = (import_file(form, DATA / form, home) for _ in range(2))
+        assert (first["rows"], first["quarantined"], first["reasons"]) == (rows, 0, {})
+        demonstrations = {"demonstrations": 120} if form == "webdancer" else {}
+        assert first["trajectories"] == {"read": rows, "new": rows, **demonstrations}
+        assert first["tasks"] == {"read": tasks, "new": tasks}
+        assert [second[table]["new"] for table in ("trajectories", "tasks")] == [0, 0]
+    with Lake(home, read_only=True) as lake:
+        sql = """SELECT t.policy, count(*) AS n, count(*) FILTER (o.outcome = 'success') AS s
+            FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id GROUP BY ALL ORDER BY 1"""
+        assert [tuple(row.values()) for row in lake.query(sql).to_pylist()] == [
+            ("hotpotqa_dev500_gpt35_ft", 465, 200), ("hotpotqa_dev500_llama2_7b", 500, 131), ("webdancer", 120, 0)
+        ]  # fmt: skip
+        assert lake.query("SELECT count(*) AS n FROM tasks WHERE split = 'train'").to_pylist() == [{"n": 0}]

@@ -25,7 +25,6 @@ from warehouse import Call, Example, Lake, Outcome, PartKind, StopReason, Task, 
 from warehouse.records import ANSWER
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
-LEARNING = str(Path(__file__).parents[1] / "end_to_end" / "newcomer.toml")
 SIZES = (
     "corpus.train.entities=300", "corpus.held_out.entities=150", "evaluation.suites.held_out.counts={1=4, 2=4}", "evaluation.gate={}",
     "synth.fas.reasoning={1=20, 2=20}", "synth.fas.plan_slices=4", "synth.documents=8",

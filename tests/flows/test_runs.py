@@ -1,16 +1,24 @@
-"""A stage's run: done once, resumed when it was interrupted, its figures in the lake."""
+"""A stage of the wheel: what must run before it, done once, resumed after an interruption, its batches stored whole or not at all."""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.config import load_config
 from flows.context import StageRun
+from flows.inputs import check_before
 from flows.pipeline import run_attempt
-from warehouse import Lake, Metric, Task
-from warehouse.errors import RequestError
+from flows.stages.reinforcement import evidence_of, reward_context
+from flows.stages.synthesis.batches import Batch, Made, dropped_by, work_off
+from rl.rewards.config import RewardConfig
+from warehouse import Document, Example, Fact, Failure, Lake, Metric, Policy, Run, Task
+from warehouse.errors import RequestError, WorkFailed
+from warehouse.records import Part, PartKind
 
 
 def work(run: StageRun) -> dict[str, Any]:
@@ -75,3 +83,114 @@ def test_a_stage_that_was_refused_sees_next_time_what_was_asked_for(tmp_path: Pa
         lake.add([Task("k1", "search", "?", ("a",))])
         assert run_attempt(lake, "t1-rl", "rl", 1, {}, choose)[0] is True
         assert [run.state for run in lake.runs()] == ["completed"]
+
+
+class Cut(BaseException):
+    """What ends a process."""
+
+
+@pytest.mark.slow
+def test_what_is_committed_is_not_made_again(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def batch(number: int, cut: bool = False) -> Batch:
+        def make() -> Made:
+            made.append(f"{number}")
+            if cut:
+                raise Cut
+            return [Task(f"t{number}", "search", "?", ("a",))], [Failure("synth", "shortfall", f"{number}")]
+
+        return Batch("questions", number, make)
+
+    with Lake(tmp_path) as lake:
+        run = StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+        with pytest.raises(Cut):
+            work_off(run, [batch(0), batch(1), batch(2, cut=True), batch(3)])
+        assert [task.key for task in lake.tasks()] == ["t0", "t1"]
+        work_off(run, [batch(0), batch(1), batch(2), batch(3)])
+        assert [task.key for task in lake.tasks()] == ["t0", "t1", "t2", "t3"]
+        assert made == ["0", "1", "2", "2", "3"]
+        assert dropped_by(run) == 4
+
+
+@pytest.mark.parametrize(("fault", "error", "remedy"), [("budget", RequestError, "max_tokens"), ("connection", WorkFailed, "its server")])
+def test_a_batch_that_the_teacher_left_without_replies_is_made_again_by_the_same_command(
+    tmp_path: Path, fault: str, error: type[Exception], remedy: str
+) -> None:
+    def batches(answered: bool) -> list[Batch]:
+        tasks = [Task(f"t{number}", "search", "?", ("a",)) for number in range(2 if answered else 1)]
+        return [Batch("seeds", 0, lambda: (tasks, [])), Batch("seeds", 1, lambda: ([Task("later", "search", "?", ("a",))], []))]
+
+    with Lake(tmp_path) as lake:
+        run = StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+        with pytest.raises(error, match=rf"t1-synth stops at seeds 0, .*\({fault} 3\): .*{remedy}.*; the same command goes on"):
+            work_off(run, batches(answered=False), counted=lambda: {"asked": 5, fault: 3})
+        assert not lake.tasks() and [row.kind for row in lake.failures("teacher")] == ["unanswered"]
+        work_off(run, batches(answered=True), counted=lambda: {"asked": 5, "cut": 1, "refused": 1, "timeout": 2})
+        assert [task.key for task in lake.tasks()] == ["later", "t0", "t1"]
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def synthesised(turn: int) -> Run:
+    return Run(f"t{turn}-synth", "synth", turn, {}, "d", 0, 1, "completed", NOW)
+
+
+def policy(name: str, promoted: bool = False) -> Policy:
+    return Policy(name, None, name.split("-")[1], f"policies/{name}", "d", None, promoted=promoted, wheel_turn=int(name[1]))
+
+
+def commands(lake: Lake, stage: str, *settings: str, turn: int = 1, variant: str = "") -> list[str]:
+    """The commands that a stage asks for, less the home."""
+    try:
+        check_before(lake, load_config("quickstart", settings), stage, turn, variant)
+    except RequestError as error:
+        return [command.replace(f" --home {lake.place.home}", "") for command in re.findall("`flywheel (.*?)`", str(error))]
+    return []
+
+
+def test_all_that_is_missing_is_named_once_and_in_order(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        every = ["init", "synth --turn 1", "train cpt --turn 1", "train sft --turn 1"]
+        assert [commands(lake, stage) for stage in ("cpt", "sft", "rl")] == [every[:2], every[:3], every]
+        lake.add([policy("t0-init"), synthesised(1)])
+        assert [commands(lake, stage) for stage in ("cpt", "sft", "rl")] == [[], every[2:3], every[2:]]
+        lake.add([policy("t1-cpt"), policy("t1-sft")])
+        assert commands(lake, "rl") == []
+
+
+def test_what_was_imported_or_made_alone_needs_no_whole_synthesis(tmp_path: Path) -> None:
+    alone = 'wheel.stages=["rl"]'
+    with Lake(tmp_path) as lake:
+        lake.add([policy("t0-init")])
+        assert commands(lake, "rl", alone) == ["synth --turn 1"]
+        assert commands(lake, "rl", alone, "synth.webshaper.counts={}") == [], "synthesis makes no task: RL itself says what to import"
+        lake.add([Task("k", "search", "Who?", ("Ann",))])
+        assert commands(lake, "rl", alone) == []
+        assert commands(lake, "rl", alone, "rl.tasks=split = 'mine'") == ["synth --turn 1"]
+        lake.add([Example("e", "fas_plan", (Part(PartKind.QUESTION, "Who?"),), ())])
+        assert commands(lake, "cpt") == []
+
+
+FACTS = [Fact("Amber", "works at", "Blue", ("d1",)), Fact("Blue", "sits in", "Green", ("d2", "gone")), Fact("Green", "is", "Red", ("d3",))]
+DOCUMENTS = [Document(f"d{n}", title, "", "test") for n, title in ((1, "Amber"), (2, "Blue River"), (3, "Green"))]
+TASK = Task("t", "search", "Where?", ("Green",), provenance={"path": ["Amber", "Blue", "Green"]})
+BARE = Task("bare", "search", "Where?", ("Green",))
+
+
+def test_the_evidence_of_a_task_are_the_documents_that_state_the_facts_along_its_path(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.add([*FACTS, *DOCUMENTS])
+        assert evidence_of(lake, [TASK]) == {"t": {"Amber", "Blue River"}}
+
+
+@pytest.mark.slow
+def test_a_reward_by_evidence_is_refused_at_once_where_a_task_names_none(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.add([*FACTS, *DOCUMENTS])
+        assert reward_context(lake, RewardConfig(), [BARE]).evidence == {}
+        with pytest.raises(RequestError, match="task bare names none"):
+            reward_context(lake, RewardConfig(parts={"evidence": 0.1}), [TASK, BARE])
+        with pytest.raises(RequestError, match="no part of the reward 'nothing'"):
+            reward_context(lake, RewardConfig(parts={"nothing": 0.1}), [TASK])

@@ -1,21 +1,26 @@
-"""Trajectories that a user asks for, with a real engine: stored as they end, under a stage of their own, and never twice."""
+"""Trajectories and attempts without tools that a user asks for, with a real engine: stored once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.config import FlywheelConfig
+from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
 from flows.home import Home
+from flows.pipeline import run_attempt
 from flows.stages.rollouts import SamplingPlan, sample, wanted_of_policy
+from flows.stages.synthesis.stage import synthesise
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.worlds.tool_tasks import generate_tasks
+from tests.chat_models import create_chat_model
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 
 POLICY = Policy("t1-rl", None, "rl", "policies/t1-rl", "w", None)
@@ -83,3 +88,37 @@ def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are
     found = {row["task_key"].split("-")[0]: (row["verifier"], row["verdict"]) for row in rows}
     assert found == {"tool": ("state", "failure"), "g0": ("environment", "failure"), "g1": ("environment", "invalid")}
     assert all("cannot be set up" in row["error"] for row in rows if row["verdict"] == "invalid")
+
+
+CHAT = Path(__file__).parent.parent / "end_to_end" / "chat.toml"
+
+
+@pytest.mark.long
+@pytest.mark.engine
+def test_the_model_that_is_to_be_trained_attempts_what_it_would_be_trained_on(tmp_path: Path) -> None:
+    settings = [
+        f"policy.path={create_chat_model(tmp_path / 'model')}",
+        "synth.direct_attempts.by=policy",
+        "synth.direct_attempts.attempts=2",
+        "synth.direct_attempts.max_tokens=8",
+        "synth.webshaper.counts={1=6}",
+        "rollout.engine.dtype=float32",
+        "rollout.engine.kv_cache_gib=0.2",
+        "rollout.environments.workers=1",
+        "rollout.ray.object_store_gib=0.1",
+    ]
+    found = []
+    for name in ("one", "other"):
+        with Lake(tmp_path / name) as lake:
+            context = RunContext(Home(tmp_path / name), load_config(str(CHAT), settings), lake)
+            work = partial(synthesise, context, turn=1, kind="webshaper")
+            try:
+                run_attempt(lake, "t1-synth-webshaper", "synth", 1, {}, work)
+            finally:
+                context.stop_engines()
+            tasks, faults = lake.tasks(split="train"), lake.failures("synth")
+            assert lake.trajectories() == [], "an attempt without tools is no rollout, and no pass rate knows of it"
+            found.append([(task.key, task.provenance) for task in tasks])
+    assert len(tasks) == 6 and not [failure for failure in faults if failure.kind == "direct_engine_fault"]
+    assert {tuple(task.provenance["direct_attempts"].items()) for task in tasks} == {(("by", "model"), ("attempts", 2), ("answered", 0))}
+    assert found[0] == found[1]

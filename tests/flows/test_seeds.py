@@ -14,14 +14,12 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
-from flows.pipeline import run_attempt
 from flows.report.yields import counted_words, read_yields, survival
 from flows.stages.synthesis.sources import Material
-from flows.stages.synthesis.stage import synthesise
 from synth.corpora.passages import readable
 from synth.corpora.seed_questions import CHECKS
 from synth.questions.text_comparison import mentions
-from tests.flows.test_expansions import teacher_at, yields_of
+from tests.flows.test_expansions import make, teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.killing import kill_once
 from tests.synth.corpora.notes import asking_model, write_notes
@@ -37,12 +35,6 @@ FLYWHEEL = Path(sys.executable).with_name("flywheel")
 def settings(pages: Path, count: int = 40) -> list[str]:
     own = ["corpus.kind=pages", f"corpus.path={pages}", f"synth.seeds.count={count}", "synth.seeds.passages=2"]
     return ["corpus.train={}", "corpus.held_out={}", *own]
-
-
-def make(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again")) -> None:
-    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
-    for run_id in runs:
-        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
 
 
 @pytest.mark.slow

@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import load_config
-from flows.context import RunContext
-from flows.home import Home
-from flows.pipeline import run_attempt
 from flows.report.yields import counted_words, read_yields, worlds_kept
-from flows.stages.synthesis.stage import synthesise
-from tests.flows.test_expansions import teacher_at, yields_of
+from tests.flows.test_expansions import make, teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.killing import kill_once
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -32,17 +27,11 @@ def settings(**changed: object) -> list[str]:
     return [f"synth.tool_worlds={json.dumps(wanted)}"]
 
 
-def make(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first",)) -> None:
-    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
-    for run_id in runs:
-        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "toolworld"))
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_descriptions_become_tasks_and_nothing_else_and_every_drop_has_its_reason(tmp_path: Path) -> None:
     with MisbehavingServer(answer=two.world_writer) as server, Lake(tmp_path / "home") as lake:
-        make(tmp_path / "home", lake, [*settings(), *teacher_at(server)], ("t1-first", "t1-again"))
+        make(tmp_path / "home", lake, [*settings(), *teacher_at(server)], kind="toolworld")
         asked, tasks, failures = len(server.bodies), lake.tasks(), lake.failures("tool_worlds")
         figures, parts = yields_of(lake, "tool_worlds"), read_yields(lake)
         assert not lake.documents() and not lake.examples(), "no corpus is made for tool worlds"
@@ -66,7 +55,7 @@ def test_descriptions_become_tasks_and_nothing_else_and_every_drop_has_its_reaso
 def test_tasks_are_shared_out_and_none_that_is_trained_on_meets_the_suite(tmp_path: Path) -> None:
     shares = {"held_out": 0.4, "demonstrated": 0.6, "conversations": 1.0, "suite": "held_out", "descriptions": DESCRIBED[:1]}
     with MisbehavingServer(answer=two.world_writer) as server, Lake(tmp_path / "home") as lake:
-        make(tmp_path / "home", lake, [*settings(**shares), *teacher_at(server)])
+        make(tmp_path / "home", lake, [*settings(**shares), *teacher_at(server)], ("t1-first",), "toolworld")
         tasks, examples, met = lake.tasks(), lake.examples(("trajectory",)), lake.failures("decontamination")
     split = {name: [task for task in tasks if task.split == name] for name in ("train", "held_out", "demonstration")}
     assert all(split.values()) and sum(map(len, split.values())) == len(tasks)

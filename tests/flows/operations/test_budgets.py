@@ -1,4 +1,4 @@
-"""A turn's budget: what counts, when it is spent, and what a stage that it stops leaves behind."""
+"""Budgets of a turn, which faults a stage is tried again after, and the schedules of deployments."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import duckdb
+import httpx
 import pytest
+import yaml
+from prefect.settings import (
+    PREFECT_API_URL,
+    temporary_settings,
+)
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from flows.context import StageRun
+from flows.home import HomeBusy
 from flows.operations.budgets import GIB, BudgetSpent, Spending, overspent, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
-from flows.pipeline import run_attempt
+from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_server, deployments
+from flows.pipeline import is_fault, run_attempt
+from flows.plan import gate_id, next_turn
 from flows.stages.synthesis.batches import Batch, work_off
+from rl.engines.base import EngineFault
+from rl.env_pool.circuit_breaker import CircuitOpen
+from rl.worker_death import WorkerDied
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
+from warehouse.errors import RequestError
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "spent", "limit"),
     [
@@ -33,6 +47,7 @@ def test_the_first_limit_that_is_reached_is_named(budget: BudgetConfig, spent: S
     assert (found[0] if found else None) == limit
 
 
+@pytest.mark.slow
 def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     with Lake(tmp_path) as lake:
@@ -47,6 +62,7 @@ def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -
         assert spent.size > 1000
 
 
+@pytest.mark.slow
 def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begun_is_left_out(tmp_path: Path) -> None:
     steps: list[int] = []
 
@@ -72,6 +88,7 @@ def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begu
         assert run_attempt(lake, "t2-cpt", "cpt", 2, {}, work, turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=25)))[0] is True
 
 
+@pytest.mark.slow
 def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
 
@@ -93,6 +110,7 @@ def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Pat
         assert lake.failures() == [], "a pause drops nothing"
 
 
+@pytest.mark.slow
 def test_what_slices_spend_is_the_turns_and_they_stop_where_its_budget_does(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([completion("before", 100)])
@@ -130,3 +148,80 @@ def trajectory(name: str, turn: int, tokens: int) -> Trajectory:
     return Trajectory(
         name, "k", "p", "rl", 3, (1,), (said,), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, datetime.now(UTC), 0.1, turn
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        TimeoutError("hung"),
+        EngineFault("out of memory"),
+        WorkerDied("an engine", "by SIGKILL"),
+        ActorDiedError(),
+        RayTaskError("step", "trace", ValueError("inside")),
+        httpx.ConnectError("refused"),
+        duckdb.IOException("database is locked"),
+    ],
+)
+def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
+    assert is_fault(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "error",
+    [
+        RequestError("no such suite"),
+        HomeBusy("in use"),
+        BudgetSpent("spent"),
+        CircuitOpen("the environment is down"),
+        PermissionError(13, "not yours"),
+        duckdb.BinderException("no such column"),
+        KeyError("a bug"),
+    ],
+)
+def test_a_wrong_request_a_sign_of_health_and_a_bug_are_none(error: Exception) -> None:
+    assert not is_fault(error)
+
+
+@pytest.mark.slow
+def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Path) -> None:
+    from warehouse import Lake
+
+    Lake(tmp_path).close()
+    catalogue = tmp_path / "lake" / "catalog.sqlite"
+    catalogue.write_bytes(b"\0" * catalogue.stat().st_size)
+    with pytest.raises(duckdb.Error) as found:
+        Lake(tmp_path)
+    assert is_fault(found.value)
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:
+    told = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    made = deployments(tmp_path, "demo", {}, pool="pool")
+    assert [one["entrypoint"] for one in told] == [one.entrypoint for one in made]
+    assert [one["schedules"] for one in told] == [[{"cron": schedule.cron, "timezone": "UTC"}] for schedule in SCHEDULES]
+    for one, deployment in zip(told, made, strict=True):
+        assert one["concurrency_limit"] == {"limit": deployment.concurrency_limit, "collision_strategy": "CANCEL_NEW"}
+        assert one["tags"] == deployment.tags == ["flywheel"]
+        assert one["parameters"].keys() == deployment.parameters.keys()
+        assert one["work_pool"]["job_variables"] == deployment.job_variables == {"env": ENVIRONMENT}
+
+
+@pytest.mark.slow
+def test_no_server_and_one_that_does_not_answer_are_one_sentence() -> None:
+    with temporary_settings({PREFECT_API_URL: None}), pytest.raises(RequestError, match="prefect server start"):
+        check_server()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(RequestError, match="no Prefect server answers at"):
+        check_server()
+
+
+@pytest.mark.slow
+def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:
+    assert next_turn(set()) == 1
+    assert next_turn({gate_id(1), gate_id(2), "t3-cpt"}) == 3
