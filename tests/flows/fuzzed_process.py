@@ -93,35 +93,10 @@ def spoilt(value: Any, chance: random.Random, names: tuple[str, ...]) -> Any:
     return copy
 
 
-def saved(path: Path, rows: list[Any], chance: random.Random) -> Path:
-    """Rows as a folder that `datasets` has saved, one file or value of which may say something else; returns its place."""
-    import pyarrow as pa
-
-    path.mkdir()
-    texts = pa.array([json.dumps(row)[:100_000].encode("utf-8", "replace").decode() for row in rows])
-    table = pa.table(dict.fromkeys(("question", "answers", "text", "id", "title"), texts))
-    for place in (path / "data-00000.arrow", path.parent / "outside.arrow"):
-        with pa.OSFile(str(place), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    named = chance.choice(("data-00000.arrow", "data-00000.arrow", "../outside.arrow", "/etc/passwd", "nothing.arrow", 3, None))
-    state: Any = {"_data_files": [{"filename": named}] * chance.choice((1, 1, 5_000)), "_split": "train"}
-    (path / "state.json").write_text(json.dumps(state) if chance.random() < 0.8 else chance.choice((deep(100_000), "[]", "{", "\0")))
-    if chance.random() < 0.2:
-        (path / "dataset_dict.json").write_text(json.dumps({"splits": chance.choice((["train"], ["../x"], [3], "train"))}))
-    if chance.random() < 0.5:
-        data = bytearray((path / "data-00000.arrow").read_bytes())
-        for _ in range(chance.randint(1, 20)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        (path / "data-00000.arrow").write_bytes(bytes(data))
-    return path
-
-
 def written(path: Path, rows: list[Any], chance: random.Random) -> Path:
-    """Rows as a file, well or badly written, or as a saved folder; returns its place, which may have another ending."""
+    """Rows as a file, well or badly written; returns its place, which may have another ending."""
     text = "\n".join(json.dumps(row) for row in rows) + "\n"
-    how = chance.randrange(13)
-    if how == 12:
-        return saved(path.with_suffix(""), rows, chance)
+    how = chance.randrange(12)
     if how == 0:
         text = text[: len(text) // 2]
     elif how == 1:

@@ -16,8 +16,7 @@ from benchmarks.ablations import (
     report,
     table,
 )
-from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Verdict, verdict
-from flows.config import load_config
+from benchmarks.claims import CLAIMS, SEEDS, Verdict, verdict
 
 CLAIM = {claim.name: claim for claim in CLAIMS}
 
@@ -63,13 +62,3 @@ def test_the_table_has_what_is_there_and_says_what_is_missing() -> None:
 def test_the_page_has_the_table_of_the_committed_lines() -> None:
     page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
     assert report(read_results(ablations.RESULTS), SEEDS) in page
-
-
-def test_every_variant_is_in_question_has_a_name_of_its_own_and_settings_that_are_settings() -> None:
-    asked = {name for claim in CLAIMS for name in claim.variants}
-    assert asked == set(VARIANTS) and len({variant.name for variant in VARIANTS.values()}) == len(VARIANTS)
-    bases = {variant.base: load_config(str(variant.sizes)) for variant in VARIANTS.values()}
-    for variant in VARIANTS.values():
-        changed = load_config(str(variant.sizes), variant.settings)
-        assert (changed == bases[variant.base]) == (not variant.settings)
-        assert changed.policy.path == "reader", "pre-training is continual"

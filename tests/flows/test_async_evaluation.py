@@ -28,7 +28,6 @@ from tests.rl.conftest import DOCUMENTS
 from tests.rl.toy import trajectory, turn
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Lake, Metric, Outcome, RewardPart, Task
-from warehouse.errors import RequestError
 
 TRIED = 6
 """Tasks of the suite in the toy's home."""
@@ -165,18 +164,6 @@ def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) 
     assert figures[-1]["version"] == 3 and all(row["valid"] == TRIED for row in figures)
     assert all(row["version"] <= row["first_version"] <= row["last_version"] for row in figures)
     assert rows(beside, f"SELECT DISTINCT action_tokens > 0 AS sampled FROM trajectories WHERE stage = '{STAGE}'") == [{"sampled": True}]
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (("rl.evaluate.suites=['nowhere']",), "rl.evaluate.suites names 'nowhere', and the home's suites are held_out, validation"),
-        (("evaluation.gate={}",), "rl.evaluate has no suite to try"),
-    ],
-)
-def test_wrong_suites_are_a_sentence(settings: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
-        load_config(str(SMALL), ("rl.evaluate.every=2", *settings))
 
 
 def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:

@@ -111,14 +111,3 @@ def test_a_home_with_a_trained_or_tried_policy_keeps_its_configuration(tmp_path:
         home.claim(load_config(SMALL, ["sft.epochs=3"]))
     with Lake(home.root, read_only=True) as lake:
         assert lake.policies() == [OURS]
-
-
-@pytest.mark.parametrize("setting", ["seed=9", "synth.documents=1"])
-def test_questions_that_are_made_already_settle_what_they_were_made_by(tmp_path: Path, setting: str) -> None:
-    home = Home(tmp_path / "home")
-    home.claim(load_config(SMALL))
-    home.claim(load_config(SMALL, [setting]))
-    with Lake(home.root) as lake:
-        lake.add([Run("t1-synth", "synth", 1, {}, "", 0, None, "failed", NOW)])
-    with pytest.raises(RequestError, match="belongs to another configuration"):
-        home.claim(load_config(SMALL))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import doctor
-from flows.doctor import Check, diagnose, model, prefect_server, ray_cluster, versions
+from flows.doctor import Check, diagnose, model, versions
 from rl.policies.config import PolicyConfig
 from rl.rollouts.config import RolloutConfig
 
@@ -41,17 +39,6 @@ def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -
     found = versions()
     assert found.state == "missing"
     assert ">=99" in found.detail and "nonesuch is not installed" in found.detail and "absent" not in found.detail
-
-
-def test_services_that_do_not_answer_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"  # bound, and nobody listens
-        cluster = ray_cluster(f"ray://{address}")
-        with temporary_settings({PREFECT_API_URL: f"http://{address}/api"}):
-            server = prefect_server()
-    assert (cluster.state, server.state) == ("missing", "missing")
-    assert "ray start" in cluster.advice and "prefect server start" in server.advice
 
 
 @pytest.mark.slow

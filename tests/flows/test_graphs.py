@@ -12,7 +12,6 @@ from flows.cli import app
 from flows.cli.output import print_trajectory
 from flows.config import load_config
 from flows.graphs import SUITES, TRAINING, graph_figures
-from synth.graph import knowledge_graph
 from synth.questions.decontamination import HELD_OUT, TRAIN, split_of
 from tests.flows.wheel_records import HOSTILE
 from warehouse import Call, Lake, Outcome, StopReason, Task, Trajectory, Turn
@@ -46,13 +45,6 @@ def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
     assert figures.reach[SUITES].facts == pairs.count((HELD_OUT, HELD_OUT))
     assert pairs.count((TRAIN, HELD_OUT)) + pairs.count((HELD_OUT, TRAIN)) > 0
     assert figures.topology.stated == 80 and figures.topology.facts == 81
-
-
-def test_a_graph_that_is_too_large_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.graphs.MOST_FACTS", 10)
-    assert knowledge_graph.MOST_FACTS > 10
-    with pytest.raises(RequestError, match="81 facts, and a graph of at most 10"):
-        graph_figures(load_config("quickstart", settings(corpus)))
 
 
 SEED = Task(

@@ -123,6 +123,8 @@ def test_every_profile_is_valid_where_its_data_is(tmp_path: Path, monkeypatch: p
         ("rl.stepz=3", "rl.stepz"),
         ("later.rl.stepz=3", "stepz"),
         ("corpus.kind=files", "path"),
+        ('synth.demonstrations.search="imperfect"', "rollout.search.imperfect"),
+        ('cpt.from=["again"]', "cpt.from"),
         ("rl.older_share=0.2", "rollout.engine.older"),
         ('rl={"mode":"asynchronous","filters":{"refills":1}}', "rl.filters.refills"),
     ],

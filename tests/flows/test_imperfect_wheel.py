@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flows.config import load_config
 from flows.context import RunContext, StageRun
 from flows.home import Home
@@ -23,7 +21,7 @@ from rl.envs.base import Resources
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
 from rl.retrieval.indexes import build_indexes
-from warehouse import Document, Example, Lake, PartKind, RequestError, Task
+from warehouse import Document, Example, Lake, PartKind, Task
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 IMPERFECT = "rollout.search.imperfect={displaced=0.4, namesakes=0.3, stubs=0.3, empty=0.05}"
@@ -104,17 +102,3 @@ def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
 
 
 # The configuration
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ([PLAYED], r"synth\.demonstrations\.search = imperfect is for the search of rollouts, and that is perfect"),
-        ([IMPERFECT, "synth.demonstrations.second_try=0.1"], r"second_try needs an imperfect search"),
-        (['cpt.from=["again"]'], r"cpt\.from names again, and there is nothing before the first turn"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused_in_a_sentence(settings: list[str], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence) as refused:
-        load_config(SMALL, settings)
-    assert len(str(refused.value).splitlines()) == 1

@@ -14,6 +14,8 @@ from flows.data.imports import TaskImport, import_file, import_tasks
 from warehouse import Lake, Policy, Task
 from warehouse.exporters.dataset import export_table
 
+pytestmark = pytest.mark.slow
+
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 ROW = {"id": "a", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
 
@@ -29,7 +31,6 @@ def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([FLYWHEEL, *map(str, arguments)], capture_output=True, text=True, timeout=550)
 
 
-@pytest.mark.slow
 def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out.jsonl"
     done = flywheel("import", "webshaper", rows, "--home", home, "--json")
@@ -42,7 +43,6 @@ def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> Non
     assert flywheel("import", "webshaper", tmp_path / "none.jsonl", "--home", home).returncode == 2
 
 
-@pytest.mark.slow
 def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_path: Path) -> None:
     (tmp_path / "wrapped.json").write_text(json.dumps({"data": [{"question": "Who?", "answer": "Ann"}]}, indent=2))
     done = flywheel("import", "openai", tmp_path / "wrapped.json", "--home", tmp_path / "home")
@@ -51,7 +51,6 @@ def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_
         assert [failure.kind for failure in lake.failures()] == ["openai_row"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path) -> None:
     answers = {"a": ("Ann", 'Ann "the" Lee, Jr'), "b": ("[1, 2]",), "c": ('["x"]', "line\nbreak")}
@@ -66,7 +65,6 @@ def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path)
         ]
 
 
-@pytest.mark.slow
 def test_a_nul_in_a_name_sets_its_record_aside_and_the_views_of_the_home_go_on(tmp_path: Path) -> None:
     """DuckLake cannot look for one: every join of the views by the name of a task or a policy would fail."""
     said = {"messages": [{"role": "user", "content": "Who \x00?"}, {"role": "assistant", "content": "Ann"}], "reward": 1}
@@ -93,7 +91,6 @@ DATA = Path(__file__).parents[3] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
 
 
-@pytest.mark.slow
 @real
 def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
     home = tmp_path / "home"

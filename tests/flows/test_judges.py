@@ -13,7 +13,6 @@ from eval.graders.choice import JUDGE, Verifiers, verifiers_of
 from eval.judges import TURNS, Judge
 from flows.config import load_config
 from flows.context import RunContext, open_context
-from flows.data.imports import TaskImport, import_tasks
 from flows.home import Home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, RewardValue, find_functions, reward_trajectories
@@ -22,7 +21,7 @@ from tests.rl.rewards.test_rewards import attempt
 from tests.rl.toy import trajectory
 from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import Answer, MisbehavingServer
-from warehouse import Check, Completion, Lake, Outcome, Score, Task, Trajectory
+from warehouse import Check, Completion, Outcome, Score, Task, Trajectory
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -114,19 +113,6 @@ def test_a_judge_that_says_yes_to_all_judges_nothing(tmp_path: Path) -> None:
         assert context.lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]
 
 
-def test_imported_tasks_may_name_it_where_the_home_has_one(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"question": "Which lake?", "answers": ["Green Lake"]}\n{"question": "Which none?"}\n')
-    Home(tmp_path / "none").claim(load_config(SMALL))
-    with pytest.raises(RequestError, match="--verifier judge is for a home that has one"):
-        import_tasks(rows, TaskImport("search", JUDGE), tmp_path / "none")
-    with MisbehavingServer() as server:
-        Home(tmp_path / "home").claim(load_config(SMALL, server_settings(server)))
-    assert import_tasks(rows, TaskImport("search", JUDGE), tmp_path / "home")["tasks"] == {"read": 1, "new": 1}, "a judge needs an answer"
-    with Lake(tmp_path / "home") as lake:
-        assert lake.tasks()[0].provenance["verifier"] == JUDGE
-
-
 def turn_values(judge: Judge | None, *runs: Trajectory) -> list[RewardValue]:
     config = RewardConfig(parts={"outcome": 0, "turn_judge": 0.5})
     (part,) = find_functions(config).values()
@@ -145,16 +131,3 @@ def test_the_share_of_useful_turns_is_the_process_reward_and_an_unknown_one_no_z
     assert known == RewardValue(0.5, (0.0, 0.5))
     assert unknown.value is None and unknown.error == "turn 1 could not be judged: timeout: no answer in time"
     assert turn_values(None, good)[0].value is None
-
-
-@pytest.mark.slow
-def test_a_judge_of_turns_is_calibrated_on_steps_before_it_is_used(tmp_path: Path) -> None:
-    with home_with(tmp_path / "good", answers, "rl.rewards.parts={turn_judge=0.2}") as (context, server):
-        context.calibrate()
-        assert len(server.bodies) == 21 and len(context.lake.read(Check, "kind = 'turn_calibration' AND accepted")) == 21
-    lenient = judging(lambda case: True)
-    with (
-        home_with(tmp_path / "bad", lenient, "rl.rewards.parts={turn_judge=0.2}") as (context, _),
-        pytest.raises(RequestError, match="may not"),
-    ):
-        context.calibrate()

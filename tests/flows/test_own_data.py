@@ -24,6 +24,8 @@ from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Call, Example, Lake, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
+pytestmark = pytest.mark.slow
+
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 SIZES = (
     "corpus.train.entities=300", "corpus.held_out.entities=150", "evaluation.suites.held_out.counts={1=4, 2=4}", "evaluation.gate={}",
@@ -118,7 +120,6 @@ def foreign_parts(examples: Sequence[Example], own: Sequence[Trajectory]) -> lis
     return found
 
 
-@pytest.mark.slow
 def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> None:
     with second_turn(first, tmp_path) as context:
         examples, own = of_turn(context, 2), context.lake.trajectories("stage = 'rl'")
@@ -134,7 +135,6 @@ def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> Non
     assert len(asked) == 20 + 10, "the questions are new"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "oracle",
     [
@@ -153,7 +153,6 @@ def test_each_way_in_which_the_oracle_could_write_is_seen(first: Path, tmp_path:
         assert foreign_parts(examples, own) == []
 
 
-@pytest.mark.slow
 def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(first: Path, tmp_path: Path) -> None:
     with second_turn(first, tmp_path, *AGAIN) as context:
         once, twice = of_turn(context, 1), of_turn(context, 2)

@@ -24,11 +24,6 @@ def refusal(overrides: Sequence[str]) -> str:
     return str(refused.value)
 
 
-def synthesis_of(profile: str, overrides: Sequence[str]) -> list[str]:
-    first = next(phase for phase in phases(load_config(profile, overrides)) if phase.name == "synthesis")
-    return [each.key for each in first.reservations]
-
-
 def test_engines_stay_beside_the_learner_of_every_stage() -> None:
     config = load_config(SMALL, [*FOUR_AND_FOUR, "sft.learner.workers=2"])
     found = {phase.name: {each.key: len(each.bundles) for each in phase.reservations} for phase in phases(config)}
@@ -38,13 +33,6 @@ def test_engines_stay_beside_the_learner_of_every_stage() -> None:
         "the stage sft": {**rollouts, "sft.learner": 2},
         "the stage rl": {**rollouts, "rl.learner": 4},
     }
-
-
-def test_a_teachers_engines_take_the_place_of_the_policys_unless_that_proposes_too(tmp_path: Path) -> None:
-    teacher = ("synth.teacher.kind=engine", f"synth.teacher.path={tmp_path}", "synth.teacher.engine={count=2, gpus=1}")
-    assert synthesis_of("quickstart", teacher) == ["synth.teacher.engine"]
-    both = (*teacher, "synth.has.mixture={policy=1, teacher=1}", "synth.has_count=5")
-    assert synthesis_of("quickstart", both) == ["rollout.engine", "rollout.environments", "synth.teacher.engine"]
 
 
 # With Ray's own eyes

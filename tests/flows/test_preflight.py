@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,14 +112,6 @@ def test_a_teacher_is_looked_for_only_where_questions_are_still_to_be_made() -> 
     preflight(later, synthesis=(1,))
     with pytest.raises(RequestError, match=r"^later\.synth\.teacher\.base_url: nothing answers at"):
         preflight(later, synthesis=(2,))
-
-
-@pytest.mark.parametrize("stage", ["rl", "later.sft"])
-def test_a_tracker_whose_package_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    config = load_config(SMALL, [f'{stage}.trackers=["mlflow"]'])
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(RequestError, match="trackers names mlflow, and that package is not installed: `pip install mlflow`"):
-        preflight(config)
 
 
 def test_adapters_are_refused_where_nobody_would_train_the_embeddings_of_new_tags(tmp_path: Path) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import PROFILES, load_config
 from flows.evaluation_config import EvaluationConfig
 from flows.suites.config import GraphSource, QuestionSetSource, check_data, find_suite, place_of
-from tests.warehouse.public_data.host import Host, serving
 from warehouse.public_data.catalogue import DATA_SETS
 
 SUITES = ("films", "countries", "musique", "gsm8k", "humaneval", "mbpp")
@@ -36,29 +31,6 @@ def full(empty: Path) -> Path:
         if not (empty / data.entries[0]).exists():
             (empty / data.entries[0]).touch()
     return empty
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with serving() as host:
-        yield host
-
-
-def flywheel(*arguments: str) -> Result:
-    """A command that is carried out; wrong requests are raised, as `main` catches them."""
-    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done
-
-
-def test_get_prints_where_it_lies_and_tells_the_licence_beside(empty: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATA_SETS, "films", host.data_set("films", one=b"1"))
-    monkeypatch.setitem(DATA_SETS, "gsm8k", host.data_set("gsm8k", two=b"2"))
-    done = flywheel("data", "get", "films", "gsm8k")
-    assert done.stdout.splitlines() == [str(empty / "folder_films"), str(empty / "folder_gsm8k")]
-    assert "films: 0 kB, CC0, from https://github.com/nobody/nothing" in done.stderr
-    again = flywheel("data", "get", "films")
-    assert (again.stdout.strip(), again.stderr) == (str(empty / "folder_films"), "") and len(host.asked) == 2
 
 
 def test_profiles_and_suites_name_data_and_no_paths(full: Path) -> None:

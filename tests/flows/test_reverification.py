@@ -15,12 +15,8 @@ from typer.testing import CliRunner, Result
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from flows.cli import app
-from flows.evaluation_config import EvaluationConfig
-from flows.verification import open_verifier, reverify, validate_home, validate_rows
-from synth.teachers.config import TeacherConfig
-from tests.eval.test_judges import grading, strict
-from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Check, Completion, Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
+from flows.verification import reverify, validate_home, validate_rows
+from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
 TASKS = [
@@ -125,17 +121,6 @@ def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
     with pytest.raises(RequestError, match="Only one SELECT"):
         reverify(lake, verifiers_of("qa_em"), where="TRUE); DELETE FROM trajectories; SELECT (1")
     assert reverify(lake, verifiers_of("qa_em"), where="id = 'a' -- and no more").chosen == 1
-
-
-@pytest.mark.slow
-def test_a_judge_is_calibrated_recorded_and_used(lake: Lake) -> None:
-    with MisbehavingServer(answer=grading(strict)) as server:
-        config = TeacherConfig(kind="openai", model="small", base_url=server.url)
-        with open_verifier("judge", EvaluationConfig(judge=config), lake) as judge:
-            found = reverify(lake, judge, where="task_key = 'lake'")
-    assert (found.success, found.failure, found.invalid) == (1, 1, 1)
-    assert len(lake.read(Check, "kind = 'calibration' AND accepted")) == 20
-    assert len(lake.read(Completion)) == 22
 
 
 def rows_of(tmp_path: Path, *rows: Any) -> Path:

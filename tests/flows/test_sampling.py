@@ -23,6 +23,8 @@ from synth.worlds.tool_tasks import generate_tasks
 from tests.chat_models import create_chat_model
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 
+pytestmark = pytest.mark.engine
+
 POLICY = Policy("t1-rl", None, "rl", "policies/t1-rl", "w", None)
 SIZES = PolicyConfig(
     layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
@@ -57,7 +59,6 @@ def sampled(context: RunContext, wanted: SamplingPlan, run: StageRun) -> dict[st
 
 
 @pytest.mark.long
-@pytest.mark.engine
 def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context: RunContext) -> None:
     run = run_of(context, "r")
     figures = sampled(context, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
@@ -76,7 +77,6 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context
 
 
 @pytest.mark.long
-@pytest.mark.engine
 def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(context: RunContext) -> None:
     run = run_of(context, "worlds")
     figures = sampled(context, SamplingPlan("hops = 8", 2, 1.0, 3), run)
@@ -94,7 +94,6 @@ CHAT = Path(__file__).parent.parent / "end_to_end" / "chat.toml"
 
 
 @pytest.mark.long
-@pytest.mark.engine
 def test_the_model_that_is_to_be_trained_attempts_what_it_would_be_trained_on(tmp_path: Path) -> None:
     settings = [
         f"policy.path={create_chat_model(tmp_path / 'model')}",

@@ -23,7 +23,6 @@ from tests.flows.test_expansions import make, teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL
 from tests.killing import kill_once
 from tests.synth.corpora.notes import asking_model, write_notes
-from tests.synth.teachers.faulty_server import FaultyServer
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
 from warehouse.errors import RequestError
@@ -65,21 +64,6 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
     rows = survival(part.figures)
     assert [(row["met"], row["survived"]) for row in rows] == [*pairwise(counts[:-1]), (27, 4)]
     assert rows[-1]["share"].startswith("14.8") and "quoted 16 of 19" in counted_words(part.figures)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_path: Path) -> None:
-    pages = write_notes(tmp_path / "notes", FILMS)
-    teacher = ["synth.teacher.timeout_seconds=2", "synth.teacher.first_pause_seconds=0.01"]
-    with FaultyServer(answer=asking_model, share=0.3, seed=3) as server, Lake(tmp_path / "home") as lake:
-        make(tmp_path / "home", lake, [*settings(pages), *teacher_at(server), *teacher])
-        tasks, failures = lake.tasks(), lake.failures()
-    assert {"cut", "chatty", "fenced", "keys", "refusal", "repetition"} <= set(server.met) and max(server.arrived.values()) == 1
-    assert tasks and all(task.answers == (f"Town {int(task.question.split()[6]) % 6}",) for task in tasks if task.proofs["only_answer"])
-    assert all("Person" not in task.question and "1821" not in task.question for task in tasks)
-    assert {"malformed", "retried_timeout"} <= {str(failure.kind) for failure in failures}
-    assert "double" not in {failure.kind for failure in failures}, "the second run makes the first one's questions again"
 
 
 @pytest.mark.engine

@@ -20,6 +20,8 @@ from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 OUTCOME = (Outcome.SUCCESS, 1.0, 0, datetime(2026, 1, 1, tzinfo=UTC), 0.0)
 """Outcome, reward, seed, time of start and duration."""
 
@@ -36,7 +38,6 @@ def make(context: RunContext, kind: SynthesisKind) -> dict[str, Any]:
     return run_attempt(context.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(context, run, 1, kind))[1]
 
 
-@pytest.mark.slow
 def test_questions_and_nothing_else(tmp_path: Path) -> None:
     with shop_at(tmp_path) as context:
         assert make(context, "webshaper")["tasks.train"] == 40
@@ -45,7 +46,6 @@ def test_questions_and_nothing_else(tmp_path: Path) -> None:
         assert len({document.source for document in context.lake.documents()}) == 1, "the suites' world is not needed"
 
 
-@pytest.mark.slow
 def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
     with shop_at(tmp_path, "synth.has_count=5") as context:
         for number in range(4):
@@ -57,7 +57,6 @@ def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
         assert {source for example in context.lake.examples() for source in example.sources} == {"r0", "r1", "r2", "r3"}
 
 
-@pytest.mark.slow
 def test_small_batches_make_as_many_questions_and_none_twice(tmp_path: Path) -> None:
     with shop_at(tmp_path, "synth.batch=7") as context:
         assert make(context, "webshaper")["tasks.train"] == 40
@@ -78,7 +77,6 @@ def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
     return ["corpus.kind=files", f"corpus.path={folder}", "corpus.train={}", "corpus.held_out={}"]
 
 
-@pytest.mark.slow
 def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path: Path) -> None:
     seen = tmp_path / "seen.jsonl"
     overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":20}']
@@ -93,7 +91,6 @@ def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path
         assert {failure.kind for failure in removed} == {"same_question"} and len(removed) == 5
 
 
-@pytest.mark.slow
 def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):
@@ -105,7 +102,6 @@ def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
 def test_a_graph_that_gives_no_task_is_refused_and_the_reasons_are_kept(tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text("subject,relation,object\nParis,country,France\n")
     (tmp_path / "documents.jsonl").write_text('{"id": "d1", "title": "Oslo", "text": "Oslo is far away."}\n')

@@ -89,16 +89,6 @@ def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -
         check_choice(load_config(SMALL), home)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_tasks_of_tools_need_a_tools_file_before_anything_starts(tmp_path: Path, split: str) -> None:
-    home = home_of(tmp_path / "home", Task("own", "tools", "Who?", ("Ann",), split=split))
-    with pytest.raises(RequestError, match=r"the task own cannot be made: rollout\.environments\.kinds\.tools.*file"):
-        check_choice(load_config(SMALL), home)
-    (tmp_path / "tools.toml").write_text('[tools.look_up]\nfunction = "tests.rl.tools.examples:look_up"\n')
-    check_choice(load_config(SMALL, [f'rollout.environments.kinds={{tools={{options={{file="{tmp_path}/tools.toml"}}}}}}']), home)
-
-
 def test_a_suite_that_came_after_the_tasks_is_kept_clear_of(tmp_path: Path) -> None:
     same = Task("late-1", "python", TASKS[0].question, ("3",), split="late", provenance={"suite": "late"})
     home = home_of(tmp_path, *TASKS, same)

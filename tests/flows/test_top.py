@@ -20,6 +20,8 @@ from rl.env_pool.circuit_breaker import EnvironmentFigures, EnvironmentPoolFigur
 from tests.flows.wheel_records import write_wheel
 from warehouse import Lake
 
+pytestmark = pytest.mark.slow
+
 CONFIG = FlywheelConfig()
 RL = StageProgress("t2-rl", "rl", 2, began=1000.0, first_step=10, step=30, steps=50, figures={"reward": 0.875, "horizon": 6.0})
 ENGINE = EngineFigures("engine-0", EngineState.SERVING, 29, in_flight=12, trajectories=40, requests=900, tokens=12_345)
@@ -64,7 +66,6 @@ def text(state: State) -> str:
     return captured.get()
 
 
-@pytest.mark.slow
 def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and_time_left(home: Home, watcher: Watcher) -> None:
     now = time.time()
     tell(home, replace(WORKING, written=now, stage=replace(RL, began=now - 40)))
@@ -84,7 +85,6 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     assert "zero_variance is 0.58 at step 56" in shown
 
 
-@pytest.mark.slow
 def test_a_home_in_which_nothing_is_at_work_says_so(watcher: Watcher) -> None:
     shown = text(watcher.look())
     assert "finished: nothing is running" in shown, "both gates have spoken: what never ran was left out"
@@ -92,7 +92,6 @@ def test_a_home_in_which_nothing_is_at_work_says_so(watcher: Watcher) -> None:
     assert "invalid" in shown
 
 
-@pytest.mark.slow
 def test_a_process_that_was_killed_is_told_from_one_that_works(home: Home, watcher: Watcher) -> None:
     tell(home, replace(WORKING, written=time.time() - 100))
     shown = text(watcher.look())
@@ -105,14 +104,12 @@ def changes(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".sqlite-shm"}
 
 
-@pytest.mark.slow
 def test_looking_changes_nothing_in_the_home(home: Home, watcher: Watcher) -> None:
     before = changes(home.root)
     watcher.look()
     assert changes(home.root) == before
 
 
-@pytest.mark.slow
 def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path: Path) -> None:
     file, looks = tmp_path / "progress.json", iter(range(1, 100))
     writer = ProgressWriter(file, lambda: replace(WORKING, process=next(looks)))

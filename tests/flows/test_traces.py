@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from flows.data.exports import send_traces
-from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
-from warehouse.errors import RequestError
+from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.records import Call
 
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -84,20 +82,3 @@ def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
         spans.clear()
         send_traces(lake, address, "true", 10)
         assert [(span.trace_id, span.span_id) for span in spans] == ids, "sent again, they are the same"
-
-
-@pytest.mark.slow
-def test_a_file_of_spans_and_wrong_requests(tmp_path: Path) -> None:
-    with Lake(tmp_path / "home") as lake:
-        lake.add([run(1, Outcome.SUCCESS)])
-        assert send_traces(lake, str(tmp_path / "spans.jsonl"), "outcome = 'success'", 10) == (1, 5)
-        spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
-        assert [span["name"] for span in spans[:2]] == ["invoke_agent", "chat"]
-        lake.add([Score("t1", "qa_em", "9", 0.0, Outcome.FAILURE)])
-        send_traces(lake, str(tmp_path / "again.jsonl"), "true", 10)
-        (agent, *_) = [json.loads(line)["attributes"] for line in (tmp_path / "again.jsonl").read_text().splitlines()]
-        assert agent["flywheel.outcome"] == "failure", "the latest verdict's, as in every view"
-        with pytest.raises(RequestError, match="no trajectory"):
-            send_traces(lake, "spans.jsonl", "outcome = 'failure'", 10)
-        with pytest.raises(RequestError, match="no address and no file"):
-            send_traces(lake, "spans", "true", 10)

@@ -31,8 +31,9 @@ from rl.worker_death import WorkerDied
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
 from warehouse.errors import RequestError
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("budget", "spent", "limit"),
     [
@@ -47,7 +48,6 @@ def test_the_first_limit_that_is_reached_is_named(budget: BudgetConfig, spent: S
     assert (found[0] if found else None) == limit
 
 
-@pytest.mark.slow
 def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     with Lake(tmp_path) as lake:
@@ -62,7 +62,6 @@ def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -
         assert spent.size > 1000
 
 
-@pytest.mark.slow
 def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begun_is_left_out(tmp_path: Path) -> None:
     steps: list[int] = []
 
@@ -88,7 +87,6 @@ def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begu
         assert run_attempt(lake, "t2-cpt", "cpt", 2, {}, work, turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=25)))[0] is True
 
 
-@pytest.mark.slow
 def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
 
@@ -110,7 +108,6 @@ def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Pat
         assert lake.failures() == [], "a pause drops nothing"
 
 
-@pytest.mark.slow
 def test_what_slices_spend_is_the_turns_and_they_stop_where_its_budget_does(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([completion("before", 100)])
@@ -150,7 +147,6 @@ def trajectory(name: str, turn: int, tokens: int) -> Trajectory:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -168,7 +164,6 @@ def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
     assert is_fault(error)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -185,7 +180,6 @@ def test_a_wrong_request_a_sign_of_health_and_a_bug_are_none(error: Exception) -
     assert not is_fault(error)
 
 
-@pytest.mark.slow
 def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Path) -> None:
     from warehouse import Lake
 
@@ -200,7 +194,6 @@ def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Pat
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
 def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:
     told = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     made = deployments(tmp_path, "demo", {}, pool="pool")
@@ -213,7 +206,6 @@ def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:
         assert one["work_pool"]["job_variables"] == deployment.job_variables == {"env": ENVIRONMENT}
 
 
-@pytest.mark.slow
 def test_no_server_and_one_that_does_not_answer_are_one_sentence() -> None:
     with temporary_settings({PREFECT_API_URL: None}), pytest.raises(RequestError, match="prefect server start"):
         check_server()
@@ -221,7 +213,6 @@ def test_no_server_and_one_that_does_not_answer_are_one_sentence() -> None:
         check_server()
 
 
-@pytest.mark.slow
 def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:
     assert next_turn(set()) == 1
     assert next_turn({gate_id(1), gate_id(2), "t3-cpt"}) == 3

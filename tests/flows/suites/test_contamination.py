@@ -17,6 +17,8 @@ from flows.suites.tasks import SuiteTasks
 from synth.exporters import PromptOptions, rl_dataset
 from warehouse import Call, Document, DocumentSplit, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory, Turn
 
+pytestmark = pytest.mark.slow
+
 FORMULA = (("C@Oslo", "country", "V@x"), ("V@x", "capital", "?"))
 LONG = "How many apples has Janet left for the market after breakfast with her friends?"
 SUITE = [
@@ -55,7 +57,6 @@ def trained(lake: Lake, *records: Example | Document | Task) -> None:
     lake.add([Policy("t1-sft", "t1-cpt", "sft", "p", "w", lake.snapshot()), Policy("t1-rl", "t1-sft", "rl", "p", "w", lake.snapshot())])
 
 
-@pytest.mark.slow
 def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
     same = Task("t1", "search", "the capital of Oslo's land?", ("Oslo",), (("C@Oslo", "country", "V@y"), ("V@y", "capital", "?")), "train")
     trained(
@@ -77,7 +78,6 @@ def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
     }
 
 
-@pytest.mark.slow
 def test_documents_that_only_suites_search_are_seen_where_training_shows_them(lake: Lake) -> None:
     same = Task("t1", "search", "the capital of another land?", ("Oslo",), split="train")
     trained(
@@ -97,7 +97,6 @@ def test_documents_that_only_suites_search_are_seen_where_training_shows_them(la
     }
 
 
-@pytest.mark.slow
 def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
     trained(lake)
     lake.add([Example("late", "fas_reason", (Part(PartKind.QUESTION, LONG),), ())])
@@ -107,14 +106,12 @@ def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
     assert contamination(lake, "other", "s", DRAWN).tasks_asked == 1
 
 
-@pytest.mark.slow
 def test_a_snapshot_that_is_gone_is_unknown_and_not_clean(lake: Lake) -> None:
     lake.add([Policy("lost", None, "cpt", "p", "w", 99_999)])
     found = contamination(lake, "lost", "s", DRAWN)
     assert found.looked_at == () and "no snapshot 99999" in found.unknown["lost"]
 
 
-@pytest.mark.slow
 def test_the_tasks_of_suites_are_kept_and_kept_out_of_training(lake: Lake) -> None:
     asked = Task("t1", "search", LONG, ("9",), split="train")
     lake.add([*SUITE, asked, Task("t2", "search", "Rome?", ("Rome",), split="train")])
@@ -124,14 +121,13 @@ def test_the_tasks_of_suites_are_kept_and_kept_out_of_training(lake: Lake) -> No
     assert sorted(task.key for task in lake.tasks()) == ["s-q1", "s-q2", "s-q3", "s-q4", "t2"]
 
 
-SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
+SMALL = Path(__file__).parents[2] / "end_to_end" / "small.toml"
 
 
 def chain(city: str, name: str) -> tuple[tuple[str, str, str], ...]:
     return ((f"C@{city}", "country", f"V@{name}"), (f"V@{name}", "capital", "?"))
 
 
-@pytest.mark.slow
 def test_what_meets_an_evaluation_set_is_removed_and_told(tmp_path: Path) -> None:
     (tmp_path / "seen.jsonl").write_text('{"question": "How many apples has Janet left for the market after breakfast?"}\n')
     asked = "how many apples has Janet left for the market after breakfast"
