@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from flows.cli import app, exit_status
 from flows.config import load_config
 from flows.home import Home
 from tests.clock import processor_seconds
-from tests.flows.test_preflight import closed_port
+from tests.ports import free_port
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Policy, StopReason, Task, Trajectory
 from warehouse.digests import digest_files
@@ -48,6 +49,12 @@ REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; t
     (RUN + "'rl.rewards.parts={\"{folder}/raising.py:reward\"=1}'", "cannot be imported: ValueError: on purpose"),
     (RUN + "synth.webshaper.environment=chess", "there is no environment 'chess'"),
     (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/tools.toml\"}}}'", "in the file of tools"),
+    (RUN + "policy.path={folder}/mute --set rollout.limits.max_context_tokens=200", "has no tokenizer that can"),
+    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/bare.toml\"}}}'", "has no type annotation for 'word'"),
+    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/server.toml\"}}}'", "there is no such program"),
+    (RUN + "'rollout.environments.kinds={mine={factory=\"{folder}/code.py:environment\"}}'", "is called with (resources)"),
+    (RUN + "rollout.loop={folder}/code.py:loop", "is called with (engine, dialect, limits)"),
+    (RUN + "'rl.rewards.parts={\"{folder}/code.py:reward\"=1}'", "is called with (attempts, context)"),
     # corpora, encoders, teachers, disks
     (RUN + "corpus.kind=files --set corpus.path={folder}/nothing", "there is no folder"),
     (
@@ -100,13 +107,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     texts = {
         "deaf.jinja": "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
         "raising.py": "raise ValueError('on purpose')\n",
-        "number.py": "rule = 3\n",
+        "code.py": "def look_up(word) -> str: ...\ndef reward(completions): ...\ndef environment(): ...\ndef loop(engine): ...\n",
+        "bare.toml": '[tools.look_up]\nfunction = "code.py:look_up"\n',
+        "server.toml": '[servers.web]\ncommand = ["no-such-program"]\n',
         "tools.toml": "[tools.search]\nfunction = 3\n",
         "broken.toml": "seed = \n",
         "tasks.jsonl": json.dumps({"question": "Who?", "answers": ["Ann"]}) + "\n",
         "file": "",
         "full/letter.txt": "Dear Ann",
     }
+    shutil.copytree(policy, folder / "mute", ignore=shutil.ignore_patterns("tokenizer*"))
     (folder / "full").mkdir()
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -121,7 +131,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "current").mkdir()
     return {
         "small": str(SMALL), "folder": str(folder), "policy": str(policy), "home": str(home.root), "new": str(folder / "new"),
-        "port": str(closed_port()),
+        "port": str(free_port()),
     }  # fmt: skip
 
 
