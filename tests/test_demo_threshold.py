@@ -12,7 +12,7 @@ QUICKSTART = load("quickstart")
 DOCUMENTED = {(suite, turn, stage): float(success(QUICKSTART, f"t{turn}-{stage}", suite)) / 100 for suite, turn, stage in THRESHOLDS}
 
 
-def test_the_demos_that_readme_tells_of_pass() -> None:
+def test_the_documented_demo_passes() -> None:
     assert DOCUMENTED.keys() == THRESHOLDS.keys() and too_low(DOCUMENTED) == []
     assert kept_rounds() and not any(map(too_slow, kept_rounds()))
 

@@ -69,7 +69,7 @@ FIGURES = "SELECT version, suite, tasks, valid, invalid, first_version, last_ver
 @pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.parametrize("mode", ["one_step_off", "synchronous"])
-def test_training_is_the_same_with_and_without_it(tmp_path: Path, mode: str) -> None:
+def test_evaluation_during_training_does_not_change_training(tmp_path: Path, mode: str) -> None:
     settings = (f"rl.mode={mode}",)
     without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=2")
     train(without)
@@ -88,7 +88,7 @@ def test_training_is_the_same_with_and_without_it(tmp_path: Path, mode: str) -> 
 
 
 @pytest.mark.engine
-def test_it_is_no_evaluation_of_the_policy_and_no_rate_of_its_tasks(tmp_path: Path) -> None:
+def test_evaluation_during_training_counts_in_no_view_of_evaluations_or_pass_rates(tmp_path: Path) -> None:
     home = toy_home(tmp_path, "rl.steps=2", "rl.evaluate.every=1")
     train(home)
     assert rows(home, "SELECT DISTINCT suite, step FROM trajectories WHERE suite IS NOT NULL AND step = 2") == [
@@ -113,7 +113,7 @@ class Hindered(ToyRollouts):
 
 
 @pytest.mark.engine
-def test_a_fault_in_it_is_a_record_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_fault_in_an_evaluation_is_a_record_and_training_continues(tmp_path: Path) -> None:
     def fail(request: RolloutRequest) -> None:
         if request.step == 4:
             raise ValueError("no such world")
@@ -127,7 +127,7 @@ def test_a_fault_in_it_is_a_record_and_training_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage: Stage, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_its_evaluation_and_repeats_no_attempt(stage: Stage, tmp_path: Path) -> None:
     settings = ("rl.evaluate.every=2", "rl.evaluate.at_once=1")
     whole, killed = (toy_home(tmp_path / name, *settings, tasks=16) for name in ("whole", "killed"))
     assert stage.run(whole) == 0
@@ -149,7 +149,7 @@ def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) -> None:
+def test_with_vllm_evaluation_does_not_change_training(tmp_path: Path) -> None:
     limits = ("rollout.limits.max_action_tokens=8", "rollout.limits.max_context_tokens=200")
     settings = (*limits, "rl.steps=3", "rollout.engine.kv_cache_gib=0.1", "rl.rewards.parts={length=1}", "rl.rewards.length_tokens=16")
     without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=1")
@@ -194,7 +194,7 @@ WHOLE = {"tasks": 10, "valid": 8, "invalid": 2, "successes": 6, "success": 0.75,
 NONE_VALID = {"tasks": 3, "valid": 0, "invalid": 3, "successes": 0}
 
 
-def test_a_row_of_sql_is_an_evaluation(tmp_path: Path) -> None:
+def test_each_evaluation_is_a_row_of_a_view(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([*beside_metrics("t2-rl", 10, "a/b", **WHOLE, seconds=7), *beside_metrics("t2-rl", 20, "c", **NONE_VALID, seconds=1)])
         lake.add([Metric("t2-rl", "rl", 2, 10, "success", 0.5)])

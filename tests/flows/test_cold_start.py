@@ -117,7 +117,7 @@ def test_stored_rollouts_that_meet_the_condition_become_examples_our_own_as_they
     assert [part.kind for part in examples["c"].parts][:2] == [PartKind.TOOLS, PartKind.QUESTION]
 
 
-def test_a_run_counts_as_the_latest_verdict_has_it(tmp_path: Path) -> None:
+def test_the_latest_verdict_decides_which_runs_are_taken(tmp_path: Path) -> None:
     """Of runs that nobody had judged, and of those that a mended verifier judges otherwise, the successes are taken once it has spoken."""
     runs = [imported(name, ("lookup", "q"), task_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "z"))]
     runs = [replace(runs[0], outcome=None, reward=None), replace(runs[1], outcome=Outcome.FAILURE), runs[2]]
@@ -220,7 +220,7 @@ def test_examples_that_are_too_long_to_train_on_are_rows(tmp_path: Path) -> None
     assert figures["policy"] == "t1-sft"
 
 
-def test_results_are_cut_as_rollouts_cut_them_and_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_results_are_truncated_as_in_rollouts_and_inexpressible_examples_are_failures(tmp_path: Path) -> None:
     policy = create_tiny_policy(tmp_path / "policy", seed=0)
     config = RolloutConfig.model_validate({"limits": {"max_observation_tokens": 20, "truncate": "left"}})
     asked, call = Part(PartKind.QUESTION, "Who?"), Part(PartKind.CALL, "Amber", True, "search")

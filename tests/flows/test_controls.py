@@ -58,7 +58,7 @@ def test_shuffled_rewards_keep_what_a_group_earned_and_forget_who_earned_it() ->
     assert shuffled_outcome(attempts, CONTEXT) == dealt
 
 
-def test_what_no_verifier_could_judge_is_no_zero() -> None:
+def test_an_unjudged_attempt_is_not_zero() -> None:
     values = [value.value for value in shuffled_outcome([attempt("k", 0, None), attempt("k", 1, 1.0)], CONTEXT)]
     assert sorted(values, key=str) == [1.0, None]
 

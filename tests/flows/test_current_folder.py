@@ -78,7 +78,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     [PREFECT + MODULE + REAPER, pytest.param(CLUSTER, marks=pytest.mark.long), MATHEMATICS + SPAWNED],
     ids=["server-module-reaper", "cluster", "mathematics-spawned"],
 )
-def test_nothing_that_lies_in_the_current_folder_is_imported_by_what_we_start(folder: Path, child: str) -> None:
+def test_child_processes_import_nothing_from_the_current_folder(folder: Path, child: str) -> None:
     done = run(folder, BEGIN + child)
     assert not (folder.parent / "trace").exists(), (folder.parent / "trace").read_text()
     assert done.returncode == 0, done.stderr
@@ -92,7 +92,7 @@ def test_the_command_line_imports_nothing_that_lies_in_the_current_folder(folder
 
 
 @pytest.mark.slow
-def test_a_command_of_the_users_own_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+def test_a_users_command_may_import_modules_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "notify.py").write_text("import beside\n")
     (tmp_path / "beside.py").write_text(f"open({str(tmp_path / 'told')!r}, 'w')\n")
     command = f"(sys.executable, {str(tmp_path / 'notify.py')!r})"

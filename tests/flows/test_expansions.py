@@ -77,7 +77,7 @@ def yields_of(lake: Lake, part: str) -> dict[str, float]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
+def test_questions_are_expanded_and_no_request_is_repeated(tmp_path: Path) -> None:
     with MisbehavingServer(answer=agent) as server, Lake(tmp_path / "home") as lake:
         options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":30}', "synth.expander.count=24"]
         make(tmp_path / "home", lake, [*options, *teacher_at(server)])
@@ -108,7 +108,7 @@ def knows_even_films(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
+def test_direct_attempts_ask_the_teacher(tmp_path: Path) -> None:
     with MisbehavingServer(answer=knows_even_films) as server, Lake(tmp_path / "home") as lake:
         options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":6}', "synth.direct_attempts.attempts=1"]
         make(tmp_path / "home", lake, [*options, *teacher_at(server)], ("t1-first",))
@@ -129,7 +129,7 @@ def reworded(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
+def test_questions_are_reworded_and_no_request_is_repeated(tmp_path: Path) -> None:
     with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
         make(tmp_path, lake, [*teacher_at(server), "synth.rewording.relations=words"])
         tasks = {task.key: task for task in lake.tasks(split="train")}

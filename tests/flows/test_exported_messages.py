@@ -89,7 +89,7 @@ def wanted(parts: tuple[Part, ...]) -> list[tuple[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_that_qwens_template_renders_is_read_back_to_the_same_calls(rows: dict[str, Any], shape: str, template: str) -> None:
+def test_messages_rendered_by_qwens_template_parse_to_the_same_calls(rows: dict[str, Any], shape: str, template: str) -> None:
     row, parts = rows[shape], SHAPES[shape]
     text = tokenizer_for(template).apply_chat_template(row["messages"], tools=row["tools"], tokenize=False)
     replies = [piece.partition("<|im_end|>")[0] for piece in text.split("<|im_start|>assistant\n")[1:]]
@@ -147,7 +147,7 @@ def test_every_format_loads_to_the_same_rows(rows: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_sampled_run_is_written_from_its_turns_with_the_ids_beside_it(tmp_path: Path) -> None:
+def test_a_sampled_run_is_exported_as_messages_with_its_token_ids(tmp_path: Path) -> None:
     Home(tmp_path / "home").claim(load_config("quickstart"))
     task = Task("t1", "search", "Who is here?", ("Ann",))
     (row,) = exported(tmp_path / "home", tmp_path / "sft.jsonl", Example("e", "trajectory", TOKENS, ("run",)), more=(SAMPLED, task))
@@ -185,7 +185,7 @@ UNFIT = (
 )  # fmt: skip
 
 
-def test_what_messages_cannot_hold_is_left_out_with_its_reason(tmp_path: Path) -> None:
+def test_an_example_that_messages_cannot_express_is_left_out_with_its_reason(tmp_path: Path) -> None:
     kept = Example("kept", "trajectory", OFFER + asked("Who?") + acted("answer", "Ann"), ("t",))
     with Lake(tmp_path / "home") as lake:
         lake.add([*(Example(f"lost{number}", "trajectory", parts, ("t",)) for number, (parts, _) in enumerate(UNFIT)), kept])

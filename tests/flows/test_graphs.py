@@ -36,7 +36,7 @@ def settings(corpus: Path) -> list[str]:
     return ["corpus.kind=files", f"corpus.path={corpus}"]
 
 
-def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
+def test_facts_between_training_and_suites_belong_to_neither(corpus: Path) -> None:
     (figures,) = graph_figures(load_config("quickstart", settings(corpus)))
     sides = {film: (split_of(film, 0.2), split_of(star, 0.2)) for film, star in FILMS.items()}
     years = {film: (split_of(film, 0.2), split_of(f"19{n + 10}", 0.2)) for n, film in enumerate(FILMS)}

@@ -32,7 +32,7 @@ def test_claim_writes_the_configuration_and_loads_it_again(tmp_path: Path) -> No
     assert home.load() == config
 
 
-def test_a_home_goes_on_with_another_budget_and_with_another_patience_for_its_teacher(tmp_path: Path) -> None:
+def test_a_home_accepts_another_budget_and_other_timeouts(tmp_path: Path) -> None:
     home, teacher = Home(tmp_path / "home"), ["synth.teacher.kind=openai", "synth.teacher.model=m"]
     home.claim(load_config("quickstart", teacher))
     written = json.loads(home.config_file.read_text())["digest"]
@@ -68,7 +68,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_home_whose_maker_died_over_the_draft_of_its_configuration_is_made(tmp_path: Path) -> None:
+def test_a_half_written_configuration_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "config.json.part").write_text('{"digest": "3f')
     Home(tmp_path).claim(load_config("quickstart"))
     assert Home(tmp_path).load() == load_config("quickstart")

@@ -74,7 +74,7 @@ def test_training_tasks_that_a_suite_asks_are_set_aside(rows: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_suite_that_comes_later_is_told_and_taken_out_by_command_with_a_configuration_or_without(rows: Path, tmp_path: Path) -> None:
+def test_a_later_suite_is_reported_and_decontaminate_removes_its_tasks(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_tasks(rows, QA, home)
     held_out = written(tmp_path / "test.jsonl", ROWS[0])
@@ -90,7 +90,7 @@ def test_a_suite_that_comes_later_is_told_and_taken_out_by_command_with_a_config
 
 
 @pytest.mark.slow
-def test_two_sources_do_not_clash_and_one_with_other_content_is_told(rows: Path, tmp_path: Path) -> None:
+def test_an_id_with_other_content_is_a_conflict_unless_its_source_is_named(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_tasks(rows, QA, home)
     (tmp_path / "other").mkdir()

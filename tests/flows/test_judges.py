@@ -68,7 +68,7 @@ def test_a_judge_without_a_model_that_serves_is_refused_by_its_key(settings: lis
         load_config(SMALL, settings)
 
 
-def test_a_judge_is_asked_once_for_all_that_are_its_own() -> None:
+def test_a_judge_is_asked_once_for_all_of_its_tasks() -> None:
     asked: list[list[str]] = []
 
     class Kept(ScriptedTeacher):

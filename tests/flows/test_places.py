@@ -121,7 +121,7 @@ def test_faults_of_disks_are_sentences(error: Exception, status: int, said: str,
 @pytest.mark.long
 @mounts
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_one_sentence_and_what_was_stored_is_whole(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_stored_data_is_whole(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     with rows.open("w") as file:
         for number in range(3000):
@@ -149,7 +149,7 @@ mount -t tmpfs -o size=2m tmpfs {disk}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ['it\'s "x"?%20#', "new\nline", "-Zoë 北京 *[b]{c}$d", "sqlite:x", "s3://bucket/x%s{}"])
 @pytest.mark.parametrize("relative", [True, False])
-def test_a_home_may_have_any_other_name(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_may_have_an_unusual_name(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     place = Path(name) if relative else tmp_path / name
     check_place(place)
@@ -161,7 +161,7 @@ def test_a_home_may_have_any_other_name(name: str, relative: bool, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["back\\slash", "link/x", "loop", "below/\udcff/h"])
 @pytest.mark.parametrize("relative", [True, False])
-def test_a_home_that_no_lake_takes_is_refused_before_anything_is_made(
+def test_a_path_that_cannot_be_a_home_is_refused_before_anything_is_written(
     name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "to \\").mkdir()
@@ -186,7 +186,7 @@ def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: P
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_that_the_command_goes_on_and_nothing_else(tmp_path: Path) -> None:
+def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(INTERRUPTED)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "home")]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}

@@ -38,7 +38,7 @@ def test_a_teacher_is_looked_for_only_where_questions_are_still_to_be_made() -> 
         preflight(later, synthesis=(2,))
 
 
-def test_adapters_are_refused_where_nobody_would_train_the_embeddings_of_new_tags(tmp_path: Path) -> None:
+def test_adapters_are_refused_where_embeddings_of_new_tags_would_stay_untrained(tmp_path: Path) -> None:
     known = create_tiny_policy(tmp_path / "known", seed=0)
     model, ours = load_policy(known)
     vocabulary = [token for token in ours.get_vocab() if token not in SPECIAL_TOKENS]
@@ -59,7 +59,7 @@ def test_adapters_are_refused_where_nobody_would_train_the_embeddings_of_new_tag
 # Room on the disk
 
 
-def test_a_command_asks_for_what_it_writes_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_command_needs_room_for_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, free = load_config(SMALL), [0]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
     asked = {stage: sum(disk_needed(config, stages=[stage]).values()) for stage in ("init", "sft", "rl")}

@@ -92,7 +92,7 @@ def refusal(overrides: Sequence[str]) -> str:
     return str(refused.value)
 
 
-def test_engines_stay_beside_the_learner_of_every_stage() -> None:
+def test_engines_and_the_learner_of_every_stage_are_placed_together() -> None:
     config = load_config(SMALL, [*FOUR_AND_FOUR, "sft.learner.workers=2"])
     found = {phase.name: {each.key: len(each.bundles) for each in phase.reservations} for phase in phases(config)}
     rollouts = {"rollout.engine": 4, "rollout.environments": 1}
@@ -104,7 +104,7 @@ def test_engines_stay_beside_the_learner_of_every_stage() -> None:
 
 
 @pytest.mark.slow
-def test_what_finds_no_room_is_refused_by_its_key_and_by_a_dry_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_without_room_is_refused_by_its_key_and_by_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     check_placement(load_config(SMALL, [*FOUR_AND_FOUR, "rollout.ray.gpus=8"]))
     said = refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])

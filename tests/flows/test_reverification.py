@@ -63,7 +63,7 @@ def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_version_stands_beside_the_old_one_and_decides(lake: Lake) -> None:
+def test_a_new_version_of_a_verifier_adds_a_score_that_decides(lake: Lake) -> None:
     reverify(lake, VERIFIERS["qa_em"])
     older, newer = GRADERS["qa_em"].version, "next"
 
@@ -93,7 +93,7 @@ class Recovering:
         return Score(trajectory.id, self.name, self.version, 1.0, Outcome.SUCCESS)
 
 
-def test_another_verdict_is_taken_back_by_asking_for_the_first_one_again(lake: Lake) -> None:
+def test_the_verdict_of_another_verifier_can_be_reverted(lake: Lake) -> None:
     """A look at what another verifier would say leaves nothing behind that the home's own cannot set right."""
     reverify(lake, verifiers_of("qa_em"))
     own = outcomes(lake)
@@ -141,7 +141,7 @@ def test_a_sound_file_is_proven(tmp_path: Path) -> None:
     assert (found["proven"], found["gold"]["tried"], found["negatives"]["choice"]) == (True, 2, {"tried": 2, "mistaken": 0, "examples": []})
 
 
-def test_broken_rows_are_rows_that_no_one_can_judge(tmp_path: Path) -> None:
+def test_broken_rows_count_as_not_judged(tmp_path: Path) -> None:
     path = rows_of(tmp_path, {"id": 1, "gold": "x1"}, {"id": 2}, {"id": 3, "gold": {"a": 1}}, {"id": 4, "gold": "x4", "options": []})
     path.write_text(path.read_text() + "nonsense\n")
     found = validate_rows("qa_em", path)

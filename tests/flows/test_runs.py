@@ -114,7 +114,7 @@ def test_what_is_committed_is_not_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "error", "remedy"), [("budget", RequestError, "max_tokens"), ("connection", WorkFailed, "its server")])
-def test_a_batch_that_the_teacher_left_without_replies_is_made_again_by_the_same_command(
+def test_a_batch_without_replies_of_the_teacher_is_made_by_the_next_run(
     tmp_path: Path, fault: str, error: type[Exception], remedy: str
 ) -> None:
     def batches(answered: bool) -> list[Batch]:

@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_a_child_in_its_own_session_ends_after_sigkill_of_its_parent_and_its_files_go_and_a_stranger_lives() -> None:
+def test_sigkill_of_a_parent_ends_its_children_and_removes_their_files() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with subprocess.Popen([sys.executable, "-c", CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -59,7 +59,7 @@ def test_a_child_in_its_own_session_ends_after_sigkill_of_its_parent_and_its_fil
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_rays_agents_end_with_their_run_though_they_take_titles_and_what_started_them_is_gone() -> None:
+def test_agents_of_ray_end_with_their_run() -> None:
     with subprocess.Popen([sys.executable, "-c", WITH_RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert any("up" in line for line in parent.stdout), "it ended before Ray was up"

@@ -68,7 +68,7 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_the_command_goes_on_where_it_was_killed_and_prints_what_survived(tmp_path: Path) -> None:
+def test_a_killed_command_resumes_and_prints_the_yields(tmp_path: Path) -> None:
     pages, home = write_notes(tmp_path / "notes", FILMS), tmp_path / "home"
     with MisbehavingServer(answer=asking_model, slow_seconds=0.1) as server:
         options = [*settings(pages, 20), *teacher_at(server), "synth.teacher.concurrency=2"]

@@ -67,7 +67,7 @@ WRONG = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("setting", "reason"), WRONG)
-def test_a_wrong_choice_is_told_by_the_stage_and_before_anything_starts(setting: str, reason: str, home: Path) -> None:
+def test_a_wrong_condition_is_refused_by_the_stage_and_before_the_run(setting: str, reason: str, home: Path) -> None:
     with pytest.raises(RequestError, match=reason):
         check_choice(load_config(SMALL, (*ALONE, setting)), home)
     with pytest.raises(RequestError, match=reason if "DELETE" not in setting else "no condition|Only one"):
@@ -75,7 +75,7 @@ def test_a_wrong_choice_is_told_by_the_stage_and_before_anything_starts(setting:
 
 
 @pytest.mark.slow
-def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -> None:
+def test_tasks_that_synthesis_will_make_are_not_required_before_it(tmp_path: Path) -> None:
     home = home_of(tmp_path / "home")
     for config in (load_config(SMALL), load_config(SMALL, ['wheel.stages=["cpt"]', "synth.webshaper.counts={}"])):
         check_choice(config, home)
@@ -89,7 +89,7 @@ def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -
         check_choice(load_config(SMALL), home)
 
 
-def test_a_suite_that_came_after_the_tasks_is_kept_clear_of(tmp_path: Path) -> None:
+def test_tasks_of_a_later_suite_are_not_drawn(tmp_path: Path) -> None:
     same = Task("late-1", "python", TASKS[0].question, ("3",), split="late", provenance={"suite": "late"})
     home = home_of(tmp_path, *TASKS, same)
     with Lake(home) as lake:

@@ -72,7 +72,7 @@ def test_tasks_are_shared_out_and_none_that_is_trained_on_meets_the_suite(tmp_pa
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_path: Path) -> None:
+def test_a_killed_command_resumes_and_prints_the_yields(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with MisbehavingServer(answer=two.world_writer, slow_seconds=0.2) as server:
         command = [str(FLYWHEEL), "synth", "toolworld", "--profile", str(SMALL), "--home", str(home)]

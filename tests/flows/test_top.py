@@ -85,14 +85,14 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     assert "zero_variance is 0.58 at step 56" in shown
 
 
-def test_a_home_in_which_nothing_is_at_work_says_so(watcher: Watcher) -> None:
+def test_an_idle_home_is_shown_as_finished(watcher: Watcher) -> None:
     shown = text(watcher.look())
     assert "finished: nothing is running" in shown, "both gates have spoken: what never ran was left out"
     assert "▶" not in shown and "– synth" in shown
     assert "invalid" in shown
 
 
-def test_a_process_that_was_killed_is_told_from_one_that_works(home: Home, watcher: Watcher) -> None:
+def test_a_killed_process_is_not_shown_as_working(home: Home, watcher: Watcher) -> None:
     tell(home, replace(WORKING, written=time.time() - 100))
     shown = text(watcher.look())
     assert "no word from process 77 for 2 min" in shown
@@ -110,7 +110,7 @@ def test_looking_changes_nothing_in_the_home(home: Home, watcher: Watcher) -> No
     assert changes(home.root) == before
 
 
-def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path: Path) -> None:
+def test_the_progress_record_is_rewritten_each_second_and_removed_at_the_end(tmp_path: Path) -> None:
     file, looks = tmp_path / "progress.json", iter(range(1, 100))
     writer = ProgressWriter(file, lambda: replace(WORKING, process=next(looks)))
     seen: set[int] = set()

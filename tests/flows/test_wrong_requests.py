@@ -175,7 +175,7 @@ def test_a_wrong_request_is_one_sentence_with_status_2_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("command", ["run --profile {small} --home {new} --set seed=many", "sql 'SELECT * FROM nothing' --home {home}"])
-def test_the_real_command_ends_so_too(command: str, places: dict[str, str]) -> None:
+def test_the_command_in_a_process_ends_with_status_2(command: str, places: dict[str, str]) -> None:
     folder = Path(places["folder"])
     before = contents(folder)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

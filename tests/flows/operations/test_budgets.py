@@ -62,7 +62,7 @@ def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -
         assert spent.size > 1000
 
 
-def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begun_is_left_out(tmp_path: Path) -> None:
+def test_a_spent_budget_stops_a_stage_and_prevents_the_next_one(tmp_path: Path) -> None:
     steps: list[int] = []
 
     def work(at_work: StageRun) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Pat
         assert lake.failures() == [], "a pause drops nothing"
 
 
-def test_what_slices_spend_is_the_turns_and_they_stop_where_its_budget_does(tmp_path: Path) -> None:
+def test_slices_count_towards_the_budget_of_the_turn(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([completion("before", 100)])
 
@@ -160,7 +160,7 @@ def trajectory(name: str, turn: int, tokens: int) -> Trajectory:
         duckdb.IOException("database is locked"),
     ],
 )
-def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
+def test_a_fault_of_a_machine_is_retried(error: Exception) -> None:
     assert is_fault(error)
 
 
@@ -176,11 +176,11 @@ def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
         KeyError("a bug"),
     ],
 )
-def test_a_wrong_request_a_sign_of_health_and_a_bug_are_none(error: Exception) -> None:
+def test_wrong_requests_budgets_and_bugs_are_not_retried(error: Exception) -> None:
     assert not is_fault(error)
 
 
-def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Path) -> None:
+def test_a_damaged_catalogue_is_a_fault_of_the_disk(tmp_path: Path) -> None:
     from warehouse import Lake
 
     Lake(tmp_path).close()
@@ -194,7 +194,7 @@ def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Pat
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:
+def test_prefect_yaml_and_the_code_define_the_same_deployments(tmp_path: Path) -> None:
     told = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     made = deployments(tmp_path, "demo", {}, pool="pool")
     assert [one["entrypoint"] for one in told] == [one.entrypoint for one in made]
@@ -206,13 +206,13 @@ def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:
         assert one["work_pool"]["job_variables"] == deployment.job_variables == {"env": ENVIRONMENT}
 
 
-def test_no_server_and_one_that_does_not_answer_are_one_sentence() -> None:
+def test_a_missing_server_is_one_sentence() -> None:
     with temporary_settings({PREFECT_API_URL: None}), pytest.raises(RequestError, match="prefect server start"):
         check_server()
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(RequestError, match="no Prefect server answers at"):
         check_server()
 
 
-def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:
+def test_the_next_turn_is_the_first_without_a_gate() -> None:
     assert next_turn(set()) == 1
     assert next_turn({gate_id(1), gate_id(2), "t3-cpt"}) == 3

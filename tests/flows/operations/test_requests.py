@@ -84,7 +84,7 @@ def put(home: Home, name: str, content: str | bytes) -> Path:
     return file
 
 
-def test_whoever_asks_goes_on_when_it_is_heard_obeyed_and_recorded(home: Home) -> None:
+def test_a_request_returns_when_it_is_obeyed_and_recorded(home: Home) -> None:
     control = Control()
     with hearing(home, control=control) as recorded:
         ask(home, Order.limit, 3)
@@ -98,7 +98,7 @@ def test_whoever_asks_goes_on_when_it_is_heard_obeyed_and_recorded(home: Home) -
     assert list(home.requests.iterdir()) == []
 
 
-def test_nothing_is_asked_where_nothing_runs(home: Home, tmp_path: Path) -> None:
+def test_a_request_to_a_home_where_nothing_runs_is_refused(home: Home, tmp_path: Path) -> None:
     for arguments in (["pause"], ["resume"], ["limit", "4"]):
         with pytest.raises(RequestError, match="nothing runs in"):
             CliRunner().invoke(app, [*arguments, "--home", str(home.root)], catch_exceptions=False)
@@ -110,7 +110,7 @@ def test_nothing_is_asked_where_nothing_runs(home: Home, tmp_path: Path) -> None
         ask(home, Order.pause)
 
 
-def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
+def test_an_unanswered_request_is_withdrawn(home: Home) -> None:
     home.progress.write_text(f'{{"process": 77, "written": {time.time() + 3600}}}')
     with pytest.raises(RequestError, match=r"process 77 .* does not answer"):
         ask(home, Order.pause, patience_seconds=0.3)
@@ -191,7 +191,7 @@ def test_a_stage_waits_between_two_steps_and_the_pause_is_not_counted(home: Home
 
 
 @pytest.mark.slow
-def test_what_is_asked_reaches_the_rollouts_that_run(home: Home) -> None:
+def test_pause_limit_and_resume_reach_running_rollouts(home: Home) -> None:
     from rl.rollouts.agent_loop import RolloutRequest
     from tests.flows.reinforcement_process import ToyRollouts
 
@@ -224,7 +224,7 @@ def test_what_is_asked_reaches_the_rollouts_that_run(home: Home) -> None:
 
 
 @pytest.mark.slow
-def test_a_budget_of_hours_goes_on_without_the_time_of_a_pause(tmp_path: Path) -> None:
+def test_a_budget_of_hours_excludes_pauses(tmp_path: Path) -> None:
     control = Control()
     control.obey(Order.pause)
     with Lake(tmp_path) as lake:

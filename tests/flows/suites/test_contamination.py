@@ -57,7 +57,7 @@ def trained(lake: Lake, *records: Example | Document | Task) -> None:
     lake.add([Policy("t1-sft", "t1-cpt", "sft", "p", "w", lake.snapshot()), Policy("t1-rl", "t1-sft", "rl", "p", "w", lake.snapshot())])
 
 
-def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
+def test_each_kind_of_overlap_is_counted(lake: Lake) -> None:
     same = Task("t1", "search", "the capital of Oslo's land?", ("Oslo",), (("C@Oslo", "country", "V@y"), ("V@y", "capital", "?")), "train")
     trained(
         lake,
@@ -78,7 +78,7 @@ def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
     }
 
 
-def test_documents_that_only_suites_search_are_seen_where_training_shows_them(lake: Lake) -> None:
+def test_held_out_documents_shown_in_training_are_found(lake: Lake) -> None:
     same = Task("t1", "search", "the capital of another land?", ("Oslo",), split="train")
     trained(
         lake,
@@ -106,13 +106,13 @@ def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
     assert contamination(lake, "other", "s", DRAWN).tasks_asked == 1
 
 
-def test_a_snapshot_that_is_gone_is_unknown_and_not_clean(lake: Lake) -> None:
+def test_an_expired_snapshot_is_unknown_and_not_clean(lake: Lake) -> None:
     lake.add([Policy("lost", None, "cpt", "p", "w", 99_999)])
     found = contamination(lake, "lost", "s", DRAWN)
     assert found.looked_at == () and "no snapshot 99999" in found.unknown["lost"]
 
 
-def test_the_tasks_of_suites_are_kept_and_kept_out_of_training(lake: Lake) -> None:
+def test_tasks_of_suites_stay_out_of_training(lake: Lake) -> None:
     asked = Task("t1", "search", LONG, ("9",), split="train")
     lake.add([*SUITE, asked, Task("t2", "search", "Rome?", ("Rome",), split="train")])
     assert [row["key"] for row in rl_dataset(lake, lake.snapshot(), PromptOptions()).splits["train"]] == ["t1", "t2"]
@@ -128,7 +128,7 @@ def chain(city: str, name: str) -> tuple[tuple[str, str, str], ...]:
     return ((f"C@{city}", "country", f"V@{name}"), (f"V@{name}", "capital", "?"))
 
 
-def test_what_meets_an_evaluation_set_is_removed_and_told(tmp_path: Path) -> None:
+def test_overlap_with_an_evaluation_set_is_removed_and_reported(tmp_path: Path) -> None:
     (tmp_path / "seen.jsonl").write_text('{"question": "How many apples has Janet left for the market after breakfast?"}\n')
     asked = "how many apples has Janet left for the market after breakfast"
     with Lake(tmp_path / "home") as lake:

@@ -72,7 +72,7 @@ def document(root: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
+def test_the_champion_is_compared_with_another_policy(home: Path) -> None:
     found = document(home, "--against", "t1-sft")
     assert found["policy"] == "t1-rl" and found["objection"] is None
     assert found["headline"]["estimate"]["value"] == 0.8
@@ -84,7 +84,7 @@ def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
     assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +40.8 points" in told.replace("\n", " ")
 
 
-def test_a_suite_with_too_much_invalid_is_no_result_and_status_1(home: Path) -> None:
+def test_too_many_invalid_attempts_give_no_result_and_status_1(home: Path) -> None:
     assert document(home, "--policy", "t1-sft")["objection"] is None, "two of a hundred may be"
     found = document(home, "--policy", "t1-cpt", status=1)
     assert found["coverage"]["invalid"] == 3 and found["headline"] is None and found["ladder"] is None
@@ -103,7 +103,7 @@ def test_the_check_tells_each_of_the_seven_traits(home: Path) -> None:
     assert "a difference of 19" in evaluate(home, "--check").replace("\n", " ")
 
 
-def test_what_a_fault_broke_is_taken_out_to_be_made_again(home: Path) -> None:
+def test_invalid_attempts_are_removed_to_be_repeated(home: Path) -> None:
     with Lake(home / "home") as lake:
         lake.add([tried("t1-old", number, True, number < 4) for number in range(5)])
         lake.add([Score(f"t1-old-mine-k{number}-0", "qa_em", "1", None, Outcome.INVALID, "no answer") for number in range(4)])

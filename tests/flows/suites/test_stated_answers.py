@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("task", "answer", "stated"), CASES)
-def test_what_states_an_accepted_answer(task: Task, answer: str, stated: bool) -> None:
+def test_an_accepted_answer_among_other_words_is_recognised(task: Task, answer: str, stated: bool) -> None:
     assert states(task, answer) is stated
 
 

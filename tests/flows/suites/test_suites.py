@@ -126,7 +126,7 @@ def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) 
     assert drawn.documents is not None and len(drawn.documents) == 600
 
 
-def test_a_suite_of_a_file_never_takes_the_place_of_tasks_that_were_imported_under_its_name(tmp_path: Path) -> None:
+def test_a_suite_of_a_file_never_replaces_imported_tasks_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Imported?", "answers": ["yes"]}) + "\n")
     import_tasks(tmp_path / "rows.jsonl", TaskImport("search", "qa_em", split="mine"), tmp_path / "home")
     config = SuiteConfig.model_validate({"name": "mine", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path / "other.jsonl"}})
