@@ -1,4 +1,4 @@
-"""Text files of a user's own may begin with a byte order mark; one in UTF-16 is told or its rows are set aside, never a traceback."""
+"""Text files of a user may begin with a byte order mark; UTF-16 is read or refused, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RL draws from is chosen by a condition, and all that is wrong with the choice is told before anything is trained."""
+"""A condition chooses the tasks of RL; a wrong choice is refused before anything is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view on homes as they are found: at work, finished, left behind by a killed process. A wheel that turns: tests/end_to_end."""
+"""The live view of a home: at work, finished, or left by a killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a process at work: heard, recorded, obeyed between steps; refused where nobody is there to hear it."""
+"""Requests to a running process: heard, recorded and obeyed between steps; refused where no process answers."""
 
 from __future__ import annotations
 

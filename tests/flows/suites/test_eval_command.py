@@ -1,8 +1,9 @@
-"""`flywheel eval` over what a lake holds: figures, comparison, no result where too little was judged, and the check. Nothing is run."""
+"""`flywheel eval` over stored attempts: figures, comparison, no result where too little was judged, stated answers, the check."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,9 @@ from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
 from flows.suites.config import find_suite
-from flows.suites.results import forget_invalid
+from flows.suites.results import forget_invalid, read_stated_answers, states
 from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
-
-pytestmark = pytest.mark.slow
 
 NAMES = ("Amber", "Blue", "Coral", "Dusk", "Ember", "Fern", "Gold", "Hazel", "Iris", "Jade")
 TASKS = [Task(f"k{n}", "search", f"Which name has number {n}?", (f"{NAMES[n % 10]} {NAMES[n // 10]}",), hops=1 + n % 2) for n in range(100)]
@@ -72,6 +71,7 @@ def document(root: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_champion_is_compared_with_another_policy(home: Path) -> None:
     found = document(home, "--against", "t1-sft")
     assert found["policy"] == "t1-rl" and found["objection"] is None
@@ -84,6 +84,7 @@ def test_the_champion_is_compared_with_another_policy(home: Path) -> None:
     assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +40.8 points" in told.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_too_many_invalid_attempts_give_no_result_and_status_1(home: Path) -> None:
     assert document(home, "--policy", "t1-sft")["objection"] is None, "two of a hundred may be"
     found = document(home, "--policy", "t1-cpt", status=1)
@@ -92,6 +93,7 @@ def test_too_many_invalid_attempts_give_no_result_and_status_1(home: Path) -> No
     assert "no result: 3 of 100 attempts (3.0 %) are invalid" in told and "success =" not in told
 
 
+@pytest.mark.slow
 def test_the_check_tells_each_of_the_seven_traits(home: Path) -> None:
     found = document(home, "--check")
     states = {trait["name"]: trait["state"] for trait in found["traits"]}
@@ -103,6 +105,7 @@ def test_the_check_tells_each_of_the_seven_traits(home: Path) -> None:
     assert "a difference of 19" in evaluate(home, "--check").replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_invalid_attempts_are_removed_to_be_repeated(home: Path) -> None:
     with Lake(home / "home") as lake:
         lake.add([tried("t1-old", number, True, number < 4) for number in range(5)])
@@ -114,3 +117,46 @@ def test_invalid_attempts_are_removed_to_be_repeated(home: Path) -> None:
         assert [run.state for run in lake.runs("id = 'eval-t1-old-mine'")] == ["failed"], "the suite is not done any more"
         assert [failure.kind for failure in lake.failures("eval")] == ["retried"] * 4
         assert forget_invalid(lake, "t1-old", "mine") == 0
+
+
+BERLIN, RIVERS = Task("b", "search", "?", ("Berlin",)), Task("r", "search", "?", ("Rhine", "Elbe"), provenance={"set": True})
+HALF, STREET, NONE = Task("h", "math", "?", ("42",)), Task("s", "search", "?", ("Straße",)), Task("n", "search", "?", ())
+CASES = [
+    (BERLIN, "The capital of Germany is Berlin.", True),
+    (BERLIN, "Germany's capital: berlin!", True),
+    (BERLIN, "A Berliner", False),
+    (BERLIN, "<think>Berlin? No, Bonn.</think>Bonn", False),
+    (BERLIN, "<think>Which?</think>It is Berlin.", True),
+    (RIVERS, "They are the Elbe and the Rhine.", True),
+    (HALF, "The result is 42 apples.", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "answer", "stated"), CASES)
+def test_an_accepted_answer_among_other_words_is_recognised(task: Task, answer: str, stated: bool) -> None:
+    assert states(task, answer) is stated
+
+
+@pytest.mark.slow
+def test_eval_tells_how_many_failures_state_an_accepted_answer_and_what_to_do(tmp_path: Path) -> None:
+    config = load_config("quickstart")
+    Home(tmp_path / "home").claim(config)
+    rows = [{"key": task.key, "question": task.question, "answers": task.answers, "hops": task.hops} for task in TASKS]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    suite = find_suite("tasks", config.evaluation, settings_of(tmp_path))
+    with Lake(tmp_path / "home") as lake:
+        lake.add(enter_suite(task, "mine", verifier="qa_em") for task in TASKS)
+        for policy, said in (("t1-sft", "The name is {}."), ("t1-rl", "I do not know.")):
+            lake.add([Policy(policy, None, "sft", f"policies/{policy}", "w", None, promoted=policy == "t1-sft")])
+            lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
+            runs = [(task, tried(policy, number, solved=number < 60, broken=number == 99)) for number, task in enumerate(TASKS)]
+            lake.add(replace(run, turns=(replace(run.turns[0], arguments=said.format(task.answers[0])),)) for task, run in runs)
+        assert (found := read_stated_answers(lake, "t1-sft", "mine")).stating == found.failures == 39, (
+            "successes and faults are no failures"
+        )
+    stated = document(tmp_path)["stated_answers"]
+    assert (stated["failures"], stated["stating"]) == (39, 39) and "have a model judge" in stated["advice"]
+    told = evaluate(tmp_path).replace("\n", " ")
+    assert "success = 60.6" in told and "39 of 39 failures state an accepted answer among other words" in told
+    assert document(tmp_path, "--policy", "t1-rl")["stated_answers"] == {"failures": 39, "stating": 0, "advice": None}
+    assert "state an accepted answer" not in evaluate(tmp_path, "--policy", "t1-rl")
