@@ -13,7 +13,6 @@ import pytest
 
 from flows.config import load_config
 from flows.context import open_context
-from flows.operations.budgets import Meter
 from flows.pipeline import run_attempt
 from flows.stages.async_evaluation import STAGE, figures_of
 from flows.stages.reinforcement import reinforce
@@ -42,12 +41,12 @@ def toy_home(root: Path, *settings: str, tasks: int = TRIED) -> Path:
     return root
 
 
-def train(root: Path, rollouts: Rollouts | None = None, meter: Meter | None = None) -> dict[str, Any]:
+def train(root: Path, rollouts: Rollouts | None = None) -> dict[str, Any]:
     """The RL stage of a toy's home; its figures."""
     with open_context(root) as context:
         context._rollouts = cast(Rollouts, ToyRollouts(-1)) if rollouts is None else rollouts
         try:
-            _, figures = run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, run, 1, "t1-sft"), meter)
+            _, figures = run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, run, 1, "t1-sft"))
         finally:
             if rollouts is not None:
                 context._rollouts = None  # others use it too
@@ -172,17 +171,8 @@ def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:
     won, lost = trajectory("a", 0, [own, mixed], 1.0), trajectory("b", 0, [own], 0.0)
     broken = replace(trajectory("c", 0, [], None), outcome=Outcome.INVALID)
     found = figures_of([won, lost, broken], 4)
-    expected = {
-        "tasks": 3,
-        "valid": 2,
-        "invalid": 1,
-        "successes": 1,
-        "success": 0.5,
-        "first_version": 4,
-        "last_version": 6,
-        "own_tokens": 7 / 8,
-    }
-    assert found == expected
+    counts = {"tasks": 3, "valid": 2, "invalid": 1, "successes": 1, "success": 0.5}
+    assert found == {**counts, "first_version": 4, "last_version": 6, "own_tokens": 7 / 8}
     assert figures_of([broken], 4) == {"tasks": 1, "valid": 0, "invalid": 1, "successes": 0}
 
 

@@ -1,4 +1,4 @@
-"""Tasks and documents of a user in a home: proven, judged as asked, compared with the suites, imported once; wrong requests write nothing."""
+"""Tasks and documents of a user in a home: proven, judged, compared with the suites, imported once; wrong requests write nothing."""
 
 from __future__ import annotations
 
