@@ -88,6 +88,7 @@ class Knowing:
 # Stored runs
 
 
+@pytest.mark.slow
 def test_imported_runs_become_examples_and_the_others_rows(tmp_path: Path) -> None:
     runs = [imported("a", ("lookup", "q")), imported("b", ("visit", "u"), task_key="y"), run("c", "z")]
     mapping = 'sft.imported.tools={lookup={name="search"}}'
@@ -117,6 +118,7 @@ def test_stored_rollouts_that_meet_the_condition_become_examples_our_own_as_they
     assert [part.kind for part in examples["c"].parts][:2] == [PartKind.TOOLS, PartKind.QUESTION]
 
 
+@pytest.mark.slow
 def test_the_latest_verdict_decides_which_runs_are_taken(tmp_path: Path) -> None:
     """Of runs that nobody had judged, and of those that a mended verifier judges otherwise, the successes are taken once it has spoken."""
     runs = [imported(name, ("lookup", "q"), task_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "z"))]

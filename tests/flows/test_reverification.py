@@ -93,6 +93,7 @@ class Recovering:
         return Score(trajectory.id, self.name, self.version, 1.0, Outcome.SUCCESS)
 
 
+@pytest.mark.slow
 def test_the_verdict_of_another_verifier_can_be_reverted(lake: Lake) -> None:
     """A look at what another verifier would say leaves nothing behind that the home's own cannot set right."""
     reverify(lake, verifiers_of("qa_em"))

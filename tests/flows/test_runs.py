@@ -150,6 +150,7 @@ def commands(lake: Lake, stage: str, *settings: str, turn: int = 1, variant: str
     return []
 
 
+@pytest.mark.slow
 def test_all_that_is_missing_is_named_once_and_in_order(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         every = ["init", "synth --turn 1", "train cpt --turn 1", "train sft --turn 1"]
@@ -160,6 +161,7 @@ def test_all_that_is_missing_is_named_once_and_in_order(tmp_path: Path) -> None:
         assert commands(lake, "rl") == []
 
 
+@pytest.mark.slow
 def test_what_was_imported_or_made_alone_needs_no_whole_synthesis(tmp_path: Path) -> None:
     alone = 'wheel.stages=["rl"]'
     with Lake(tmp_path) as lake:
