@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ablations
-from benchmarks.ablations import (
-    Result,
-    compare,
-    markdown,
-    read_results,
-    report,
-    table,
-)
+from benchmarks.ablations import Result, compare, read_results, report, table
 from benchmarks.claims import CLAIMS, SEEDS, Verdict, verdict
-from benchmarks.controls import (
-    RL,
-    SHUFFLED_REWARD,
-    rewarded_by,
-    shuffled_outcome,
-)
+from benchmarks.controls import RL, SHUFFLED_REWARD, rewarded_by, shuffled_outcome
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
@@ -35,9 +23,9 @@ from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory
 CLAIM = {claim.name: claim for claim in CLAIMS}
 
 
-def result(won: int, curve: Sequence[float] = (0.5,), **more: object) -> Result:
-    """Of a variant that solved so many of ten tasks; each of its steps sampled 100 tokens."""
-    return Result({"held_out": (won, 10)}, 0.5, tuple((100 * step, value) for step, value in enumerate(curve, start=1)), **more)  # type: ignore[arg-type]
+def result(won: int) -> Result:
+    """Of a variant that solved so many of ten tasks."""
+    return Result({"held_out": (won, 10)}, 0.5, ((100, 0.5),))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +52,6 @@ def test_the_table_has_what_is_there_and_says_what_is_missing() -> None:
     found["no_cpt", SEEDS[4]] = result(2)
     whole = compare(found, CLAIM["cpt"], "fas", "no_cpt", SEEDS)
     assert whole["verdict"] == "holds" and whole["figures"]["no_cpt"] == [0.2, 0.3, 0.2, 0.3, 0.2]
-    lines = markdown(list(rows.values())).splitlines()
-    assert lines[3:6] == ["", "Not run yet, or not all of it:", ""], "what no seed was run for is no row"
-    assert len(lines) == 6 + len(CLAIMS)
-    assert (
-        "| CPT on FAS | no CPT | 80.0, 80.0, 80.0, 80.0, 80.0 | 20.0, 30.0, 20.0, 30.0, – | +55.0 (+45.8 to +64.2) | not decided |"
-        in lines[2]
-    )
 
 
 def test_the_page_has_the_table_of_the_committed_lines() -> None:
@@ -78,16 +59,15 @@ def test_the_page_has_the_table_of_the_committed_lines() -> None:
     assert report(read_results(ablations.RESULTS), SEEDS) in page
 
 
-SMALL, LEARNING = (str(Path(__file__).parents[1] / "end_to_end" / f"{name}.toml") for name in ("small", "newcomer"))
+SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 CONTEXT = RewardContext(RewardConfig())
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[RunContext]:
-    settings = ["corpus.train.entities=120", "corpus.held_out.entities=120", "synth.demonstration_questions.counts={1=10, 2=20}"]
     with Lake(tmp_path) as lake:
-        yield RunContext(Home(tmp_path), load_config(SMALL, settings), lake)
+        yield RunContext(Home(tmp_path), load_config(SMALL), lake)
 
 
 def attempt(task: str, sample: int, value: float | None) -> GradedAttempt:
@@ -97,17 +77,12 @@ def attempt(task: str, sample: int, value: float | None) -> GradedAttempt:
     return GradedAttempt(Task(task, "search", "?", ("x",)), made, Score(name, "qa_em", "1", value, verdict))
 
 
-# Shuffled rewards
-
-
 def test_shuffled_rewards_keep_what_a_group_earned_and_forget_who_earned_it() -> None:
     attempts = [attempt(f"k{task}", sample, float(sample < task % 9)) for sample in range(8) for task in range(200)]
     dealt = shuffled_outcome(attempts, CONTEXT)
     for key in {each.task.key for each in attempts}:
         mine = [place for place, each in enumerate(attempts) if each.task.key == key]
         assert Counter(dealt[place].value for place in mine) == Counter(attempts[place].score.value for place in mine)
-    pairs = [(one.score.value or 0, two.value or 0) for one, two in zip(attempts, dealt, strict=True) if one.task.key in {"k4", "k13"}]
-    assert any(before != after for before, after in pairs)
     mixed = [(one, two) for one, two in zip(attempts, dealt, strict=True) if int(one.task.key[1:]) % 9 == 4]
     earned = sum(two.value or 0 for one, two in mixed if one.score.value) / sum(one.score.value or 0 for one, _ in mixed)
     assert 0.35 < earned < 0.65, "of the rewards of groups half of which succeeded, half fall on those who earned one"
@@ -128,11 +103,3 @@ def test_rl_is_rewarded_by_the_shuffled_verdict_alone_and_only_while_the_control
         (function,) = find_functions(rewards).values()
         assert function.__qualname__ == shuffled_outcome.__qualname__
     assert context.config is before
-    with rewarded_by(context, None):
-        assert context.config is before
-
-
-# What is made, and of what
-
-
-# What is told

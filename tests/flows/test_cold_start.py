@@ -85,9 +85,6 @@ class Knowing:
         return f"<answer>{'Nobody' if self.answered in self.wrong else self.objects[question]}"
 
 
-# Stored runs
-
-
 @pytest.mark.slow
 def test_imported_runs_become_examples_and_the_others_rows(tmp_path: Path) -> None:
     runs = [imported("a", ("lookup", "q")), imported("b", ("visit", "u"), task_key="y"), run("c", "z")]
@@ -155,9 +152,6 @@ def test_a_run_that_reads_out_a_question_of_a_suite_is_not_taken(tmp_path: Path)
     assert removed.item["suite"] == "held_out"
 
 
-# A teacher
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_teacher_behind_a_server_plays_and_its_successes_are_learnt_from(tmp_path: Path) -> None:
@@ -196,12 +190,6 @@ def test_a_teacher_that_fails_leaves_invalid_runs_and_no_example(tmp_path: Path)
         assert cold_started(context, ScriptedTeacher(lambda question: None)) == []
         assert rejected(context) == {"cold_start_invalid": 8}
         assert {each.error for each in context.lake.trajectories()} == {"timeout: no answer in time"}
-
-
-# The configuration
-
-
-# What a stage leaves out
 
 
 @pytest.mark.engine

@@ -11,10 +11,7 @@ import duckdb
 import httpx
 import pytest
 import yaml
-from prefect.settings import (
-    PREFECT_API_URL,
-    temporary_settings,
-)
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from flows.context import StageRun
