@@ -5,18 +5,17 @@ Only queries and values. The report is a pure function of the lake and the polic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flows.plan import WHEEL_ROLLOUTS
-from flows.results import Solved, read_verdicts
+from flows.results import STAGES, Solved, read_verdicts
 from flows.variants import Variant, horizons
 from rl.learner.config import MetricLimit
 from warehouse import Lake, Run
 
-STAGES = ("init", "cpt", "sft", "rl")
-"""Stages of an iteration, in order."""
 Row = Mapping[str, Any]
 """A row of a query, by column."""
 
@@ -47,23 +46,10 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """A run: its stage, variant (None for the wheel's own), horizon rounds, policy, and limits on its metrics."""
-
-    id: str
-    stage: str
-    wheel_turn: int
-    variant: str | None
-    rounds: tuple[int, ...]
-    policy: str | None
-    limits: tuple[MetricLimit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Curve:
     """One metric of one run over its steps."""
 
-    run: RunFacts
+    run: Run
     name: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -82,41 +68,14 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestor:
-    """A policy; `depth` is its distance from the first ancestor, `items` its training data by kind."""
+class MonitoredMetric:
+    """One limit of one run: the last and the worst value of its metric, and the alerts."""
 
-    id: str
-    parent: str | None
-    stage: str
-    wheel_turn: int
-    snapshot: int | None
-    promoted: bool
-    depth: int
-    items: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """All policies, each after its parent, and the gate's decisions by iteration."""
-
-    policies: tuple[Ancestor, ...]
-    decisions: tuple[Row, ...]
-
-    @property
-    def champion(self) -> Ancestor | None:
-        """The policy that was promoted last."""
-        promoted = [policy for policy in self.policies if policy.promoted]
-        return max(promoted, key=lambda policy: (policy.wheel_turn, policy.depth), default=None)
-
-    @property
-    def line(self) -> tuple[Ancestor, ...]:
-        """The champion and its ancestors, the first ancestor first."""
-        by_id = {policy.id: policy for policy in self.policies}
-        line, here = list[Ancestor](), self.champion
-        while here is not None and here not in line:
-            line.append(here)
-            here = by_id.get(here.parent) if here.parent else None
-        return tuple(reversed(line))
+    run: Run
+    limit: MetricLimit
+    last: float
+    worst: float
+    alerts: tuple[Alert, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +85,36 @@ class ReportData:
     snapshot: int
     totals: Row
     evaluations: tuple[Evaluation, ...]
-    runs: tuple[RunFacts, ...]
+    runs: tuple[Run, ...]
     curves: tuple[Curve, ...]
     alerts: tuple[Alert, ...]
     iterations: tuple[Row, ...]
     frontier: tuple[Row, ...]
-    lineage: Lineage
+    policies: tuple[Row, ...]
+    """Each after its parent."""
+    decisions: tuple[Row, ...]
     failures: tuple[Row, ...]
     tools: tuple[Row, ...]
     collected: tuple[Row, ...]
     verdicts: dict[tuple[str, str], Solved]
     """(policy, suite) -> task key -> share of its judged attempts that solved it, for paired tests."""
 
+    @property
+    def champion(self) -> tuple[Row, ...]:
+        """The policy that was promoted last, after its ancestors; empty without one."""
+        by_id = {policy["id"]: policy for policy in self.policies}
+        promoted = [policy for policy in self.policies if policy["promoted"]]
+        here = max(promoted, key=lambda policy: (policy["wheel_turn"], policy["depth"]), default=None)
+        line = list[Row]()
+        while here is not None:
+            line.insert(0, here)
+            here = by_id.get(here["parent"])
+        return tuple(line)
+
 
 def read_report_data(lake: Lake) -> ReportData:
     """Everything that the report shows, in a fixed order."""
-    runs = tuple(map(_run, sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id))))
+    runs = tuple(sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id)))
     return ReportData(
         snapshot=lake.snapshot(),
         totals=_rows(lake, _TOTALS)[0],
@@ -151,7 +124,8 @@ def read_report_data(lake: Lake) -> ReportData:
         alerts=tuple(Alert(**row) for row in _rows(lake, _ALERTS)),
         iterations=_rows(lake, _ITERATIONS),
         frontier=_rows(lake, _FRONTIER),
-        lineage=_lineage(lake),
+        policies=_rows(lake, _POLICIES),
+        decisions=_rows(lake, _DECISIONS),
         failures=_rows(lake, _FAILURES),
         tools=_rows(lake, _TOOLS),
         collected=_rows(lake, _COLLECTED),
@@ -164,15 +138,30 @@ def stage_order(stage: str) -> int:
     return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
-def own_runs(data: ReportData, stage: str) -> list[Curve]:
+def variant_of(run: Run) -> str:
+    """The variant of a training run; `scaling` is the wheel's own."""
+    return str(run.config.get("variant") or "scaling")
+
+
+def is_compared(run: Run) -> bool:
+    """Whether a run's policy is only compared with the wheel's own."""
+    return variant_of(run) in list(Variant)
+
+
+def rounds_of(run: Run) -> tuple[int, ...]:
+    """The horizons of an RL run."""
+    return horizons(variant_of(run), run.config.get("rl", {}).get("horizon", {}).get("rounds", ()))
+
+
+def own_curves(data: ReportData, stage: str) -> list[Curve]:
     """Curves of the wheel's own runs of a stage, without compared variants."""
-    return [curve for curve in data.curves if curve.run.stage == stage and curve.run.variant not in list(Variant)]
+    return [curve for curve in data.curves if curve.run.stage == stage and not is_compared(curve.run)]
 
 
 def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
     """Evaluations of the wheel's own policies: one policy per stage and iteration, the promoted one if there are several."""
-    compared = {run.policy for run in data.runs if run.variant in list(Variant)}
-    promoted = {policy.id for policy in data.lineage.policies if policy.promoted}
+    compared = {run.figures.get("policy") for run in data.runs if is_compared(run)}
+    promoted = {policy["id"] for policy in data.policies if policy["promoted"]}
     own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
     chosen: dict[tuple[int, str], str] = {}
     for evaluation in own:
@@ -180,6 +169,26 @@ def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
         if place not in chosen or (evaluation.policy in promoted and chosen[place] not in promoted):
             chosen[place] = evaluation.policy
     return tuple(evaluation for evaluation in own if chosen[evaluation.turn, evaluation.stage] == evaluation.policy)
+
+
+def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
+    """The limits of the wheel's own RL runs whose metric was recorded, by run and limit."""
+    curves = {(curve.run.id, curve.name): curve.values for curve in own_curves(data, "rl")}
+    return tuple(
+        _metric(run, limit, curves[run.id, limit.sign], data)
+        for run in data.runs
+        for limit in map(MetricLimit.model_validate, run.config.get("rl", {}).get("health", {}).get("limits", ()))
+        if (run.id, limit.sign) in curves
+    )
+
+
+def _metric(run: Run, limit: MetricLimit, values: tuple[float, ...], data: ReportData) -> MonitoredMetric:
+    if limit.below is not None or limit.falls is not None:
+        worst = min(values)
+    else:
+        worst = max(values) if limit.above is not None else max(values, key=math.fabs)
+    own = tuple(alert for alert in data.alerts if (alert.run, alert.metric) == (run.id, limit.sign))
+    return MonitoredMetric(run, limit, values[-1], worst, own)
 
 
 _TOTALS = """
@@ -262,12 +271,22 @@ FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id JOIN made m ON (
 WHERE c.tool <> 'answer' GROUP BY t.wheel_turn, t.stage, c.tool ORDER BY 1, 2, 3
 """
 
-_POLICIES = "SELECT id, parent, stage, wheel_turn, snapshot, promoted FROM policies ORDER BY wheel_turn, id"
-
-_ITEMS = "SELECT policy, kind, count(*) AS items FROM training_items GROUP BY policy, kind ORDER BY policy, items DESC, kind"
+_POLICIES = """
+WITH RECURSIVE line AS (
+    SELECT id, 0 AS depth, [(wheel_turn, id)] AS place FROM policies WHERE parent IS NULL OR parent NOT IN (SELECT id FROM policies)
+    UNION ALL
+    SELECT p.id, line.depth + 1, list_append(line.place, (p.wheel_turn, p.id)) FROM policies p JOIN line ON p.parent = line.id
+), trained AS (
+    SELECT policy, string_agg(format('{:,} {}', items, kind), ', ' ORDER BY items DESC, kind) AS trained_on
+    FROM (SELECT policy, kind, count(*) AS items FROM training_items GROUP BY policy, kind) GROUP BY policy
+)
+SELECT id, parent, stage, wheel_turn, snapshot, promoted, line.depth, t.trained_on
+FROM policies JOIN line USING (id) LEFT JOIN trained t ON t.policy = id ORDER BY line.place
+"""
+"""Policies depth first, with their distance from the first ancestor and their training data by kind."""
 
 _DECISIONS = """
-SELECT r.wheel_turn, coalesce(r.figures->>'candidate', '') AS candidate,
+SELECT DISTINCT ON (r.wheel_turn) r.wheel_turn, coalesce(r.figures->>'candidate', '') AS candidate,
     coalesce((r.figures->>'promoted')::BOOL, false) AS promoted, r.figures->>'reason' AS reason
 FROM runs r WHERE r.stage = 'gate' AND r.state = 'completed' ORDER BY r.wheel_turn
 """
@@ -277,46 +296,7 @@ def _rows(lake: Lake, query: str) -> tuple[Row, ...]:
     return tuple(lake.query(query).to_pylist())
 
 
-def _run(run: Run) -> RunFacts:
-    variant, policy = run.config.get("variant"), run.figures.get("policy")
-    return RunFacts(
-        id=run.id,
-        stage=run.stage,
-        wheel_turn=run.wheel_turn,
-        variant=None if variant is None else str(variant),
-        rounds=horizons(str(variant or ""), _rounds(run.config)),
-        policy=policy if isinstance(policy, str) else None,
-        limits=tuple(MetricLimit.model_validate(limit) for limit in run.config.get("rl", {}).get("health", {}).get("limits", ())),
-    )
-
-
-def _rounds(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The horizon's rounds, at any depth of the configuration."""
-    here = config.get("rounds")
-    if isinstance(here, list):
-        return tuple(here)
-    inner = [_rounds(value) for value in config.values() if isinstance(value, dict)]
-    return next((rounds for rounds in inner if rounds), ())
-
-
-def _curves(lake: Lake, runs: Mapping[str, RunFacts]) -> tuple[Curve, ...]:
+def _curves(lake: Lake, runs: Mapping[str, Run]) -> tuple[Curve, ...]:
     found = [row for row in _rows(lake, _CURVES) if row["run_id"] in runs]
     curves = [Curve(runs[row["run_id"]], row["name"], tuple(row["steps"]), tuple(row["points"])) for row in found]
     return tuple(sorted(curves, key=lambda curve: (curve.run.wheel_turn, curve.run.id, curve.name)))
-
-
-def _lineage(lake: Lake) -> Lineage:
-    items: dict[str, list[tuple[str, int]]] = {}
-    for row in _rows(lake, _ITEMS):
-        items.setdefault(row["policy"], []).append((row["kind"], row["items"]))
-    found = _rows(lake, _POLICIES)
-    known, children = {row["id"] for row in found}, dict[str | None, list[Row]]()
-    for row in found:
-        children.setdefault(row["parent"] if row["parent"] in known else None, []).append(row)
-    ordered: list[Ancestor] = []
-    pending = [(row, 0) for row in reversed(children.get(None, []))]
-    while pending:  # depth first
-        row, depth = pending.pop()
-        ordered.append(Ancestor(**row, depth=depth, items=tuple(items.get(row["id"], ()))))
-        pending.extend((child, depth + 1) for child in reversed(children.get(row["id"], [])))
-    return Lineage(tuple(ordered), tuple({row["wheel_turn"]: row for row in _rows(lake, _DECISIONS)}.values()))

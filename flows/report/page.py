@@ -9,19 +9,18 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from flows.report import plots, tables
-from flows.report.data import read_report_data
-from flows.report.plots import Panel, Plots
+from flows.report.data import ReportData, read_report_data
+from flows.report.plots import Panel
 from flows.report.questions import question_plots, read_graphs, read_questions
-from flows.report.summary import monitored_metrics, summarize
 from flows.report.trajectories import Reading, read_trajectories
 from flows.report.yields import read_yields
 from flows.results import HARD_SPACE, percent, probability, signed
@@ -33,82 +32,23 @@ CHUNK = 40
 _LISTED = ("id", "stage", "policy", "wheel_turn", "outcome", "n_turns", "horizon", "reward", "step", "sample", "tokens")
 
 
-class Section(NamedTuple):
-    """A section of plots and perhaps a table, with its anchor in the page."""
-
-    anchor: str
-    title: str
-    lead: str
-    plots: Plots = Plots()
-    table: tables.Table | None = None
-
-    @property
-    def panels(self) -> list[tuple[str, Panel]]:
-        """The panels, each with its id in the page."""
-        return [(f"{self.anchor}-{place}", panel) for place, panel in enumerate(self.plots.panels)]
-
-
 def build_report(lake: Lake, output: Path) -> Path:
     """Write the report on `lake` to the file `output`, creating its folder; returns the path."""
     data, readings = read_report_data(lake), read_trajectories(lake)
-    metrics = monitored_metrics(data)
-    sections = [
-        Section("turns", "Turns", "What each turn made, sampled and cost.", plots.iteration_plots(data), tables.iterations_table(data)),
-        Section("hops", "Success by hops", "Held-out tasks by hops, with 95 % intervals.", plots.hops_plots(data)),
-        Section("learning", "Reinforcement learning", "Each step, faint, under its running mean.", plots.reinforcement_plots(data)),
-        Section("rewards", "Reward parts", "The parts of the reward, step by step.", plots.reward_plots(data)),
-        Section(
-            "curriculum",
-            "Curriculum",
-            "The growing horizon against fixed ones, from the same start.",
-            plots.curriculum_plots(data),
-            tables.curricula_table(data),
-        ),
-        Section(
-            "frontier",
-            "Frontier",
-            "RL's tasks with at least two attempts, by how many of these solved them. Only tasks solved sometimes have a gradient.",
-            plots.frontier_plots(data),
-        ),
-        Section("pretraining", "Pre-training", "The same stages of a policy that skipped it.", plots.pretraining_plots(data)),
-        Section("loss", "Loss", "Each stage over its own steps.", plots.loss_plots(data)),
-        Section("speed", "Speed", "Time of RL's steps, and throughput of the learner.", plots.speed_plots(data)),
-        Section(
-            "health",
-            "Health",
-            "Metrics to check before trusting the curves. A dashed red line is a limit, a cross the step that broke it.",
-            plots.health_plots(data, metrics),
-            tables.metrics_table(metrics),
-        ),
-        Section(
-            "questions",
-            "Questions",
-            "A question of each kind, its formula layer by layer from the answer at the left; below, the knowledge graphs.",
-            question_plots(read_questions(lake)),
-            tables.graphs_table(read_graphs(lake)),
-        ),
-        Section(
-            "synthesis",
-            "Synthesis",
-            "Each part's requests to a teacher, what it made, and what it dropped.",
-            table=tables.yields_table(read_yields(lake)),
-        ),
-        Section("tools", "Tool use", "Calls of tools, and their results.", plots.tool_plots(data), tables.tools_table(data)),
-    ]
-    figures = {name: panel.figure for section in sections for name, panel in section.panels}
+    drawn, tabled = _panels(lake, data), _tables(lake, data)
+    figures = {f"{anchor}-{place}": panel.figure for anchor, panels in drawn.items() for place, panel in enumerate(panels)}
+    scripts = {"figures": pack_json(figures), "plotly": pack(get_plotlyjs())} if figures else {}
     environment = Environment(
         loader=PackageLoader("flows.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": percent, "probability": probability, "signed": signed, "unbroken": _unbroken}
     page = environment.get_template("page.html.jinja").render(
         data=data,
-        summary=summarize(data),
-        sections=[section for section in sections if section.panels or section.table],
-        line=tables.line_table(data),
-        packed={
-            **({"figures": pack_json(figures), "plotly": pack(get_plotlyjs())} if figures else {}),
-            **dict(_packed_readings(readings)),
-        },
+        summary=tables.summarize(data),
+        panels=drawn,
+        legends={anchor: dict.fromkeys(entry for panel in panels for entry in panel.legend) for anchor, panels in drawn.items()},
+        tables=tabled,
+        packed={**scripts, **_packed_readings(readings)},
         shown=len(readings),
         filters={
             "turn": list(dict.fromkeys(str(reading.wheel_turn) for reading in readings)),
@@ -123,28 +63,54 @@ def build_report(lake: Lake, output: Path) -> Path:
     return output
 
 
+def _panels(lake: Lake, data: ReportData) -> dict[str, list[Panel]]:
+    """The plots of each section that has any, by its anchor."""
+    found = {
+        "turns": plots.iteration_plots(data),
+        "hops": plots.hops_plots(data),
+        "learning": plots.reinforcement_plots(data),
+        "rewards": plots.reward_plots(data),
+        "curriculum": plots.curriculum_plots(data),
+        "frontier": plots.frontier_plots(data),
+        "pretraining": plots.pretraining_plots(data),
+        "loss": plots.loss_plots(data),
+        "speed": plots.speed_plots(data),
+        "health": plots.health_plots(data),
+        "questions": question_plots(read_questions(lake)),
+        "tools": plots.tool_plots(data),
+    }
+    return {anchor: panels for anchor, panels in found.items() if panels}
+
+
+def _tables(lake: Lake, data: ReportData) -> dict[str, tables.Table]:
+    """The table of each section that has one with rows, by its anchor."""
+    found = {
+        "turns": tables.iterations_table(data),
+        "curriculum": tables.curricula_table(data),
+        "health": tables.metrics_table(data),
+        "questions": tables.graphs_table(read_graphs(lake)),
+        "synthesis": tables.yields_table(read_yields(lake)),
+        "tools": tables.tools_table(data),
+        "lineage": tables.champion_table(data),
+    }
+    return {anchor: table for anchor, table in found.items() if table.rows}
+
+
 def _unbroken(text: str) -> str:
     return text.replace(" ", HARD_SPACE)
 
 
-def _packed_readings(readings: Sequence[Reading]) -> Iterator[tuple[str, str]]:
+def _packed_readings(readings: Sequence[Reading]) -> dict[str, str]:
     """The list of trajectories with their tasks, and their parts in chunks, under the names that the page's scripts use."""
     if not readings:
-        return
+        return {}
     tasks = {reading.task: reading for reading in readings}
     numbers = {key: number for number, key in enumerate(tasks)}
     listed = [{name: getattr(reading, name) for name in _LISTED} | {"task": numbers[reading.task]} for reading in readings]
-    asked = [
-        {"key": key, "question": one.question, "accepted": one.accepted, "environment": one.environment, "hops": one.hops}
-        for key, one in tasks.items()
-    ]
-    yield "readings", pack_json({"tasks": asked, "trajectories": listed, "chunk": CHUNK})
-    for number, begin in enumerate(range(0, len(readings), CHUNK)):
-        chunk = [
-            {"stop_reason": one.stop_reason, "error": one.error, "parts": [asdict(part) for part in one.parts]}
-            for one in readings[begin : begin + CHUNK]
-        ]
-        yield f"readings-{number}", pack_json(chunk)
+    asked = [{name: getattr(one, name) for name in ("question", "accepted", "hops")} for one in tasks.values()]
+    opened = [{"stop_reason": one.stop_reason, "error": one.error, "parts": [asdict(part) for part in one.parts]} for one in readings]
+    chunks = {f"readings-{begin // CHUNK}": pack_json(opened[begin : begin + CHUNK]) for begin in range(0, len(opened), CHUNK)}
+    return {"readings": pack_json({"tasks": asked, "trajectories": listed, "chunk": CHUNK}), **chunks}
 
 
 def pack(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from flows.report.plots import COLOURS, GREY, Entry, Panel, Plots, figure, hop_label, safe
+from flows.report.plots import COLOURS, GREY, Entry, Panel, figure, hop_label, safe
 from synth.formulas.drawing import NodeKind, PlacedEdge, PlacedNode, cut_label, formula_tree, placed
 from synth.graph.knowledge_graph import KnowledgeGraph, Topology, describe
 from warehouse import Lake
@@ -45,15 +45,6 @@ class DrawnQuestion:
     alike: int
 
 
-@dataclass(frozen=True, slots=True)
-class GraphShape:
-    """The graph of one source; `topology` is None where it is too large."""
-
-    source: str
-    facts: int
-    topology: Topology | None
-
-
 _QUESTIONS = """
 WITH drawn AS (
     SELECT key, question, hops, layers, coalesce(provenance->>'shape', '') AS shape, formula, provenance->>'expanded_from' AS origin
@@ -73,15 +64,13 @@ def read_questions(lake: Lake) -> tuple[DrawnQuestion, ...]:
     return tuple(DrawnQuestion(**{**row, "formula": _triples(row["formula"]), "before": _triples(row["before"])}) for row in rows)
 
 
-def read_graphs(lake: Lake) -> tuple[GraphShape, ...]:
-    """The graph of each source of facts."""
+def read_graphs(lake: Lake) -> list[tuple[str, Topology | None]]:
+    """The shape of the graph of each source of facts; None where it is too large."""
     sources = lake.query("SELECT source, count(*) AS facts FROM facts GROUP BY source ORDER BY source").to_pylist()
-    return tuple(GraphShape(row["source"], row["facts"], _shape(lake, row["source"], row["facts"])) for row in sources)
+    return [(row["source"], _shape(lake, row["source"]) if row["facts"] <= MOST_FACTS else None) for row in sources]
 
 
-def _shape(lake: Lake, source: str, facts: int) -> Topology | None:
-    if facts > MOST_FACTS:
-        return None
+def _shape(lake: Lake, source: str) -> Topology:
     rows = lake.query("SELECT subject, relation, object, documents FROM facts WHERE source = ? ORDER BY ALL", [source])
     subjects, relations, objects, documents = rows.columns
     return describe(KnowledgeGraph.from_columns(subjects, relations, objects, documents, source))
@@ -91,25 +80,20 @@ def _triples(formula: str | None) -> tuple[Triple, ...]:
     return tuple((str(s), str(r), str(o)) for s, r, o in read_json(formula)) if formula else ()
 
 
-def question_plots(questions: Sequence[DrawnQuestion]) -> Plots:
+def question_plots(questions: Sequence[DrawnQuestion]) -> list[Panel]:
     """The formula of each question, laid out by networkx (`synth.formulas.drawing`)."""
-    if not questions:
-        return Plots()
     legend = [Entry(name, colour, None) for name, colour, _ in _NODES.values()]
     legend += [Entry("new in the last expansion", _NEW, None)] if any(question.before for question in questions) else []
-    return Plots(tuple(legend), tuple(map(_question_panel, questions)))
-
-
-def _question_panel(question: DrawnQuestion) -> Panel:
-    nodes, edges = placed(formula_tree(question.formula, question.before))
-    plain = {"visible": False, "automargin": False}
-    xs = [node.x for node in nodes]
-    room = 0.25 * (max(xs) - min(xs) or 1.0)
-    wide = {**plain, "range": [min(xs) - room, max(xs) + room]}
-    hops = f"{hop_label(question.hops)}, {question.layers} layer{'s' if question.layers != 1 else ''}"
-    title = f"{question.shape}, {hops}" if question.shape else hops
-    note = f"{cut_label(question.question, 160)} ({question.alike:,} like it)"
-    return Panel(title, note, figure(_formula(nodes, edges), wide, plain))
+    panels, hidden = [], {"visible": False, "automargin": False}
+    for question in questions:
+        nodes, edges = placed(formula_tree(question.formula, question.before))
+        xs = [node.x for node in nodes]
+        room = 0.25 * (max(xs) - min(xs) or 1.0)
+        drawn = figure(_formula(nodes, edges), {**hidden, "range": [min(xs) - room, max(xs) + room]}, hidden)
+        hops = f"{hop_label(question.hops)}, {question.layers} layer{'s' if question.layers != 1 else ''}"
+        note = f"{cut_label(question.question, 160)} ({question.alike:,} like it)"
+        panels.append(Panel(f"{question.shape}, {hops}" if question.shape else hops, note, drawn, tuple(legend)))
+    return panels
 
 
 def _formula(nodes: Sequence[PlacedNode], edges: Sequence[PlacedEdge]) -> list[go.Scatter]:

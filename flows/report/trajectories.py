@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -49,7 +48,6 @@ class Reading:
     task: str
     question: str
     accepted: tuple[str, ...]
-    environment: str
     stage: str
     policy: str
     wheel_turn: int
@@ -70,6 +68,8 @@ class Reading:
         return sum(part.tokens for part in self.parts)
 
 
+_STAGES = ("demonstration", "eval after init", "eval after cpt", "eval after sft", "rl", "eval after rl")
+
 _SAMPLE = """
 WITH placed AS (
     SELECT t.id, t.task_key, t.policy, t.step, t.wheel_turn, t.prompt_tokens + t.action_tokens + t.observation_tokens AS tokens,
@@ -89,7 +89,7 @@ WITH placed AS (
     SELECT p.* FROM (SELECT unnest(ids) AS id FROM counted WHERE number = 1 OR trajectories <= ? AND so_far <= ?) JOIN placed p USING (id)
 )
 SELECT t.id, t.task_key AS task, coalesce(k.question, '(the task is not in the lake)') AS question, coalesce(k.answers, []) AS accepted,
-    coalesce(k.environment, '') AS environment, s.shown_stage AS stage, t.policy, t.wheel_turn, k.hops, s.verdict AS outcome,
+    s.shown_stage AS stage, t.policy, t.wheel_turn, k.hops, s.verdict AS outcome,
     t.stop_reason, t.horizon, t.n_turns, s.judged_reward AS reward, t.step, t.sample, t.error, t.prompt_ids
 FROM kept s JOIN trajectories t USING (id) LEFT JOIN tasks k ON k.key = t.task_key
 """
@@ -111,7 +111,12 @@ def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = 
         own = parts[turn["trajectory_id"]]
         own.extend(_parts(turn, own[-1].turn + 1, texts, policies[turn["trajectory_id"]]))
     readings = [Reading(**row, parts=tuple(parts[row["id"]])) for row in sample]
-    return tuple(sorted(readings, key=lambda one: (one.wheel_turn, _place(one.stage), one.hops or 0, one.task, one.step or 0, one.id)))
+    return tuple(sorted(readings, key=_order))
+
+
+def _order(one: Reading) -> tuple[Any, ...]:
+    place = _STAGES.index(one.stage) if one.stage in _STAGES else len(_STAGES)
+    return one.wheel_turn, place, one.hops or 0, one.task, one.step or 0, one.id
 
 
 def _prompt(row: dict[str, Any], texts: TokenTexts) -> Part:
@@ -144,24 +149,14 @@ def _cut(text: str) -> str:
     return f"{text[:_TEXT_AT_MOST]}\n… {len(text) - _TEXT_AT_MOST:,} more characters in the lake"
 
 
-_ORDER = ("demonstration", "eval after init", "eval after cpt", "eval after sft", "rl", "eval after rl")
-
-
-def _place(stage: str) -> int:
-    return _ORDER.index(stage) if stage in _ORDER else len(_ORDER)
-
-
 class TokenTexts:
     """The tokenizers of a home's policies, loaded on first use."""
 
     def __init__(self, lake: Lake) -> None:
         """`lake` has the policies' folders, relative to its home; a folder outside of the home is not read."""
-        home = lake.place.home.resolve()
-        self._files = {
-            row["id"]: (home / row["path"] / "tokenizer.json").resolve() for row in lake.query("SELECT id, path FROM policies").to_pylist()
-        }
-        self._files = {policy: file for policy, file in self._files.items() if file.is_relative_to(home)}
-        self._loaded: dict[Path, Tokenizer | None] = {}
+        self._home = lake.place.home.resolve()
+        self._folders = {row["id"]: row["path"] for row in lake.query("SELECT id, path FROM policies").to_pylist()}
+        self._loaded: dict[str, Tokenizer | None] = {}
 
     def of(self, policy: str, token_ids: Sequence[int]) -> list[str]:
         """The text that each token adds; its number in brackets without a tokenizer that knows it.
@@ -180,9 +175,10 @@ class TokenTexts:
         return None if tokenizer is None else str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def _tokenizer(self, policy: str) -> Tokenizer | None:
-        file = self._files.get(policy)
-        if file is None:
+        folder = self._folders.get(policy)
+        if folder is None:
             return None
-        if file not in self._loaded:
-            self._loaded[file] = Tokenizer.from_file(str(file)) if file.is_file() else None
-        return self._loaded[file]
+        if folder not in self._loaded:
+            file = (self._home / folder / "tokenizer.json").resolve()
+            self._loaded[folder] = Tokenizer.from_file(str(file)) if file.is_relative_to(self._home) and file.is_file() else None
+        return self._loaded[folder]

@@ -210,7 +210,7 @@ def _runs() -> Iterator[Run]:
             config: dict[str, Any] = RL_CONFIG if stage == "rl" else {}
             yield _run(f"t{wheel_turn}-{stage}", stage, wheel_turn, config, f"t{wheel_turn}-{stage}")
     for variant in ("fixed_first", "fixed_last"):
-        config = {"reinforce": {"horizon": {"rounds": [2, 4, 6], "every": 20}}, "variant": variant}
+        config = {"rl": {"horizon": {"rounds": [2, 4, 6], "every": 20}}, "variant": variant}
         yield _run(f"t1-rl-{variant}", "rl", 1, config, f"t1-rl-{variant}")
     yield _run("t1-sft-without_cpt", "sft", 1, {"variant": "without_cpt"}, "t1-sft-without_cpt")
 
