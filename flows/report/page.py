@@ -17,12 +17,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from flows.report import plots, tables
-from flows.report.data import ReportData, read_report_data
+from flows.report import plots, summary
+from flows.report.data import ReportData, monitored_metrics, read_report_data
 from flows.report.plots import Panel
 from flows.report.questions import question_plots, read_graphs, read_questions
 from flows.report.trajectories import Reading, read_trajectories
-from flows.report.yields import read_yields
+from flows.report.yields import counted_words, read_yields
 from flows.results import HARD_SPACE, percent, probability, signed
 from warehouse import Lake
 from warehouse.drafts import drafted
@@ -42,12 +42,14 @@ def build_report(lake: Lake, output: Path) -> Path:
         loader=PackageLoader("flows.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": percent, "probability": probability, "signed": signed, "unbroken": _unbroken}
+    environment.filters |= {"duration": summary.duration, "in_words": plots.demanded, "counted": counted_words}
     page = environment.get_template("page.html.jinja").render(
         data=data,
-        summary=tables.summarize(data),
+        summary=summary.summarize(data),
         panels=drawn,
         legends={anchor: dict.fromkeys(entry for panel in panels for entry in panel.legend) for anchor, panels in drawn.items()},
         tables=tabled,
+        totals=[evaluation for evaluation in data.evaluations if evaluation.hops is None],
         packed={**scripts, **_packed_readings(readings)},
         shown=len(readings),
         filters={
@@ -82,18 +84,17 @@ def _panels(lake: Lake, data: ReportData) -> dict[str, list[Panel]]:
     return {anchor: panels for anchor, panels in found.items() if panels}
 
 
-def _tables(lake: Lake, data: ReportData) -> dict[str, tables.Table]:
-    """The table of each section that has one with rows, by its anchor."""
-    found = {
-        "turns": tables.iterations_table(data),
-        "curriculum": tables.curricula_table(data),
-        "health": tables.metrics_table(data),
-        "questions": tables.graphs_table(read_graphs(lake)),
-        "synthesis": tables.yields_table(read_yields(lake)),
-        "tools": tables.tools_table(data),
-        "lineage": tables.champion_table(data),
+def _tables(lake: Lake, data: ReportData) -> dict[str, Sequence[Any]]:
+    """The rows of each section's table that has any, by the section's anchor."""
+    found: dict[str, Sequence[Any]] = {
+        "turns": summary.side_by_side(data),
+        "curriculum": summary.curricula(data),
+        "health": monitored_metrics(data),
+        "questions": read_graphs(lake),
+        "synthesis": read_yields(lake),
+        "tools": data.tools,
     }
-    return {anchor: table for anchor, table in found.items() if table.rows}
+    return {anchor: rows for anchor, rows in found.items() if rows}
 
 
 def _unbroken(text: str) -> str:

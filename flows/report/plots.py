@@ -176,11 +176,11 @@ def variant_name(run: Run) -> str:
     return f"{name} ({', '.join(map(str, rounds))})" if rounds else name
 
 
-def limit_words(limit: MetricLimit) -> str:
-    """A limit as one sentence."""
+def demanded(limit: MetricLimit) -> str:
+    """A limit in words."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
-    demanded = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
-    return f"Limit: {demanded}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}."
+    wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
+    return f"{wanted}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}"
 
 
 def _turn_entry(run: Run) -> Entry:
@@ -231,7 +231,7 @@ def _metric_panels(
             for bound in (_near_bounds(limit, own) if limit else ())
         ]
         legend = tuple(dict.fromkeys(entry_of(curve.run) for curve in own))
-        panels.append(Panel(title, f"{note}. {limit_words(limit)}" if limit else note, drawn, legend))
+        panels.append(Panel(title, f"{note}. Limit: {demanded(limit)}." if limit else note, drawn, legend))
     return panels
 
 

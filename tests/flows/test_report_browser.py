@@ -1,4 +1,4 @@
-"""The report in a real browser: how fast it opens, that it asks for nothing, how trajectories are browsed and compared, phone and dark."""
+"""The report in a real browser: it opens fast, fetches nothing, lets trajectories be filtered and compared, on a phone and in the dark."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def report_on(home: Path, tasks_per_hop: int) -> Path:
 
 
 def show(browser: Any, page: Path, window: dict[str, Any] = DESK, scheme: str = "light") -> None:
-    """Open the page anew and wait until its trajectories are listed."""
+    """Open the page and wait until its trajectories are listed."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", window)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
     browser.get("about:blank")
@@ -92,7 +92,7 @@ def open_first(browser: Any) -> None:
 
 
 def compare_first(browser: Any) -> None:
-    """Lay the first choice of another attempt beside the trajectory that is open, with the probabilities of tokens."""
+    """Compare the open trajectory with the first choice of another attempt, with the probabilities of tokens."""
     browser.execute_async_script(
         """const done = arguments[0], reading = document.querySelector(".trajectory[open]");
         reading.querySelector(".controls [type=checkbox]").click();
@@ -105,7 +105,7 @@ def compare_first(browser: Any) -> None:
 
 
 def read_to_the_end(browser: Any) -> None:
-    """Scroll down until every plot is drawn, for at most 30 s."""
+    """Scroll down until every plot is drawn."""
     until = time.monotonic() + 240
     unread = "return [...document.querySelectorAll('.plot:not(.js-plotly-plot)')].map((p) => p.scrollIntoView()).length"
     while browser.execute_script(unread) and time.monotonic() < until:
@@ -113,13 +113,13 @@ def read_to_the_end(browser: Any) -> None:
 
 
 def requested(browser: Any) -> set[str]:
-    """Everything that the page asked for, pictures within itself left out."""
+    """Everything that the page requested, without pictures of its own."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
     return {url for url in sent if not url.startswith("data:")}
 
 
-def test_it_is_all_shown_and_nothing_is_asked_for(browser: Any, page: Path) -> None:
+def test_everything_is_drawn_and_nothing_is_fetched(browser: Any, page: Path) -> None:
     show(browser, page)
     read_to_the_end(browser)
     drawn, places = browser.execute_script("return ['.plot.js-plotly-plot', '.plot'].map((s) => document.querySelectorAll(s).length)")
@@ -158,31 +158,22 @@ def test_trajectories_are_filtered_and_the_rest_of_a_long_list_is_a_button_away(
     assert browser.find_element("id", "none").is_displayed()
 
 
-def test_a_success_stands_beside_a_failure_at_the_same_task_up_to_where_they_part(browser: Any, page: Path) -> None:
+def test_attempts_are_compared_with_the_probability_of_every_sampled_token(browser: Any, page: Path) -> None:
     show(browser, page)
     choose(browser, "contrast", "yes")
     assert set(choose(browser, "outcome", "success")) == {"success"}
     open_first(browser)
-    assert [part.get_attribute("class") for part in browser.find_elements("class name", "part")][:3] == [
-        "part prompt", "part action", "part observation",
-    ]  # fmt: skip
-    compare_first(browser)
-    heads = [head.text.split()[1] for head in browser.find_elements("css selector", ".pair .who")]
-    assert heads == ["success", "failure"]
-    assert browser.find_element("class name", "parting").text.startswith("They part at turn")
-
-
-def test_every_token_of_an_action_has_its_probability_on_demand(browser: Any, page: Path) -> None:
-    show(browser, page)
-    choose(browser, "outcome", "success")
-    open_first(browser)
+    kinds = [part.get_attribute("class") for part in browser.find_elements("class name", "part")]
+    assert kinds[:3] == ["part prompt", "part action", "part observation"]
     assert browser.find_elements("class name", "token") == []
-    plain = [part.text for part in browser.find_elements("css selector", ".part.action pre")]
+    plain = browser.find_element("css selector", ".part.action pre").text
     compare_first(browser)
+    assert [head.text.split()[1] for head in browser.find_elements("css selector", ".pair .who")] == ["success", "failure"]
+    assert browser.find_element("class name", "parting").text.startswith("They part at turn")
     tokens = browser.find_elements("css selector", ".pair .side:first-child ~ .side .token")
     assert all(0 < float(token.get_attribute("title")) <= 1 for token in tokens[:20])
-    assert browser.find_elements("css selector", ".part.observation .token, .part.prompt .token") == [], "what is masked has none"
-    assert plain[0] in [part.text for part in browser.find_elements("css selector", ".part.action pre")]
+    assert browser.find_elements("css selector", ".part.observation .token, .part.prompt .token") == [], "masked tokens have none"
+    assert plain in [part.text for part in browser.find_elements("css selector", ".part.action pre")]
 
 
 def test_hostile_text_in_a_trajectory_stays_text(browser: Any, page: Path) -> None:
@@ -193,24 +184,15 @@ def test_hostile_text_in_a_trajectory_stays_text(browser: Any, page: Path) -> No
     assert browser.find_elements("css selector", "#readings img, #readings script") == []
 
 
-@pytest.mark.parametrize("window", [PHONE, pytest.param(DESK, marks=pytest.mark.long)], ids=["phone", "desk"])
-def test_nothing_is_wider_than_the_window(browser: Any, page: Path, window: dict[str, Any]) -> None:
-    show(browser, page, window)
-    choose(browser, "contrast", "yes")
-    open_first(browser)
-    compare_first(browser)
-    read_to_the_end(browser)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= window["width"]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out_from_its_ground(browser: Any, page: Path, scheme: str) -> None:
+def test_text_fits_a_phone_and_has_contrast(browser: Any, page: Path, scheme: str) -> None:
     show(browser, page, PHONE, scheme)
     choose(browser, "contrast", "yes")
     open_first(browser)
     compare_first(browser)
-    faint = browser.execute_script(CONTRAST)
-    assert faint == []
+    read_to_the_end(browser)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
+    assert browser.execute_script(CONTRAST) == []
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(20, 23, 26)") == (scheme == "dark")
 

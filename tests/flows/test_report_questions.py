@@ -1,4 +1,4 @@
-"""The report's drawings of formulas, and the shapes of the graphs beside them."""
+"""The report's drawings of formulas, and the shapes of the graphs behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from flows.report import build_report
 from flows.report import questions as report_questions
 from flows.report.questions import DRAWN, MOST_TRIPLES, DrawnQuestion, question_plots, read_graphs, read_questions
-from flows.report.tables import graphs_table
+from tests.flows.test_report import Page
 from tests.flows.wheel_records import HOSTILE
 from warehouse import Fact, Lake, Task
 
@@ -48,57 +48,35 @@ def questions(lake: Lake) -> tuple[DrawnQuestion, ...]:
     return read_questions(lake)
 
 
-def test_a_question_of_each_kind_is_drawn(questions: tuple[DrawnQuestion, ...]) -> None:
+def test_a_question_of_each_kind_is_drawn(questions: tuple[DrawnQuestion, ...], tmp_path: Path) -> None:
     assert [(question.key, question.alike) for question in questions] == [("chain", 2), ("grown", 1)]
     assert questions[1].before == CHAIN.formula
+    with Lake(tmp_path) as lake:
+        lake.add([Task(f"k{hops:02}", "search", "?", ("x",), CHAIN.formula, hops=hops) for hops in range(1, DRAWN + 5)])
+        assert [question.hops for question in read_questions(lake)] == list(range(1, DRAWN + 1)), "no more than a page can show"
 
 
-def test_every_node_and_triple_has_its_place_and_what_is_new_its_colour(questions: tuple[DrawnQuestion, ...]) -> None:
-    plots = question_plots(questions)
-    assert [entry.label for entry in plots.legend][-1] == "new in the last expansion"
-    lines, relations, nodes = plots.panels[1].figure["data"]
+def test_nodes_and_triples_are_placed_and_names_are_no_html_and_no_template(questions: tuple[DrawnQuestion, ...]) -> None:
+    panel = question_plots(questions)[1]
+    lines, relations, nodes = panel.figure["data"]
+    assert panel.title == "chain, 2 hops, 2 layers"
     assert list(relations["text"]) == ["← star", "director →"]
     assert len(nodes["x"]) == 3 and len(lines["x"]) == 6
     assert list(nodes["marker"]["symbol"]) == ["star", "circle", "square"]
     target, film, director = nodes["marker"]["color"]
-    assert film == director == plots.legend[-1].colour != target
-    assert plots.panels[1].title == "chain, 2 hops, 2 layers"
-
-
-def test_names_of_nodes_are_no_html_and_no_template(questions: tuple[DrawnQuestion, ...]) -> None:
-    nodes = question_plots(questions).panels[1].figure["data"][2]
+    assert panel.legend[-1].label == "new in the last expansion" and film == director == panel.legend[-1].colour != target
     (hovered,) = nodes["customdata"][2]
     assert hovered.startswith("% {x}&lt;/script&gt;") and "<" not in nodes["text"][2]
 
 
-def test_graphs_stand_side_by_side(lake: Lake) -> None:
-    table = graphs_table(read_graphs(lake))
-    assert table is not None and table.head == ("", "films", "other")
-    rows = {cells[0].text: [cell.text.replace("\N{NO-BREAK SPACE}", " ") for cell in cells[1:]] for cells in table.rows}
-    assert rows["entities"] == ["3", "2"] and rows["hubs"][0].startswith("Night Boat")
-    assert rows["facts that a document states"] == ["50.0 %", "0.0 %"]
-
-
-def test_a_graph_that_is_too_large_is_named_and_not_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_questions, "MOST_FACTS", 1)
-    table = graphs_table(read_graphs(lake))
-    assert table is not None
-    assert [cell.aside for cell in table.rows[0][1:]] == ["too large", ""]
-
-
-def test_no_more_are_drawn_than_a_page_can_show(tmp_path: Path) -> None:
-    many = [Task(f"k{hops:02}", "search", "?", ("x",), CHAIN.formula, hops=hops) for hops in range(1, DRAWN + 5)]
-    with Lake(tmp_path) as lake:
-        lake.add(many)
-        assert [question.hops for question in read_questions(lake)] == list(range(1, DRAWN + 1))
-
-
 @pytest.mark.slow
-def test_they_are_a_section_of_the_page(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        lake.add([CHAIN, GROWN, *FACTS])
-        page = build_report(lake, tmp_path / "report.html").read_text()
-        assert page == build_report(lake, tmp_path / "again.html").read_text()
-    assert '<section id="questions">' in page and 'id="questions-1"' in page
-    assert "Night Boat" in page and HOSTILE not in page
-    assert json.dumps(HOSTILE) not in page
+def test_the_page_has_the_drawings_and_the_graphs(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page(build_report(lake, tmp_path / "report.html").read_text())
+    head, *rows = page.tables["The knowledge graphs"]
+    cells = {name: values for name, *values in rows}
+    assert head == ["", "films", "other"]
+    assert cells["entities"] == ["3", "2"] and cells["hubs"][0].startswith("Night Boat")
+    assert cells["facts that a document states"] == ["50.0 % of 2", "0.0 % of 1"]
+    assert 'id="questions-1"' in page.text and HOSTILE not in page.text and json.dumps(HOSTILE) not in page.text
+    monkeypatch.setattr(report_questions, "MOST_FACTS", 1)
+    assert [shape is None for _, shape in read_graphs(lake)] == [True, False], "a graph that is too large is not read"
