@@ -32,7 +32,7 @@ from flows.config import load_config
 from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending
-from flows.operations.config import BudgetConfig
+from flows.operations_config import BudgetConfig
 from flows.plan import evaluation_id, policy_id, synthesis_id
 from rl.learner.metrics import TrainingHalted
 from warehouse import Lake

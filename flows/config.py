@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, ValidationError, field_validator, mo
 
 from eval.graders.choice import JUDGE
 from flows.evaluation_config import AsyncEvaluationConfig, EvaluationConfig
-from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
+from flows.operations_config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides, describe, lay_over
 from rl.curriculum import CurriculumConfig
 from rl.learner.config import ReinforceConfig

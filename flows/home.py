@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from flows.config import FlywheelConfig, load_config
-from flows.operations.config import is_operational
+from flows.operations_config import is_operational
 from flows.overrides import apply_overrides, describe
 from warehouse import Example, Lake, Metric, Policy, Run
 from warehouse.digests import digest

@@ -15,8 +15,7 @@ import duckdb
 
 from eval.suites.tasks import suite_of
 from flows.config import FlywheelConfig
-from flows.data.decontamination import by_suite, settings_of
-from flows.lakes import maker_of
+from flows.lakes import by_suite, maker_of
 from flows.plan import next_turn, parent_id, policy_id, stage_before, synthesis_id
 from flows.results import judged_trajectories
 from rl.curriculum import check_tasks
@@ -79,7 +78,7 @@ def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | N
     """
     found = _selected(lake, config, iteration, at)
     suites, _ = by_suite(lake.tasks(at=at), config)
-    tasks, met = EvaluationIndex.of(suites, settings_of(config)).clear_tasks(found)
+    tasks, met = EvaluationIndex.of(suites, config.synth.decontamination).clear_tasks(found)
     if met and not tasks:
         raise RequestError(f"all {len(met)} tasks that meet rl.tasks are asked by suites, such as {met[0].reason}: import others.")
     if not tasks:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from eval.suites.tasks import suite_of
+from flows.config import FlywheelConfig
 from flows.variants import Variant
-from warehouse import Lake, Policy
+from warehouse import Lake, Policy, Task
 from warehouse.errors import RequestError
 from warehouse.storage import Place
 
@@ -69,6 +71,16 @@ def champion_of(lake: Lake, before: int | None = None) -> Policy | None:
     """The policy that was promoted last, or last before an iteration."""
     promoted = lake.policies("promoted")
     return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
+
+
+def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict[str, list[Task]], list[Task]]:
+    """The tasks of every suite, those of `config` and those that tasks were entered into, and all that may be trained on."""
+    suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.all_suites}
+    trained: list[Task] = []
+    for task in tasks:
+        suite = suite_of(task) or (task.split if task.split in suites else None)
+        (trained if suite is None else suites.setdefault(suite, [])).append(task)
+    return suites, trained
 
 
 def _check(home: Path) -> None:

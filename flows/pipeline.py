@@ -31,8 +31,8 @@ from flows.config import TEACHER
 from flows.context import RunContext, StageRun, is_open, open_context, over_budget
 from flows.home import Home, identity
 from flows.operations.budgets import EARLIER, BudgetSpent, Meter, seconds_of, slice_meter, turn_meter
-from flows.operations.config import AttemptConfig, BudgetConfig, EventKind
 from flows.operations.events import Event, figure_rows, notify, show_in_prefect
+from flows.operations_config import AttemptConfig, BudgetConfig, EventKind
 from flows.plan import (
     Kind,
     Step,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.config import FlywheelConfig, TurnConfig
-from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engines, environments, learner, place, rollout_cpus, total_cpus
+from rl.engines.config import EngineConfig
+from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, place, total_cpus
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
@@ -38,14 +39,18 @@ def phases(config: FlywheelConfig) -> list[Phase]:
     found = [phase for iteration in (1, 2) for phase in _of_iteration(config, config.for_turn(iteration), rollouts)]
     judge = config.evaluation.judge
     if judge is not None and judge.kind == "engine":
-        found.append(Phase("judging", (engines("evaluation.judge.engine", judge.engine),)))
+        found.append(Phase("judging", (judge.engine.reservation("evaluation.judge.engine"),)))
     return list(dict.fromkeys(found))
 
 
 def reserved_cpus(config: FlywheelConfig) -> float:
     """Maximum CPUs reserved at once, for starting Ray on this machine."""
-    spare = rollout_cpus(config.rollout)
-    return spare + max(total_cpus(phase.reservations) - total_cpus(_rollouts(config)) for phase in phases(config))
+    return config.rollout.reserved_cpus + max(total_cpus(phase.reservations) - total_cpus(_rollouts(config)) for phase in phases(config))
+
+
+def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
+    """Threads of an in-process learner, of those that are `there`: what engines on the CPU leave while rollouts run alongside it."""
+    return there if in_turns or engines.gpus else max(there - engines.count * engines.threads, 1)
 
 
 def check_placement(config: FlywheelConfig) -> None:
@@ -93,8 +98,8 @@ def _advice(key: str) -> str:
 
 def _rollouts(config: FlywheelConfig) -> Iterator[Reservation]:
     pool = config.rollout.environments
-    yield engines("rollout.engine", config.rollout.engine)
-    yield from environments(pool, {*pool.kinds, config.synth.webshaper.environment})
+    yield config.rollout.engine.reservation("rollout.engine")
+    yield from pool.reservations({*pool.kinds, config.synth.webshaper.environment})
     yield from _tools(pool)
 
 
@@ -113,9 +118,9 @@ def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[
     teacher = settings.synth.teacher
     if teacher is not None and teacher.kind == "engine":
         own = rollouts if settings.synth.has_count and "policy" in settings.synth.has.mixture else ()
-        yield Phase("synthesis", (*own, engines("synth.teacher.engine", teacher.engine)))
+        yield Phase("synthesis", (*own, teacher.engine.reservation("synth.teacher.engine")))
     yield Phase("evaluation", rollouts)
     for stage in config.wheel.stages:
-        reserved = learner(f"{stage}.learner", getattr(settings, stage).learner)
+        reserved = getattr(settings, stage).learner.reservation(f"{stage}.learner")
         if reserved.bundles:
             yield Phase(f"the stage {stage}", (*rollouts, reserved))

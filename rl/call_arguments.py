@@ -11,13 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from rl.renderers.base import Schema
-
 _OF_PYTHON = {"True": True, "False": False, "None": None}
 """Literals as written by templates that print values with Python's `str`, such as Qwen3.5's and Nemotron's."""
 
 
-def parameters_of(tool: str, tools: Sequence[Schema]) -> Mapping[str, Any]:
+def parameters_of(tool: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """JSON schema of a tool's arguments; empty if the tool is not on offer."""
     functions = (each["function"] for each in tools)
     return next((function.get("parameters") or {} for function in functions if function["name"] == tool), {})

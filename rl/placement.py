@@ -1,6 +1,7 @@
-"""What engines, learners, environments and tools reserve from Ray, and whether it fits the available machines.
+"""Reservations of CPUs and GPUs from Ray, and whether they fit the available machines.
 
-Actors take their options from here, and configuration checks count the same bundles. A bundle lies on one machine. No Ray in here.
+Configurations of engines, learners and environments say what each reserves; actors and the checks before a run count the same bundles. A
+bundle lies on one machine. No Ray in here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-
-from rl.engines.config import EngineConfig, ServingEngineConfig
-from rl.envs.config import EnvironmentPoolConfig
-from rl.learner.config import LearnerConfig
-from rl.rollouts.config import RolloutConfig
 
 ROUNDING = 1e-4
 """Ray counts resources in ten-thousandths."""
@@ -77,46 +73,6 @@ class NoRoom(Exception):
         super().__init__(f"{reservation.key}: no machine has {bundle} left")
         self.reservation = reservation
         self.bundle = bundle
-
-
-def engine_bundles(config: ServingEngineConfig) -> tuple[Bundle, ...]:
-    """One bundle per engine, or one per worker if workers are Ray actors."""
-    count = config.tensor_parallel if config.workers == "ray" else 1
-    return (Bundle(config.cpus / count, config.gpus / count),) * count
-
-
-def engines(key: str, config: ServingEngineConfig) -> Reservation:
-    """All engines of a pool, including those of an older policy."""
-    return Reservation(key, engine_bundles(config) * config.total)
-
-
-def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
-    """Threads of an in-process learner, of those that are `there`: what engines on the CPU leave while rollouts run alongside it."""
-    return there if in_turns or engines.gpus else max(there - engines.count * engines.threads, 1)
-
-
-def learner_bundle(config: LearnerConfig) -> Bundle:
-    return Bundle(config.cpus, config.gpus)
-
-
-def learner(key: str, config: LearnerConfig) -> Reservation:
-    """A learner's workers; nothing if it runs in the stage's process."""
-    return Reservation(key, (learner_bundle(config),) * config.workers if config.on_ray else ())
-
-
-def environments(config: EnvironmentPoolConfig, names: Iterable[str]) -> list[Reservation]:
-    """The workers of the environments called `names`."""
-    kinds = {name: config.kind(name) for name in sorted(set(names))}
-    key = "rollout.environments"
-    return [
-        Reservation(f"{key}.kinds.{name}" if name in config.kinds else key, (Bundle(kind.cpus, kind.gpus),) * kind.workers)
-        for name, kind in kinds.items()
-    ]
-
-
-def rollout_cpus(config: RolloutConfig) -> float:
-    """CPUs to start Ray with on one's own machine: engines, and the environments that tasks may ask for."""
-    return total_cpus([engines("rollout.engine", config.engine)]) + config.environments.reserved_cpus
 
 
 def total_cpus(reservations: Iterable[Reservation]) -> float:

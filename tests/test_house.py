@@ -66,21 +66,20 @@ def test_modules_form_no_circle(trees: dict[str, ast.Module]) -> None:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
-def test_no_two_folders_import_each_other(trees: dict[str, ast.Module]) -> None:
-    """Wherever in a module the import stands; modules at a package's root belong to no folder."""
+def test_no_two_folders_or_root_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
+    """Wherever in a module the import is; `rl.envs.tool_world` and the modules of `rl.envs` are one unit, `rl.placement` is another."""
     edges = {
-        (folder_of(module), folder_of(other))
+        (unit_of(module), unit_of(other))
         for module, tree in trees.items()
         for other in imported(module, tree)
-        if None not in (folder_of(module), folder_of(other)) and folder_of(module) != folder_of(other)
+        if unit_of(module) != unit_of(other)
     }
     assert sorted(pair for pair in edges if pair[::-1] in edges) == []
 
 
-def folder_of(module: str) -> str | None:
-    """`rl.envs` of `rl.envs.tool_world.environment`; None at a package's root."""
-    package, *rest = module.split(".")
-    return f"{package}.{rest[0]}" if len(rest) > 1 or (rest and MODULES[module].name == "__init__.py") else None
+def unit_of(module: str) -> str:
+    """The folder or module at a package's root: `rl.envs` of `rl.envs.tool_world.environment`, `rl.loop` of `rl.loop`."""
+    return ".".join(module.split(".")[:2])
 
 
 def test_no_module_is_too_long_and_each_says_what_it_is(trees: dict[str, ast.Module]) -> None:

@@ -70,7 +70,7 @@ def serve(home: HomeOption, name: NameOption = None, schedule: ScheduleOption = 
     """
     _show_prefect_log()
     place, crons = _wanted(home, schedule)
-    from flows.operations.scheduled import deployments, serve_here
+    from flows.scheduled import deployments, serve_here
 
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "flywheel")
     serve_here(deployments(place, name or place.name, crons))
@@ -87,8 +87,8 @@ def deploy(
     Example: flywheel deploy --home runs/demo --pool flywheel
     """
     place, crons = _wanted(home, schedule)
-    from flows.operations.scheduled import deployments
-    from flows.operations.scheduled import register as register_in
+    from flows.scheduled import deployments
+    from flows.scheduled import register as register_in
 
     for registered in register_in(deployments(place, name or place.name, crons, pool), pool):
         say(registered)

@@ -6,15 +6,14 @@ makes them; this is for other data, and for evaluation sets that were added late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.suites.tasks import suite_of
 from flows.config import FlywheelConfig
 from flows.context import open_context
 from flows.home import Home
-from flows.lakes import open_to_keep
+from flows.lakes import by_suite, open_to_keep
 from synth.questions.decontamination import STAGE, Contamination, DecontaminationConfig, EvaluationIndex
 from warehouse import Example, Lake, Task
 
@@ -56,16 +55,6 @@ def decontaminate(lake: Lake, config: FlywheelConfig | None, against: Mapping[st
 def settings_of(config: FlywheelConfig | None) -> DecontaminationConfig:
     """When something is too near to an evaluation set, for a home with or without a configuration."""
     return DecontaminationConfig() if config is None else config.synth.decontamination
-
-
-def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict[str, list[Task]], list[Task]]:
-    """The tasks of every suite, those of `config` and those that tasks were entered into, and all that may be trained on."""
-    suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.all_suites}
-    trained: list[Task] = []
-    for task in tasks:
-        suite = suite_of(task) or (task.split if task.split in suites else None)
-        (trained if suite is None else suites.setdefault(suite, [])).append(task)
-    return suites, trained
 
 
 def report(lake: Lake, index: EvaluationIndex) -> Rows:

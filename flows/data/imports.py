@@ -25,8 +25,9 @@ from eval.graders.verifiers import VERIFIERS, Grader
 from eval.suites.tasks import enter_suite
 from eval.suites.validation import subject_of, why_not_proven
 from flows.config import FlywheelConfig
-from flows.data.decontamination import by_suite, settings_of
+from flows.data.decontamination import settings_of
 from flows.home import Home, check_place
+from flows.lakes import by_suite
 from rl.envs.base import ENVIRONMENTS
 from rl.terminal import say
 from synth.formulas.webshaper import read_rows, task_of

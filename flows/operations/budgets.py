@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.operations.config import BudgetConfig
+from flows.operations_config import BudgetConfig
 from rl.hardware import GIB
 from warehouse import Lake, Metric, Run
 from warehouse.errors import RequestError

@@ -22,7 +22,7 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.events import emit_event
 
 from flows.home import Home
-from flows.operations.config import EventKind, EventsConfig
+from flows.operations_config import EventKind, EventsConfig
 from flows.runtime import SAFE_PATH
 from rl.terminal import in_line
 from warehouse import Failure, Lake

@@ -14,6 +14,7 @@ import torch
 
 from flows.context import RunContext, StageRun
 from flows.inputs import choose_tasks
+from flows.placement import learner_threads
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stages.async_evaluation import AsyncEvaluation
 from flows.stages.training import finish
@@ -25,7 +26,6 @@ from rl.learner.base import EngineWeights
 from rl.learner.config import settled
 from rl.learner.metrics import Alert
 from rl.loop import train
-from rl.placement import learner_threads
 from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of

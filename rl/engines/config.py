@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from rl.hardware import cpu_has_bfloat16
+from rl.placement import Bundle, Reservation
 from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
@@ -83,6 +84,16 @@ class ServingEngineConfig(Section):
     def total(self) -> int:
         """Total number of engines."""
         return self.count
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What one engine reserves: one bundle, or one per worker if workers are Ray actors."""
+        count = self.tensor_parallel if self.workers == "ray" else 1
+        return (Bundle(self.cpus / count, self.gpus / count),) * count
+
+    def reservation(self, key: str) -> Reservation:
+        """What all engines reserve, including those of an older policy."""
+        return Reservation(key, self.bundles * self.total)
 
     def longest_context(self, policy: Path) -> int | None:
         """Context length in tokens: `max_model_len`, else that of the policy in folder `policy`; None if unknown."""

@@ -24,7 +24,6 @@ from rl.engines.base import EngineDead, EngineFault, EngineFigures, EngineState,
 from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import VllmEngine, environment_variables
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
-from rl.placement import engine_bundles
 from rl.policies.transfer import files_in, is_adapters, pieces, read_adapters
 from warehouse.errors import RequestError, first_line, with_type
 
@@ -192,7 +191,7 @@ def engine_group(config: EngineConfig) -> PlacementGroup | None:
     """Placement group of an engine with several workers."""
     if config.tensor_parallel == 1:
         return None
-    return placement_group([bundle.resources for bundle in engine_bundles(config)], strategy="PACK")
+    return placement_group([bundle.resources for bundle in config.bundles], strategy="PACK")
 
 
 def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pkgutil import resolve_name
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from rl.content import ContentPart, ImageFault, mended
@@ -34,6 +35,12 @@ BUILT_IN = {
     "python": "rl.envs.code:create_interpreter",
     "repository": "rl.envs.repository:create",
 }
+OPTION_CHECKS = {
+    "tools": "rl.envs.tool_use:check_options",
+    "judge": "rl.envs.judge:check_options",
+    "tool_world": "rl.envs.tool_world.environment:check_options",
+}
+"""Checks of an environment's options and of the code that they name, before anything starts."""
 ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds", arguments=("resources",))
 
 
@@ -196,22 +203,5 @@ def check_environment(name: str, pool: EnvironmentPoolConfig) -> None:
     """
     ENVIRONMENTS.load_recorded(name, pool.listed)
     kind, where = pool.kind(name), f"rollout.environments.kinds.{name}"
-    match kind.factory or name:
-        case "tools":
-            from rl.envs.tool_use import ToolsOptions
-            from rl.tools.file import check_tools_file
-
-            check_tools_file(read_options(ToolsOptions, kind.options, where).file)
-        case "judge":
-            from rl.envs.judge import SCORERS, JudgeOptions
-
-            SCORERS.load(read_options(JudgeOptions, kind.options, where).scorer)
-        case "tool_world":
-            from rl.envs.tool_world.conversation import SIMULATED_USERS
-            from rl.envs.tool_world.environment import WORLDS, ToolWorldOptions
-
-            options = read_options(ToolWorldOptions, kind.options, where)
-            for world in options.worlds.values():
-                WORLDS.load(world)
-            if options.user is not None:
-                SIMULATED_USERS.load(options.user.factory)
+    if check := OPTION_CHECKS.get(kind.factory or name):
+        resolve_name(check)(kind.options, where)

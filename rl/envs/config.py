@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from rl.placement import Bundle, Reservation
 from warehouse.settings import Section
 
 
@@ -55,6 +57,15 @@ class EnvironmentPoolConfig(EnvironmentLimits):
     def listed(self) -> dict[str, str]:
         """Configured names for tasks, in addition to registered ones, each with its code."""
         return {name: own.factory or name for name, own in self.kinds.items()}
+
+    def reservations(self, names: Iterable[str]) -> list[Reservation]:
+        """What the workers of the environments called `names` reserve."""
+        kinds = {name: self.kind(name) for name in sorted(set(names))}
+        key = "rollout.environments"
+        return [
+            Reservation(f"{key}.kinds.{name}" if name in self.kinds else key, (Bundle(kind.cpus, kind.gpus),) * kind.workers)
+            for name, kind in kinds.items()
+        ]
 
     @property
     def reserved_cpus(self) -> float:

@@ -110,6 +110,11 @@ class JudgeEnvironment(StatefulEnvironment):
         return await self._scorer.score(self._task, text)
 
 
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Check the scorer's name. Raises RequestError."""
+    SCORERS.load(read_options(JudgeOptions, options, where).scorer)
+
+
 def create(resources: Resources) -> JudgeEnvironment:
     options = resources.read(JudgeOptions)
     factory = cast(ScorerFactory, SCORERS.load(options.scorer))

@@ -16,11 +16,11 @@ from rl.envs.base import EnvironmentFault, Observation, Resources, Step, ToolOut
 from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, dead_tools
-from rl.tools.file import by_name, load_tools
+from rl.tools.file import by_name, check_tools_file, load_tools
 from rl.tools.tool import OpenTool
 from warehouse.errors import RequestError, with_type
 from warehouse.records import ANSWER, Task
-from warehouse.settings import Section
+from warehouse.settings import Section, read_options
 
 
 class ToolsOptions(Section):
@@ -87,6 +87,11 @@ class ToolEnvironment:
             raise
         except Exception as error:
             raise ToolFault(f"the tool {name!r} could not be opened: {with_type(error)}") from error
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Check the file of tools. Raises RequestError."""
+    check_tools_file(read_options(ToolsOptions, options, where).file)
 
 
 def create(resources: Resources) -> ToolEnvironment:

@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from rl.engines.config import Temperature
 from rl.hardware import cpu_has_bfloat16
+from rl.placement import Bundle, Reservation
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
 from warehouse.settings import Section
@@ -32,6 +33,15 @@ class LearnerConfig(Section):
     def on_ray(self) -> bool:
         """Whether it learns on workers of Ray's, and not in the process that runs the stage."""
         return self.workers > 1 or self.gpus > 0
+
+    @property
+    def bundle(self) -> Bundle:
+        """What one worker reserves."""
+        return Bundle(self.cpus, self.gpus)
+
+    def reservation(self, key: str) -> Reservation:
+        """What the workers reserve; nothing for a learner in the stage's process."""
+        return Reservation(key, (self.bundle,) * self.workers if self.on_ray else ())
 
     @model_validator(mode="after")
     def _check_shards(self) -> LearnerConfig:

@@ -25,7 +25,6 @@ from rl.engines.weight_sync import WeightSyncHandle
 from rl.learner.base import Encoding, EngineWeights, Scores, Update
 from rl.learner.batches import Row
 from rl.learner.config import LearnerConfig, ReinforceConfig
-from rl.placement import learner_bundle
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.worker_death import worker_died
 
@@ -157,7 +156,7 @@ class WorkerGroup:
 
 def learner_group(learner: LearnerConfig) -> PlacementGroup:
     """The workers' placement group, on as few machines as possible."""
-    return placement_group([learner_bundle(learner).resources] * learner.workers, strategy="PACK")
+    return placement_group([learner.bundle.resources] * learner.workers, strategy="PACK")
 
 
 class _Runner(GroupWorker):

@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from rl.engines.config import CUDA_TRANSFERS, EngineConfig, Temperature
 from rl.envs.config import EnvironmentPoolConfig
 from rl.learner.config import ReinforceConfig
+from rl.placement import total_cpus
 from rl.ray_runtime import RayConfig
 from rl.renderers.base import DialectConfig
 from rl.retrieval.config import SearchConfig
@@ -67,6 +68,11 @@ class RolloutConfig(Section):
         if self.loop == "langgraph" and self.limits.totals:
             raise ValueError(f"rollout.loop = langgraph has no limit rollout.limits.{self.limits.totals[0]}: unset it or use react")
         return self
+
+    @property
+    def reserved_cpus(self) -> float:
+        """CPUs to start Ray with on one's own machine: engines, and the environments that tasks may ask for."""
+        return total_cpus([self.engine.reservation("rollout.engine")]) + self.environments.reserved_cpus
 
     @property
     def speaks_tags(self) -> bool:

@@ -26,7 +26,6 @@ from rl.engines.pool import EnginePool
 from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
 from rl.env_pool.circuit_breaker import CircuitOpen, EnvironmentPoolFigures
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
-from rl.placement import rollout_cpus
 from rl.policies.vision import Vision, load_vision
 from rl.ray_runtime import RayRuntime
 from rl.renderers.base import Dialect
@@ -63,7 +62,7 @@ class Rollouts:
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
-        self._ray = RayRuntime(config.ray, rollout_cpus(config))
+        self._ray = RayRuntime(config.ray, config.reserved_cpus)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rl.engines.base import EngineFault, GenerationStop, Sampling
 from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
-from rl.placement import engines, total_cpus
+from rl.placement import total_cpus
 from rl.ray_runtime import RayRuntime
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import BackgroundLoop, SourceError
@@ -45,7 +45,7 @@ class EngineSource:
             EngineFault: an engine does not start.
         """
         folder = _folder(config)
-        ray = RayRuntime(config.ray, total_cpus([engines("teacher", config.engine)]))
+        ray = RayRuntime(config.ray, total_cpus([config.engine.reservation("teacher")]))
         try:
             engine = EngineConfig(**config.engine.model_dump(), structured=config.holds_to_forms)
             return cls(config, loop.wait(EnginePool.start(engine, str(folder))), ray)

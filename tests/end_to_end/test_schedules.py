@@ -177,7 +177,7 @@ def test_turns_whose_budget_is_spent_end_early_and_the_next_goes_on(environment:
 def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], champion: Path, heard: Path) -> None:
     served = [FLYWHEEL, "serve", "--home", str(champion), "--name", "served"]
     with get_client(sync_client=True) as client, running(served, environment):
-        deployment = soon(lambda: deployment_of(client, "served", "flows.operations.scheduled.evaluation"), "the deployment is there")
+        deployment = soon(lambda: deployment_of(client, "served", "flows.scheduled.evaluation"), "the deployment is there")
         run = client.create_flow_run_from_deployment(deployment)
         soon(lambda: {"ray::VllmEngine", "VLLM::EngineCore"} <= {name_of(process) for process in started_by(run.id)}, "an engine is up")
         left = started_by(run.id)

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
-from flows.placement import check_placement, phases, place_phase
+from flows.placement import check_placement, learner_threads, phases, place_phase
 from flows.sizing.plan import SizingPlan, assumed, plan_of
+from rl.engines.config import EngineConfig
 from rl.hardware import DEVICES, GIB
 from rl.placement import Machine
 from tests.chat_models import create_chat_model
@@ -126,3 +127,11 @@ def test_the_gpus_are_those_that_cuda_visible_devices_names(monkeypatch: pytest.
     assert "this machine with 3 GPUs" in refusal(FOUR_AND_FOUR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     check_placement(load_config(SMALL, FOUR_AND_FOUR))
+
+
+def test_a_learner_that_runs_during_rollouts_leaves_engines_on_cpus_their_threads() -> None:
+    two = EngineConfig(count=2, threads=3)
+    assert learner_threads(in_turns=True, engines=two, there=16) == 16
+    assert learner_threads(in_turns=False, engines=two, there=16) == 10
+    assert learner_threads(in_turns=False, engines=two, there=4) == 1, "at least one"
+    assert learner_threads(in_turns=False, engines=EngineConfig(gpus=1), there=16) == 16

@@ -12,20 +12,7 @@ from pydantic import ValidationError
 from rl.engines.config import EngineConfig
 from rl.envs.config import EnvironmentPoolConfig
 from rl.learner.config import LearnerConfig
-from rl.placement import (
-    Bundle,
-    Machine,
-    NoRoom,
-    Placed,
-    Reservation,
-    engine_bundles,
-    engines,
-    environments,
-    learner,
-    learner_threads,
-    place,
-    rollout_cpus,
-)
+from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, place
 from rl.rollouts.config import RolloutConfig
 
 
@@ -86,18 +73,18 @@ def test_what_is_placed_never_takes_more_than_a_machine_has_and_nothing_is_lost(
 
 def test_each_part_reserves_what_its_configuration_says() -> None:
     parallel = EngineConfig(count=2, older=1, cpus=8, gpus=4, tensor_parallel=4)
-    assert engine_bundles(parallel) == (Bundle(8, 4),)
-    assert engine_bundles(parallel.model_copy(update={"workers": "ray"})) == (Bundle(2, 1),) * 4
-    assert len(engines("rollout.engine", parallel).bundles) == 3
-    assert learner("rl.learner", LearnerConfig()).bundles == (), "it is the process that runs the stage"
-    assert learner("rl.learner", LearnerConfig(gpus=1)).bundles == (Bundle(0.5, 1),)
-    assert learner("rl.learner", LearnerConfig(workers=2)).bundles == (Bundle(0.5, 0),) * 2
+    assert parallel.bundles == (Bundle(8, 4),)
+    assert parallel.model_copy(update={"workers": "ray"}).bundles == (Bundle(2, 1),) * 4
+    assert len(parallel.reservation("rollout.engine").bundles) == 3
+    assert LearnerConfig().reservation("rl.learner").bundles == (), "it is the process that runs the stage"
+    assert LearnerConfig(gpus=1).reservation("rl.learner").bundles == (Bundle(0.5, 1),)
+    assert LearnerConfig(workers=2).reservation("rl.learner").bundles == (Bundle(0.5, 0),) * 2
     pool = EnvironmentPoolConfig.model_validate({"gpus": 0.25, "kinds": {"encoder": {"workers": 2, "gpus": 1}}})
-    assert environments(pool, ["search", "encoder"]) == [
+    assert pool.reservations(["search", "encoder"]) == [
         Reservation("rollout.environments.kinds.encoder", (Bundle(0.5, 1),) * 2),
         Reservation("rollout.environments", (Bundle(0.5, 0.25),)),
     ]
-    assert rollout_cpus(RolloutConfig()) == 1 + 4 * 0.5
+    assert RolloutConfig().reserved_cpus == 1 + 4 * 0.5
 
 
 @pytest.mark.parametrize(
@@ -114,11 +101,3 @@ def test_what_no_machine_could_run_is_refused_by_the_configuration(
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):
         kind.model_validate(settings)
-
-
-def test_a_learner_beside_rollouts_leaves_engines_on_processors_their_threads() -> None:
-    two = EngineConfig(count=2, threads=3)
-    assert learner_threads(in_turns=True, engines=two, there=16) == 16
-    assert learner_threads(in_turns=False, engines=two, there=16) == 10
-    assert learner_threads(in_turns=False, engines=two, there=4) == 1, "one there must be"
-    assert learner_threads(in_turns=False, engines=EngineConfig(gpus=1), there=16) == 16

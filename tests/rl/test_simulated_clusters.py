@@ -24,7 +24,7 @@ from rl.env_pool.pool import worker_options
 from rl.envs.config import EnvironmentKindConfig
 from rl.learner.config import LearnerConfig
 from rl.learner.group import learner_group
-from rl.placement import Bundle, NoRoom, Reservation, engines, learner, place
+from rl.placement import Bundle, NoRoom, Reservation, place
 from rl.ray_runtime import RayConfig, RayRuntime
 from tests.rl.light_actor import LightActor
 
@@ -46,7 +46,11 @@ class Up:
     @property
     def reservations(self) -> list[Reservation]:
         workers = (Bundle(self.environment.cpus, self.environment.gpus),) * self.environment.workers
-        return [engines("rollout.engine", self.engine), learner("rl.learner", self.learner), Reservation("rollout.environments", workers)]
+        return [
+            self.engine.reservation("rollout.engine"),
+            self.learner.reservation("rl.learner"),
+            Reservation("rollout.environments", workers),
+        ]
 
 
 def up(engine: dict[str, Any], learner: dict[str, Any], environment: dict[str, Any] | None = None) -> Up:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from flows.context import RunContext, StageRun
-from flows.data.decontamination import by_suite
+from flows.lakes import by_suite
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.sources import Material
 from synth.config import SynthConfig

@@ -38,7 +38,7 @@ from rl.tools import tool
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import ANSWER, Task
-from warehouse.settings import Section, first_error
+from warehouse.settings import Section, first_error, read_options
 
 WORLDS = Registry(
     "tool world",
@@ -195,6 +195,15 @@ def find_world(domain: str, own: Mapping[str, str]) -> GeneratedWorld:
     if not isinstance(found, GeneratedWorld):
         raise RequestError(f"the tool world {domain!r} is no GeneratedWorld: correct it in {WORLDS.setting}.")
     return found
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Check the names of worlds and of the simulated user. Raises RequestError."""
+    read = read_options(ToolWorldOptions, options, where)
+    for world in read.worlds.values():
+        WORLDS.load(world)
+    if read.user is not None:
+        SIMULATED_USERS.load(read.user.factory)
 
 
 def create(resources: Resources) -> ToolWorldEnvironment:

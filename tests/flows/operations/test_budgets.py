@@ -17,10 +17,10 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from flows.context import StageRun
 from flows.home import HomeBusy
 from flows.operations.budgets import GIB, BudgetSpent, Spending, overspent, slice_meter, turn_meter
-from flows.operations.config import BudgetConfig
-from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_server, deployments
+from flows.operations_config import BudgetConfig
 from flows.pipeline import is_fault, run_attempt
 from flows.plan import gate_id, next_turn
+from flows.scheduled import ENVIRONMENT, SCHEDULES, check_server, deployments
 from flows.stages.synthesis.batches import Batch, work_off
 from rl.engines.base import EngineFault
 from rl.env_pool.circuit_breaker import CircuitOpen

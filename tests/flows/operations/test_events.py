@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows.operations.config import EventKind, EventsConfig
 from flows.operations.events import Event, notify
+from flows.operations_config import EventKind, EventsConfig
 from warehouse import Lake
 
 pytestmark = pytest.mark.slow

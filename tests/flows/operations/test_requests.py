@@ -20,7 +20,6 @@ from flows.config import load_config
 from flows.context import StageRun, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending, spending
-from flows.operations.config import BudgetConfig
 from flows.operations.control import (
     MOST_BYTES,
     Control,
@@ -33,6 +32,7 @@ from flows.operations.control import (
     ask,
     read_progress,
 )
+from flows.operations_config import BudgetConfig
 from flows.pipeline import run_attempt
 from tests.flows.wheel_records import START
 from warehouse import Failure, Lake, Run, StopReason, Task, Trajectory

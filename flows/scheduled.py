@@ -31,8 +31,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, ValidationError
 
 from flows.home import Home, HomeBusy
 from flows.lakes import open_to_keep
-from flows.operations.config import BudgetConfig, EventKind
 from flows.operations.events import Event, notify
+from flows.operations_config import BudgetConfig, EventKind
 from flows.pipeline import evaluation_flow, open_home, synthesis_flow, wheel_flow
 from flows.plan import completed, next_turn
 from flows.runtime import cancel_exit, import_safely, quiet_libraries, start_reaper
