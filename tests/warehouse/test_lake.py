@@ -1,10 +1,12 @@
-"""Records in, records out: nothing changes on the way, nothing doubles, and a batch is stored whole or not at all."""
+"""Records come back as they were, nothing doubles, and a batch is stored whole or not at all."""
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
@@ -13,9 +15,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from warehouse import Document, Failure, Lake, Metric, Policy, Record, RequestError, Run, Trajectory
+from warehouse import Document, Failure, Image, Lake, Metric, Policy, Record, RequestError, Run, Trajectory, connections
+from warehouse.digests import digest_bytes
 from warehouse.lake import describe
+from warehouse.rows import gc_paused
 from warehouse.schema import TABLE_OF, TABLES
+from warehouse.version import VERSION, definitions_digest
 from warehouse.views import MACROS, VIEWS
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -143,3 +148,97 @@ def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_traje
         lake.add([make_trajectory("t20", 3)])
         assert len(lake.trajectories()) == 21
         assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 63}]
+
+
+@pytest.mark.slow
+def test_a_lake_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        for change, told in (("UPDATE versions SET version = 99", "version 99"), ("DROP TABLE versions", "version none")):
+            lake.write(lambda cursor, change=change: cursor.execute(change).fetchall())
+            before = lake.snapshot()
+            for read_only in (True, False):
+                with pytest.raises(RequestError, match=rf"of {told}, .* version {VERSION}: .*begin another --home"):
+                    Lake(tmp_path, read_only=read_only)
+            assert lake.snapshot() == before
+
+
+@pytest.mark.slow
+def test_views_of_an_earlier_program_are_made_anew(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.write(lambda cursor: cursor.execute("CREATE OR REPLACE VIEW outcomes AS SELECT 1 AS old").fetchall())
+        lake.write(lambda cursor: cursor.execute("UPDATE versions SET definitions = 'another'").fetchall())
+    with Lake(tmp_path) as lake:
+        assert lake.query("FROM outcomes").column_names[:3] == ["trajectory_id", "outcome", "reward"]
+        newest = "SELECT definitions FROM versions ORDER BY recorded DESC LIMIT 1"
+        assert lake.query(newest).column("definitions").to_pylist() == [definitions_digest()]
+
+
+@pytest.mark.slow
+def test_an_empty_extension_folder_is_filled(tmp_path: Path) -> None:
+    with duckdb.connect(config={"extension_directory": str(tmp_path)}) as connection:
+        connections.load_extensions(connection, connections.EXTENSIONS)
+        loaded = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE loaded").fetchall()
+    assert {(name,) for name in connections.EXTENSIONS} <= set(loaded)
+
+
+def test_the_error_names_every_step(tmp_path: Path) -> None:
+    with (
+        duckdb.connect(
+            config={"extension_directory": str(tmp_path), "custom_extension_repository": str(tmp_path / "nowhere")}
+        ) as connection,
+        pytest.raises(connections.ExtensionError, match=r"installed: .*; package: .*; network: .*duckdb-extension-no-such-extension"),
+    ):
+        connections.load_extensions(connection, ["no_such_extension"])
+
+
+def test_nothing_is_collected_within_and_all_is_as_before_afterwards() -> None:
+    assert gc.isenabled()
+    with suppress(ValueError), gc_paused():
+        with gc_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "the inner one is not the last"
+        raise ValueError
+    assert gc.isenabled()
+    gc.disable()
+    with gc_paused():
+        pass
+    try:
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def image(content: bytes) -> Image:
+    return Image(digest_bytes(content), "image/png", 2, 1, content)
+
+
+RED, BLUE = image(b"red\x00\xff"), image(b"blue")
+
+
+def showing(trajectory: Trajectory, *images: tuple[Image, ...]) -> Trajectory:
+    """`trajectory` whose turns show `images`."""
+    return replace(trajectory, turns=tuple(replace(turn, images=shown) for turn, shown in zip(trajectory.turns, images, strict=True)))
+
+
+@pytest.mark.slow
+def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    first = showing(make_trajectory("a", 3), (RED, BLUE, RED), (), (BLUE,))
+    second = showing(make_trajectory("b", 1), (RED,))
+    before = lake.snapshot()
+    lake.add([first, make_trajectory("c", 2)])
+    assert lake.snapshot() == before + 1, "images are of the same commit"
+    lake.add([second])
+    assert [each.images for each in lake.trajectories()] == [(RED, BLUE, RED, BLUE), (RED,), ()]
+    assert [turn.images for turn in lake.trajectories("id = 'a'")[0].turns] == [(RED, BLUE, RED), (), (BLUE,)]
+    assert sorted(lake.read(Image), key=lambda each: each.data) == [BLUE, RED]
+    named = lake.query("SELECT images FROM turns WHERE trajectory_id = 'b'").to_pylist()
+    assert named == [{"images": [RED.digest]}]
+
+
+@pytest.mark.slow
+def test_an_image_stays_where_one_of_two_trajectories_that_show_it_goes(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([showing(make_trajectory("a", 1), (RED,)), showing(make_trajectory("b", 1), (RED,))])
+    lake.remove(Trajectory, ["a"])
+    lake.replace([showing(make_trajectory("b", 1), (BLUE, RED))])
+    assert [each.images for each in lake.trajectories()] == [(BLUE, RED)]
+    assert len(lake.read(Image)) == 2

@@ -1,8 +1,10 @@
-"""Normalisation and comparison of short answers."""
+"""Short answers, numbers and dates: what is read and what equals what."""
 
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.graders.answers import exact_match, f1, set_scores, squad_match, sub_match
+from eval.graders.dates import Granularity, same_date
+from eval.graders.numbers import final_number, same_number
 from eval.graders.text import fold
 
 FIREACT = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "fireact"
@@ -50,3 +54,37 @@ def test_fireact_scores_are_reproduced() -> None:
                 continue
             assert squad_match(row["pred"], [row["gt"]]) == row["em"], row
             assert f1(row["pred"], [row["gt"]]) == pytest.approx(float(row["f1"])), row
+
+
+GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
+
+
+def test_same_number_is_exact() -> None:
+    assert same_number("#### 18.0", "18")
+    assert not same_number("#### 18.01", "18")
+    assert not same_number("no idea", "18")
+    with pytest.raises(ValueError, match="no number"):
+        same_number("18", "eighteen")
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
+def test_every_reference_ends_on_its_own_number() -> None:
+    answers = [json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()]
+    assert len(answers) == 1319
+    assert all(final_number(answer) == Decimal(answer.split("####")[1].replace(",", "")) for answer in answers)
+
+
+@given(st.dates(min_value=date(1000, 1, 1)))
+def test_every_way_of_writing_a_day_is_the_same_day(day: date) -> None:
+    for form in ("%Y-%m-%d", "%d %B %Y", "%B %d, %Y", "%A, %d %b %Y", "%Y/%m/%d"):
+        assert same_date(day.strftime(form), day.isoformat())
+
+
+def test_the_gold_says_how_exactly() -> None:
+    assert same_date("20 July 1969", "1969")
+    assert not same_date("1969", "20 July 1969")
+    assert same_date("20 July 1969", "1 July 1969", Granularity.MONTH)
+    with pytest.raises(ValueError, match="names no day"):
+        same_date("20 July 1969", "1969", Granularity.DAY)
+    with pytest.raises(ValueError, match="no date"):
+        same_date("1969", "the sixties")

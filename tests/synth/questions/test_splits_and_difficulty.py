@@ -1,7 +1,8 @@
-"""Splits that keep entities, formulas and patterns apart; difficulty from the formula and from what policies did."""
+"""Splits that keep entities apart, the difficulty of questions, near-duplicates, and how much of a graph questions can reach."""
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from synth.formulas.projections import witnesses
-from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.graph.knowledge_graph import Hub, KnowledgeGraph, describe
 from synth.questions.builder import QuestionConfig, build_questions
-from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks
-from synth.questions.difficulty import PassRate, by_difficulty, pass_rates
-from synth.questions.paths import Retrieve
+from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_of, split_tasks
+from synth.questions.difficulty import PassRate, by_difficulty, deepest, pass_rates
+from synth.questions.paths import MAX_SHARING, Reach, Retrieve, reach
+from synth.questions.text_comparison import NearDuplicates, jaccard, near_duplicates, shingles_of
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
+from warehouse.records import Fact
 
 CHAIN = (("C@a", "friend", "V@x"), ("V@x", "home", "?"))
 
@@ -82,3 +85,106 @@ def test_pass_rates_leave_out_what_is_invalid_and_are_unknown_without_a_try(tmp_
 def trajectory(key: str, policy: str, outcome: Outcome) -> Trajectory:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     return Trajectory(key, "t1", policy, "rl", 3, (1,), (), StopReason.ANSWERED, outcome, None, 0, moment, 1.0)
+
+
+def proven(key: str, hops: int, easy: bool | None = False, answers: tuple[str, ...] = ("a",), layers: int = 1) -> Task:
+    return Task(key, "search", f"{key}?", answers, hops=hops, layers=layers, proofs={} if easy is None else {"easy": easy})
+
+
+def test_the_deepest_come_first_and_easy_unproven_and_open_ones_not_at_all() -> None:
+    tasks = [
+        proven("shallow", 2),
+        proven("easy", 6, easy=True),
+        proven("unproven", 6, easy=None),
+        proven("open", 6, answers=("a", "b")),
+        proven("deep", 5),
+        proven("layered", 5, layers=3),
+    ]
+    assert [task.key for task in deepest(tasks)] == ["layered", "deep", "shallow"]
+    assert [task.key for task in deepest(reversed(tasks), 2)] == ["layered", "deep"]
+
+
+def fact(subject: str, relation: str, value: str, stated: bool = True) -> Fact:
+    return Fact(subject, relation, value, (f"d-{subject}",) if stated else ())
+
+
+def test_names_lead_on_where_something_is_stated_of_them() -> None:
+    chain = KnowledgeGraph((fact("a", "next", "b"), fact("b", "next", "c"), fact("c", "next", "d"), fact("d", "next", "e", stated=False)))
+    assert reach(chain, hops=4) == Reach(3, 4, (3, 2, 1, 0)), "b, c, d; then c, d by way of a, b; then d"
+
+
+def test_a_shared_value_leads_to_the_others_that_have_it() -> None:
+    films = KnowledgeGraph((fact("x", "star", "Ann"), fact("y", "star", "Ann"), fact("x", "year", "1990"), fact("y", "year", "1991")))
+    assert reach(films, hops=3) == Reach(4, 5, (3, 3, 3))
+    apart = KnowledgeGraph((fact("x", "star", "Ann"), fact("y", "director", "Ann"), fact("x", "year", "1990"), fact("y", "year", "1991")))
+    assert reach(apart, hops=2) == Reach(4, 5, (3, 0)), "another relation is another value"
+    crowd = KnowledgeGraph([fact(f"x{number}", "genre", "Drama") for number in range(MAX_SHARING + 1)])
+    assert reach(crowd, hops=2).answers == (1, 0), "what too many share leads nowhere"
+
+
+def test_questions_reach_no_more_than_that(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    wanted = QuestionConfig(counts={1: 60, 2: 60, 3: 60, 4: 40}, intersections=0.3)
+    half = lambda entity: split_of(entity, 0.5) == TRAIN  # noqa: E731
+    for allowed in (None, half):
+        tasks, _ = build_questions(graph, wanted, 3, retrieve, allowed)
+        found = reach(graph, allowed)
+        for hops in (1, 2, 3, 4):
+            answers = {task.answers[0] for task in tasks if task.hops == hops}
+            assert 0 < len(answers) <= found.answers[hops - 1]
+
+
+WORDS = ["amber", "stone", "river", "cloud", "paper", "light", "north", "sand", "maple", "iron", "glass", "wolf"]
+
+
+def sentence(rng: random.Random, length: int = 30) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(length))
+
+
+@pytest.mark.slow
+def test_candidates_are_those_of_a_full_comparison() -> None:
+    rng = random.Random(3)
+    texts = {f"t{number}": sentence(rng) for number in range(300)}
+    known = NearDuplicates(threshold=0.7)
+    for name, text in texts.items():
+        known.add(name, text)
+    for name, text in list(texts.items())[:100]:
+        words = text.split()
+        words[rng.randrange(len(words))] = "changed"
+        asked = shingles_of(" ".join(words))
+        expected = {other for other, known_text in texts.items() if jaccard(asked, shingles_of(known_text)) >= 0.7}
+        assert {other for other, _ in known.matches(" ".join(words))} == expected
+        assert name in expected
+
+
+def test_the_first_of_several_stays() -> None:
+    texts = [
+        ("a", "one two three four five"),
+        ("b", "One two, three four five!"),
+        ("c", "six seven eight nine ten"),
+        ("d", "one two three four five"),
+    ]
+    assert list(near_duplicates(texts, 0.9)) == [("b", "a", 1.0), ("d", "a", 1.0)]
+
+
+FACTS = (
+    Fact("Night Boat", "star", "Ann", ("d1",)),
+    Fact("Night Boat", "director", "Ann", ("d1",)),
+    Fact("Day Boat", "star", "Ann", ("d2",)),
+    Fact("Day Boat", "star", "Ben"),
+    Fact("Ann", "city", "Bergen", ("d3",)),
+    Fact("Ann", "city", "Bergen", ("d4",)),
+    Fact("Lone", "star", "Lorn", ("d5",)),
+)
+
+
+def test_the_figures_of_a_small_graph() -> None:
+    shape = describe(KnowledgeGraph(FACTS))
+    assert (shape.entities, shape.facts, shape.stated) == (7, 6, 5), "equal triples are one fact"
+    assert shape.components == (5, 2)
+    assert shape.largest_share == 5 / 7
+    assert shape.relations == (("star", 4), ("city", 1), ("director", 1))
+    assert shape.hubs[0] == Hub("Ann", about=1, object_of=3)
+    assert shape.hubs[0].degree == 4
+    assert shape.dead_ends == 3, "Ben, Bergen and Lorn"
+    assert shape.mean_degree == 12 / 7
+    assert shape.degrees[50] == 1

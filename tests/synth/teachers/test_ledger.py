@@ -1,7 +1,8 @@
-"""What a teacher has cost: to the token against a server that keeps its own account, over faults, over processes, and over kills."""
+"""What a teacher has cost: to the token, over faults, over processes, and over kills."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -12,7 +13,10 @@ import pytest
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import FILE, Ledger, ModelTeacher, Spent, open_teacher
 from synth.teachers.source import largest_cost
+from tests.synth.teachers import asking_process
+from tests.synth.teachers.asking_process import CONCURRENCY, QUESTIONS
 from tests.synth.teachers.faulty_server import FaultyServer
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake
 from warehouse.records import user
 
@@ -81,3 +85,25 @@ def test_a_killed_process_has_spent_what_it_had_under_way(tmp_path: Path) -> Non
         under_way = len(server.times)
     spent = Ledger(tmp_path / "lake" / FILE, "openai:m", Spent()).spent
     assert under_way == spent.requests == 4 and spent.tokens == sum(largest_cost(user(f"question {n}")) for n in range(4))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_a_killed_process_pays_only_for_what_was_in_flight_again(tmp_path: Path, kills: int) -> None:
+    rng = random.Random(0)
+    with MisbehavingServer(slow_seconds=0.1) as server:
+        command = [sys.executable, "-m", asking_process.__name__, str(tmp_path), server.url]
+        for _ in range(kills):
+            process = subprocess.Popen(command, cwd=ROOT)
+            before = len(server.times)
+            while len(server.times) < before + rng.randint(2, QUESTIONS // 4) and process.poll() is None:
+                time.sleep(0.005)
+            process.kill()
+            process.wait()
+        assert QUESTIONS > len(server.times) > kills
+        assert subprocess.run(command, cwd=ROOT).returncode == 0
+        asked = len(server.times)
+    with Lake(tmp_path) as lake:
+        stored = {completion.request["messages"][-1]["content"]: completion.text for completion in lake.read(Completion)}
+    assert stored == {f"question {number}": f"echo question {number}" for number in range(QUESTIONS)}
+    assert QUESTIONS <= asked <= QUESTIONS + kills * 2 * CONCURRENCY

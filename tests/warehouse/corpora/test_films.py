@@ -1,4 +1,4 @@
-"""Films: cleaning and naming on rows made for it, then the real data."""
+"""Films and countries: cleaning and naming on rows made for it, then the real data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from warehouse import Fact, RequestError
 from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.countries import read_countries
 from warehouse.corpora.films import read_films
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "kg_movies"
@@ -83,3 +84,24 @@ def test_the_real_films() -> None:
     text = {document.id: document.text for document in corpus.documents}
     sample = [fact for fact in corpus.facts if fact.documents and fact.relation == "cast member"][::500]
     assert all(fact.object.split(" (")[0] in text[fact.documents[0]] for fact in sample)
+
+
+COUNTRIES = Path(__file__).parents[4] / "shared" / "data" / "kg_countries"
+
+
+@pytest.mark.skipif(not COUNTRIES.is_dir(), reason=f"the real countries are not at {COUNTRIES}")
+@pytest.mark.slow
+def test_the_real_countries() -> None:
+    corpus = read_countries(COUNTRIES)
+    assert Fact("Austria", "capital", "Vienna", ("factbook:europe/au#Government",), "kg_countries") in corpus.facts
+    assert ("Singapore", "capital", "Singapore (city)") in {(fact.subject, fact.relation, fact.object) for fact in corpus.facts}
+    borders = Counter(bool(fact.documents) for fact in corpus.facts if fact.relation == "borders")
+    assert borders[True] > 600 and borders.total() == 649
+    ids = {document.id for document in corpus.documents}
+    assert all(document in ids for fact in corpus.facts for document in fact.documents)
+    assert {failure.kind for failure in corpus.failures} == {"no_document"}
+
+
+def test_a_folder_without_countries_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no file"):
+        read_countries(tmp_path)
