@@ -13,7 +13,6 @@ from eval.statistics import (
     Interval,
     bootstrap_difference,
     bootstrap_mean,
-    majority_at_k,
     mcnemar,
     paired_test,
     pass_at_k,
@@ -89,18 +88,3 @@ def test_pass_estimates_equal_the_mean_over_all_choices(drawn: tuple[list[bool],
     choices = list(combinations(runs, k))
     assert pass_at_k(len(runs), sum(runs), k) == pytest.approx(sum(any(choice) for choice in choices) / len(choices))
     assert pass_hat_k(len(runs), sum(runs), k) == pytest.approx(sum(all(choice) for choice in choices) / len(choices))
-
-
-@pytest.mark.parametrize(
-    ("answers", "correct", "k", "expected"),
-    [
-        (["x", "y", "x"], [True, False, True], 3, 1.0),
-        (["x", "y", "y"], [True, False, False], 3, 0.0),
-        (["x", "y"], [True, False], 2, 0.5),
-        (["x", "y", "y"], [True, False, False], 1, 1.0),
-        ([None, None, "x"], [False, False, True], 3, 1.0),
-        ([None], [False], 1, 0.0),
-    ],
-)
-def test_majority(answers: list[str | None], correct: list[bool], k: int, expected: float) -> None:
-    assert majority_at_k(answers, correct, k) == expected

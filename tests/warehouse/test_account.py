@@ -14,7 +14,6 @@ import pytest
 from warehouse import account
 from warehouse.account import ensure_home
 from warehouse.errors import RequestError
-from warehouse.public_data.catalogue import locate
 
 PROGRAM = "from pathlib import Path; from warehouse import Lake; lake = Lake(Path('lake')); print(lake.tasks()); lake.close()"
 
@@ -47,14 +46,6 @@ def test_a_home_of_any_name_stays(name: str, tmp_path: Path, monkeypatch: pytest
     ensure_home()
     assert Path(os.environ["HOME"]) == tmp_path / name
     assert list((tmp_path / name).iterdir()) == []
-
-
-@pytest.mark.parametrize(("variable", "other"), [("FLYWHEEL_DATA", "XDG_CACHE_HOME"), ("XDG_CACHE_HOME", "FLYWHEEL_DATA")])
-def test_public_data_under_a_user_who_is_not_known_is_not_there(variable: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, "~nosuch/x")
-    monkeypatch.delenv(other, raising=False)
-    with pytest.raises(RequestError, match="~nosuch/x"):
-        locate("films")
 
 
 @pytest.mark.parametrize("kind", ["link", "open", "file"])

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from warehouse import Document, foreign
-from warehouse.corpora.files import read_documents
+from warehouse import foreign
 from warehouse.errors import RequestError
 from warehouse.foreign import MIB, Delimiting, open_table
 from warehouse.importers.tables import table_rows
@@ -84,13 +83,6 @@ def test_threads_read_their_own_files(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as threads:
         for number, rows in enumerate(threads.map(lambda path: list(table_rows(path)), paths)):
             assert [row.value[f"key{number}"] for row in rows] == list(range(2_000))
-
-
-def test_a_document_may_have_lines_that_look_like_rows(tmp_path: Path) -> None:
-    (tmp_path / "pages.csv").write_bytes('\ufeffid,title,text\r\n1,A,"One.\r\n\r\nParis, Lyon, Nice\r\nend"\r\n2,B,Two.\r\n'.encode())
-    corpus = read_documents(tmp_path / "pages.csv")
-    assert corpus.documents == (Document("1", "A", "One.\r\n\r\nParis, Lyon, Nice\r\nend", "pages"), Document("2", "B", "Two.", "pages"))
-    assert corpus.failures == ()
 
 
 @pytest.mark.parametrize("broken", ['a,"never closed', 'a,"never\nclosed', 'a,"in "quotes" of its own"'])

@@ -208,20 +208,6 @@ def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeT
     ]
 
 
-def test_a_part_of_the_reward_is_summarized_once(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    """The outcome among the parts is the verdict's value; where there are no parts, the verifier is the part."""
-    lake.add([make_trajectory("rl", outcome=S), make_trajectory("other", outcome=S), make_trajectory("eval", stage="eval", outcome=S)])
-    lake.add([*(Score(each, "qa_em", "1", 1.0, S) for each in ("rl", "other", "eval")), RewardPart("rl", "outcome", 1.0, 1.0)])
-    lake.add([RewardPart("other", "style", 0.5, 0.2)])
-    rows = _rows(lake, "SELECT stage, part, trajectories FROM reward_summary WHERE part NOT IN ('turns', 'total') ORDER BY ALL")
-    assert [tuple(row.values()) for row in rows] == [
-        ("eval", "qa_em 1", 1),
-        ("rl", "outcome", 1),
-        ("rl", "qa_em 1", 1),
-        ("rl", "style", 1),
-    ]
-
-
 def test_cost_per_success(filled: Lake) -> None:
     """p2 at the suite: two successes of four trajectories, a fault among them; each of 10 tokens and 2 calls."""
     columns = (

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from eval.graders.rows import verify_rows
-from eval.graders.text import final_answer, fold, lower
+from eval.graders.text import final_answer
 from eval.graders.verifiers import GRADERS
 from rl.envs.code import PythonEnvironment, PythonOptions
 from warehouse.records import Outcome
@@ -279,12 +279,6 @@ def test_figures_that_touch_letters(verifier: str) -> None:
     for reply in ("答案是12", "답은12개", "ราคา12บาท", "יש12"):
         assert verdict(verifier, "12", reply) is Outcome.SUCCESS
         assert verdict(verifier, "13", reply) is Outcome.FAILURE
-
-
-def test_folding_twice_changes_nothing() -> None:
-    for text in (text for pair in (*SAME, *OTHER) for text in pair):
-        assert fold(fold(text)) == fold(text)
-        assert lower(lower(text)) == lower(text)
 
 
 @pytest.mark.parametrize(

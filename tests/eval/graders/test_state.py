@@ -45,11 +45,6 @@ def test_the_relevant_part_decides(made: dict[str, Any], value: float) -> None:
     assert (score.value, score.verdict) == (value, Outcome.SUCCESS if value else Outcome.FAILURE)
 
 
-def test_in_the_strict_form_nothing_else_may_change() -> None:
-    assert verdict(REFERENCE, trajectory({**REFERENCE, "rooms/b/lit": True}), strict=True).value == 0.0
-    assert verdict(REFERENCE, trajectory(REFERENCE), strict=True).value == 1.0
-
-
 def test_the_last_state_counts_also_where_nothing_was_answered() -> None:
     seen = trajectory({}, REFERENCE, answer=None, stop=StopReason.MAX_TURNS)
     assert verdict(REFERENCE, seen).value == 1.0
@@ -83,3 +78,8 @@ def test_what_cannot_be_judged_is_invalid_and_no_zero(reference: Any, seen: Traj
     score = verdict(reference, seen)
     assert (score.value, score.verdict) == (None, Outcome.INVALID)
     assert reason in (score.error or "")
+
+
+def test_in_the_strict_form_nothing_else_may_change() -> None:
+    assert verdict(REFERENCE, trajectory({**REFERENCE, "rooms/b/lit": True}), strict=True).value == 0.0
+    assert verdict(REFERENCE, trajectory(REFERENCE), strict=True).value == 1.0

@@ -103,11 +103,6 @@ def test_equal_answers_in_other_spellings_agree(kind: str, answers: tuple[str, .
     assert [score.value for score in Agreement().verify_all(group(*answers, task=task))] == [0.6] * 3 + [0.4] * 2
 
 
-def test_a_tie_and_a_single_attempt_say_nothing() -> None:
-    assert {score.verdict for score in Agreement().verify_all(group("x1", "x2"))} == {Outcome.FAILURE}
-    assert [score.verdict for score in Agreement().verify_all(group("x1"))] == [Outcome.INVALID]
-
-
 def test_confidence_is_the_mean_probability_of_the_answer() -> None:
     (task, run) = group("x1")[0]
     turns = (replace(run.turns[0], action_logprobs=(-0.1, -0.5, -0.3)),)
@@ -116,3 +111,8 @@ def test_confidence_is_the_mean_probability_of_the_answer() -> None:
     )
     assert sure.value == pytest.approx(exp(-0.3))
     assert silent.verdict is Outcome.INVALID
+
+
+def test_a_tie_and_a_single_attempt_say_nothing() -> None:
+    assert {score.verdict for score in Agreement().verify_all(group("x1", "x2"))} == {Outcome.FAILURE}
+    assert [score.verdict for score in Agreement().verify_all(group("x1"))] == [Outcome.INVALID]

@@ -272,12 +272,6 @@ def test_the_program_sees_the_mounts_that_are_its_own_and_no_others() -> None:
     assert all(any(place == path or place.startswith(f"{path}/") for path in shown) for place in {*seen} - own)
 
 
-def test_without_isolation_a_program_runs_only_if_that_is_asked_for() -> None:
-    result = run("import os; print(os.getcwd()); open('mine', 'w').close()", SMALL.model_copy(update={"isolation": "none"}))
-    assert result.succeeded
-    assert not Path(result.stdout_text.strip()).exists()
-
-
 def test_a_launcher_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_LAUNCHER", (sys.executable, "-c", "raise OSError('no more')"))
     with pytest.raises(SandboxFault, match="no more"):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.graders.choice import verifiers_of
-from eval.statistics import bootstrap_ratio, wilson
+from eval.statistics import wilson
 from eval.suites.figures import Trial, at_k, compare, coverage, success
 from flows.suites.results import read_trials
 from tests.eval.graders.test_verifiers import attempt
@@ -76,14 +76,6 @@ def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None
         assert figure.estimate.value == pytest.approx(sum(expected) / len(expected))
 
 
-def test_a_task_with_too_few_judged_attempts_is_left_out_of_k() -> None:
-    assert [at_k(SEVERAL, "pass@", k).tasks for k in (3, 4)] == [3, 2]
-    assert at_k(SEVERAL, "pass@", 5).estimate is None
-    two = [*tried("left out", False, None), *(trial for number in range(99) for trial in tried(str(number), number > 0, False))]
-    figure = at_k(two, "pass@", 2)
-    assert figure.tasks == 99 and figure.estimate is not None and figure.estimate.value == pytest.approx(98 / 99)
-
-
 @pytest.mark.parametrize(("hard", "is_result"), [(2, True), (3, False), (16, False)])
 def test_too_many_tasks_with_too_few_judged_attempts_are_no_result(hard: int, is_result: bool) -> None:
     """Where the hard tasks have an invalid attempt each, the others alone would say that all are solved."""
@@ -105,13 +97,3 @@ def test_majority_counts_answers_that_the_grader_of_the_task_reads_as_the_same(n
         lake.add([task, *runs, *scores])
         figure = at_k(read_trials(lake, "p", "sums", verifiers_of(default)), "majority@", 5)
     assert figure.estimate is not None and figure.estimate.value == 1.0
-
-
-def test_a_ratio_resamples_tasks_whole() -> None:
-    interval = bootstrap_ratio([2, 0, 3], [4, 4, 3])
-    assert interval.value == pytest.approx(5 / 11)
-    assert 0 <= interval.low < interval.value < interval.high <= 1
-    assert bootstrap_ratio([1, 1], [2, 2]) == bootstrap_ratio([1, 1], [2, 2], seed=5)
-    for parts, wholes in (([1.0], []), ([], []), ([0.0], [0.0])):
-        with pytest.raises(ValueError, match="ratio"):
-            bootstrap_ratio(parts, wholes)

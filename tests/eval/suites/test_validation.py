@@ -17,10 +17,8 @@ from eval.suites.validation import (
     grading,
     label_quality,
     size,
-    subject_of,
     validate,
 )
-from warehouse.records import Task
 
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
 LAKES = [Subject("1", ("Green Lake", "GL"), question="Which lake?"), Subject("2", ("Blue River",), question="Which river?")]
@@ -59,13 +57,6 @@ def test_a_gold_that_fails_or_cannot_be_judged_is_found() -> None:
     assert "1: the gold holds no number" in found.unjudged.examples
     assert not validate(GRADERS["qa_em"], [Subject("1", ("Green Lake", " "))]).proven
     assert not validate(GRADERS["qa_em"], []).proven
-
-
-def test_a_task_that_asks_for_a_set_is_proven_as_one() -> None:
-    task = Task("t", "search", "Which?", ("red", "blue"), provenance={"set": True})
-    assert subject_of(task, GRADERS["qa_em"]).options == {"set": True}
-    other = Task("u", "search", "What?", ("one", "two"), provenance={"set": True})
-    assert validate(GRADERS["qa_em"], [subject_of(task, GRADERS["qa_em"]), subject_of(other, GRADERS["qa_em"])]).proven
 
 
 @pytest.mark.long

@@ -154,22 +154,6 @@ class Refusing:
         return [failed(Fault.REFUSED, "too long", self.name, request) for request in requests]
 
 
-def test_the_run_is_a_trajectory_of_text() -> None:
-    agent = Agent(GOOD)
-    (trajectory,) = run(agent).trajectories
-    assert [turn.tool for turn in trajectory.turns] == ["search", "summarize", "validate", "answer"]
-    assert [turn.tool_outcome for turn in trajectory.turns] == ["ok", "ok", "ok", None]
-    assert trajectory.outcome is Outcome.SUCCESS
-    assert trajectory.turns[0].observation.startswith("[d1] Amber Stone\nAmber Stone works for Blue River")
-    assert trajectory.turns[2].observation == "Type: consistent. Difficulty: not too simple."
-    assert not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in trajectory.turns)
-    assert any("Goal: who" in text and "[d1]" in text for text in agent.seen)
-    read_again = (
-        "Passage:\nAmber Stone\nAmber Stone works for Blue River. Amber Stone studied at Red Hill.\n\nClaim: Amber Stone — employer"
-    )
-    assert any(text.startswith(read_again) for text in agent.seen), "a second reader sees the whole passage, and nothing of the question"
-
-
 def test_layers_follow_one_another() -> None:
     second = {"description": "the star of Quiet Field", "facts": [STAR]}
     result = run(Agent(GOOD, second), config=ExpanderConfig(layers=2))

@@ -107,13 +107,6 @@ def test_what_the_passage_does_not_hold_is_dropped_with_its_statement(change: di
     assert corpus.failures[0].item == {"document": "d1", "statement": {**WORKS, **change}}
 
 
-@pytest.mark.parametrize(("verdict", "kind"), [("No.", ExtractionDefect.NOT_STATED), ("Perhaps", ExtractionDefect.NO_VERDICT)])
-def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
-    corpus = extract({"Amber": [WORKS]}, verdict=verdict)
-    assert (corpus.facts, kinds(corpus)) == ((), [kind])
-    assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
-
-
 @pytest.mark.parametrize("reply", ["I found no facts.", '[{"subject": "Amber Stone"}]'])
 def test_a_reply_without_facts_to_read_is_a_failure_with_its_text(reply: str) -> None:
     corpus = extract({"Amber": reply})
@@ -141,3 +134,10 @@ def test_figures_and_signs_make_another_entity() -> None:
     with pytest.raises(AmbiguousMention, match=r"'Learning C' or 'Learning C\+\+'"):
         linker.link("Learning", "d")
     assert grounding_defect(StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#"), "t", "C++ is not C#.") is None
+
+
+@pytest.mark.parametrize(("verdict", "kind"), [("No.", ExtractionDefect.NOT_STATED), ("Perhaps", ExtractionDefect.NO_VERDICT)])
+def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
+    corpus = extract({"Amber": [WORKS]}, verdict=verdict)
+    assert (corpus.facts, kinds(corpus)) == ((), [kind])
+    assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1

@@ -12,7 +12,6 @@ from synth.corpora.config import SeedsConfig
 from synth.corpora.passages import LinkedPassages, Walk
 from synth.corpora.seed_proposals import Seed, SeedProposal, objection_to_entities, objection_to_quotes, objection_to_words
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
-from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Document
 
@@ -30,7 +29,6 @@ LINKED = LinkedPassages.of(PAGES, 1_200, 5)
 WALK = Walk((LINKED.passages[0], LINKED.passages[1]), (LINKED.links[0][0],))
 MADE = {"subject": "Night Boat", "relation": "made by", "object": "the mason", "quote": "Night Boat was made by the mason", "passage": 1}
 YEAR = {"subject": "Night Boat", "relation": "year", "object": "1990", "quote": "It came out in 1990", "passage": 1}
-LIVES = {"subject": "Amber Stone", "relation": "home", "object": "the town", "quote": "Amber Stone lives in the town", "passage": 2}
 GOOD: dict[str, Any] = {"question": "Who made Night Boat?", "answer": "the mason", "projections": [MADE], "unknowns": []}
 
 
@@ -64,14 +62,6 @@ def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
     assert not LinkedPassages.of(PAGES[-1:], 1_200, 5).walks(5, 2, 0)
     assert len(LinkedPassages.of(PAGES[-1:], 1_200, 5).walks(5, 1, 0)) == 1
     assert "passages = 1" in shortfall(5, 0, 2).reason
-
-
-def test_projections_make_a_formula() -> None:
-    about = {**YEAR, "alternatives": ["1991"]}
-    deep = seed(question="Who made what came out in 1990 or 1991?", projections=[MADE, about], unknowns=["Night Boat"])
-    assert deep.proposal.formula == (("V@x0", "made by", "?"), ("V@x0", "year", "C@1990 | 1991")) and not validate(deep.proposal.formula)
-    assert not any(check(deep) for check in (objection_to_quotes, objection_to_entities, objection_to_words))
-    assert deep.key == seed(question="Else?", projections=[about, MADE], unknowns=["Night Boat"]).key != seed().key
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
-from synth.teachers.teacher import OracleTeacher
-from warehouse.records import Completion, Document, Fact, PartKind, Task, user
+from warehouse.records import Document, Fact, PartKind, Task
 
 ROWS = [
     ("Ann", "film", "Dawn"),
@@ -55,12 +54,3 @@ def test_every_clean_demonstration_answers_as_the_verifier_asks(films: Knowledge
         assert example.parts[-1].kind is PartKind.ANSWER
         assert judged(task, example.parts[-1].text)
         assert len(task.answers) == 1 or not judged(task, task.answers[0])
-
-
-def test_the_oracle_as_a_teacher_gives_all_of_a_set_and_one_of_several_names(tasks: dict[tuple[str, ...], Task]) -> None:
-    names = Task("names", "search", "Which city?", ("New York", "NYC"))
-    asked = [tasks["1950", "1951"], tasks["Cid; the Elder", "Dee"], names]
-    replies = OracleTeacher.of([*asked, Task("none", "game", "Win.", ())]).complete([user(task.question) for task in (*asked, asked[0])])
-    texts = [reply.text for reply in replies if isinstance(reply, Completion)]
-    assert [judged(task, text) for task, text in zip((*asked, asked[0]), texts, strict=True)] == [True] * 4
-    assert texts[2] == "New York"

@@ -99,18 +99,6 @@ def test_what_becomes_of_a_plan(changed: dict[str, str], reason: str | None) -> 
     assert (reasons(result)[reason] > 0 and result.examples == []) if reason else len(result.examples) == 1
 
 
-def test_what_no_document_holds_is_for_the_judge_alone() -> None:
-    """The knowledge was brought by a tool of another time: that the search does not bring it says nothing against the plan."""
-    question = json.dumps(row(question="Who stars in Beta?", answer="Ann Lee"))
-    for verdict, kept in (("yes", 1), ("no, content", 0)):
-        result, judge, _ = made(question, plan(arguments="Beta"), verdict, statements=STATEMENTS[2:])
-        assert len(result.examples) == kept
-        assert {check.checker for check in judge.checks} == {"teacher"}
-    held = {"Beta": Document("x", "Beta", "It is a film. Beta stars Ann Lee.", "films")}
-    _, judge, _ = made(question, plan(arguments="Beta"), "yes", held.get, STATEMENTS[2:])
-    assert {(check.checker, check.accepted) for check in judge.checks} == {("index", True), ("teacher", True)}
-
-
 def test_a_bad_reply_is_asked_for_once_more_and_both_are_rows() -> None:
     replies = iter(["Let me think.", json.dumps(row()), "Hm.", plan(), "maybe", "Yes"])
     teacher = ScriptedTeacher(lambda _: next(replies))

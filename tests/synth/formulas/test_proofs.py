@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from synth.formulas.drawing import NodeKind, formula_tree, placed, tree_lines
+from synth.formulas.drawing import NodeKind, formula_tree, placed
 from synth.formulas.proofs import Proofs, prove, without
 from synth.formulas.triples import layers
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.paths import Retrieve
-from warehouse.records import Document, Fact, Triple
+from warehouse.records import Document, Fact
 
 
 def _documents(*names: str) -> list[Document]:
@@ -74,24 +74,6 @@ def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGr
     assert tasks
     assert all(task.proofs["easy"] is False and len(task.proofs["shortcuts"]) <= 1 for task in tasks)
     assert {RejectionReason.EASY, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
-
-
-EXPANDED: tuple[Triple, ...] = (
-    ("V@X1", "star", "?"),
-    ("?", "birthplace", "C@Aveiro"),
-    ("V@X1", "director", "C@Ann Lee"),
-    ("V@X1", "year", "C@1990 | 1991"),
-)
-
-
-def test_a_formula_hangs_from_its_target_with_the_directions_of_its_triples() -> None:
-    assert tree_lines(formula_tree(EXPANDED)) == [
-        "╙── ?",
-        "    ├── ←star— V@X1",
-        "    │   ├── —director→ Ann Lee",
-        "    │   └── —year→ 1990 | 1991",
-        "    └── —birthplace→ Aveiro",
-    ]
 
 
 def test_every_triple_of_a_grown_question_is_drawn_in_its_layer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:

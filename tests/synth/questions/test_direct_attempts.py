@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from rl.renderers.base import Action
@@ -56,18 +55,6 @@ def test_what_is_answered_is_dropped_with_what_was_said_and_what_is_not_stays_wi
     assert len(bodies) == 4, "a question that is decided is not attempted again"
     assert len({body["seed"] for body in bodies}) == 4 and {body["max_tokens"] for body in bodies} == {128}
     assert not any("tools" in body for body in bodies)
-
-
-def test_so_many_attempts_must_answer() -> None:
-    said = iter(["Green Lake", "no idea", "Green Lake", "Green Lake"])
-    config = DirectAttemptsConfig(attempts=4, answered=3)
-    kept, failures, bodies = attempted(lambda _: next(said), config, EASY)
-    assert kept == [] and failures[0].reason == "3 of 4 attempts without tools answer it" and len(bodies) == 4
-    assert attempted(knows, DirectAttemptsConfig(attempts=2, answered=2), HARD)[0][0].provenance["direct_attempts"]["answered"] == 0
-    with pytest.raises(ValidationError, match="no question would be dropped"):
-        DirectAttemptsConfig(attempts=2, answered=3)
-    with pytest.raises(ValidationError, match="temperature"):
-        DirectAttemptsConfig(by="policy", temperature=2.1)
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("cut", Fault.CUT), ("empty", Fault.EMPTY), ("500", Fault.SERVER_ERROR)])

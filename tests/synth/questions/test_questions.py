@@ -16,7 +16,7 @@ from synth.formulas.triples import validate
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.decontamination import split_of
-from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
+from synth.questions.paths import Retrieve, find_document
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, Fact, Failure, Task
 
@@ -94,42 +94,6 @@ def test_splits_of_one_graph_share_no_answer_and_no_entity_on_the_way(graph: Kno
 
 def _only(split: str) -> Callable[[str], bool]:
     return lambda entity: split_of(entity, 0.4) == split
-
-
-def test_a_value_without_a_document_is_left_by_what_is_known_of_another_entity(film_graph: KnowledgeGraph) -> None:
-    path = (
-        Hop("Dawn", "cast", "Ann"),
-        Hop("Dusk", "year", "1951", (Anchor("cast", ("Ann",), linked=True), Anchor("genre", ("Western",)))),
-    )
-    formula = formula_of(path)
-    assert solve(film_graph, formula) == {"1951"}
-    assert trace(film_graph, formula, "1951") == path
-    assert path[1].query == "Ann Western"
-    tasks, _ = build_questions(film_graph, QuestionConfig(counts={2: 20}), 1, retrieve=_film_of(film_graph))
-    assert formula in [task.formula for task in tasks]
-    question = next(task.question for task in tasks if task.formula == formula)
-    assert question == "year of the film with genre Western and cast the cast of Dawn?"
-
-
-@pytest.fixture
-def film_graph() -> KnowledgeGraph:
-    """Dawn and Dusk share an actress, Dusk and Noon a genre, so that only both together tell Dusk; actors have no document."""
-    rows = [
-        ("Dawn", "cast", "Ann"),
-        ("Dawn", "year", "1950"),
-        ("Dusk", "cast", "Ann"),
-        ("Dusk", "genre", "Western"),
-        ("Dusk", "year", "1951"),
-        ("Noon", "cast", "Bob"),
-        ("Noon", "genre", "Western"),
-        ("Noon", "year", "1952"),
-    ]
-    documents = [Document(title, title, f"{title} film", "films") for title in ("Dawn", "Dusk", "Noon")]
-    return KnowledgeGraph([Fact(s, r, o, (s,)) for s, r, o in rows], documents, {"Dawn": "film", "Dusk": "film", "Noon": "film"})
-
-
-def _film_of(graph: KnowledgeGraph) -> Retrieve:
-    return lambda query: graph.documents["Dusk" if "Western" in query or "1951" in query else "Dawn"]
 
 
 def test_a_graph_that_cannot_give_what_is_asked_does_not_go_over_to_the_other_split() -> None:

@@ -12,10 +12,10 @@ import pytest
 from synth.formulas.projections import witnesses
 from synth.graph.knowledge_graph import Hub, KnowledgeGraph, describe
 from synth.questions.builder import QuestionConfig, build_questions
-from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, pattern_of, split_of, split_tasks
+from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, split_of, split_tasks
 from synth.questions.difficulty import PassRate, by_difficulty, deepest, pass_rates
 from synth.questions.paths import MAX_SHARING, Reach, Retrieve, reach
-from synth.questions.text_comparison import NearDuplicates, jaccard, near_duplicates, shingles_of
+from synth.questions.text_comparison import NearDuplicates, jaccard, shingles_of
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory
 from warehouse.records import Fact
 
@@ -61,14 +61,6 @@ def test_renamed_and_reordered_formulas_fall_together(tasks: list[Task]) -> None
     assert all(side[task.key] == side[f"copy of {task.key}"] for task in tasks)
 
 
-def test_a_pattern_is_held_out_whole(tasks: list[Task]) -> None:
-    parts, failures = split_tasks(tasks, "pattern", 0.3)
-    patterns = {split: {pattern_of(task.formula) for task in members} for split, members in parts.items()}
-    assert not failures and patterns[TRAIN] and patterns[HELD_OUT]
-    assert not patterns[TRAIN] & patterns[HELD_OUT]
-    assert len(patterns[TRAIN]) < len(parts[TRAIN])
-
-
 @pytest.mark.slow
 def test_pass_rates_leave_out_what_is_invalid_and_are_unknown_without_a_try(tmp_path: Path) -> None:
     outcomes = [Outcome.SUCCESS, Outcome.FAILURE, Outcome.FAILURE, Outcome.INVALID]
@@ -106,11 +98,6 @@ def test_the_deepest_come_first_and_easy_unproven_and_open_ones_not_at_all() -> 
 
 def fact(subject: str, relation: str, value: str, stated: bool = True) -> Fact:
     return Fact(subject, relation, value, (f"d-{subject}",) if stated else ())
-
-
-def test_names_lead_on_where_something_is_stated_of_them() -> None:
-    chain = KnowledgeGraph((fact("a", "next", "b"), fact("b", "next", "c"), fact("c", "next", "d"), fact("d", "next", "e", stated=False)))
-    assert reach(chain, hops=4) == Reach(3, 4, (3, 2, 1, 0)), "b, c, d; then c, d by way of a, b; then d"
 
 
 def test_a_shared_value_leads_to_the_others_that_have_it() -> None:
@@ -154,16 +141,6 @@ def test_candidates_are_those_of_a_full_comparison() -> None:
         expected = {other for other, known_text in texts.items() if jaccard(asked, shingles_of(known_text)) >= 0.7}
         assert {other for other, _ in known.matches(" ".join(words))} == expected
         assert name in expected
-
-
-def test_the_first_of_several_stays() -> None:
-    texts = [
-        ("a", "one two three four five"),
-        ("b", "One two, three four five!"),
-        ("c", "six seven eight nine ten"),
-        ("d", "one two three four five"),
-    ]
-    assert list(near_duplicates(texts, 0.9)) == [("b", "a", 1.0), ("d", "a", 1.0)]
 
 
 FACTS = (

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tools
 from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
@@ -18,7 +16,6 @@ from synth.teachers.play import instructions, play, requests_for
 from synth.teachers.teacher import Ending, Reply, Teacher, completion_id
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.scripted import ScriptedTeacher
-from warehouse.errors import RequestError
 from warehouse.records import Completion, Outcome, Request, StopReason, Task, Trajectory
 
 HERE = Path(__file__)
@@ -126,14 +123,6 @@ def test_a_fault_of_one_run_leaves_the_others_alone() -> None:
     runs = played(teacher)
     assert [run.outcome for run in runs] == [Outcome.INVALID, Outcome.INVALID, None, None]
     assert {run.error for run in runs[:2]} == {"timeout: no answer in time"}
-
-
-def test_more_tools_than_a_server_can_stop_at_are_refused() -> None:
-    task, kinds = in_environment("Handy", tools=4)
-    with pytest.raises(RequestError, match="the environment 'Handy' has 4 tools, and a teacher can be offered 3: leave some out"):
-        played(ScriptedTeacher(looks_up), [task], CONFIG, kinds)
-    few, kinds = in_environment("Handy", tools=3)
-    assert played(ScriptedTeacher(lambda _: "<answer>x"), [few], CONFIG, kinds)
 
 
 def schema(name: str) -> Schema:

@@ -19,7 +19,6 @@ from synth.teachers.model_teacher import open_teacher
 from synth.worlds.world_proposals import sql_in, statements_of
 from synth.worlds.world_writer import WrittenTasks, write_world
 from synth.worlds.writing_config import WrittenWorldsConfig
-from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.faulty_server import FaultyServer
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.worlds import two_domains as two
@@ -118,20 +117,6 @@ def test_a_server_with_faults_brings_no_wrong_task_and_nothing_is_lost_without_a
         assert {task.question for task in made.tasks} <= right
         assert made.tasks or {failure.kind for failure in made.failures} & {"malformed", "cut", "no_task", "wrong_tables"}
     assert {"cut", "keys", "repetition", "chatty"} <= set(met) and kept
-
-
-def test_a_world_without_a_task_is_dropped_whole() -> None:
-    def says(question: str) -> str:
-        if "Give about" in question:
-            return two.tools_sql({"find_books": two.LIBRARY_TOOLS["find_books"]})
-        if "rows of each table" in question:
-            return two.LIBRARY_ROWS
-        given = next(task for wrong, task in two.LIBRARY_TASKS if wrong == "answer_given")
-        return json.dumps({"tasks": [given]}) if "Give 20 tasks" in question else two.LIBRARY_TABLES
-
-    made = write_world("library", two.LIBRARY, ScriptedTeacher(says), CONFIG, seed=1)
-    assert not made.tasks and made.counts["worlds_kept"] == 0
-    assert [failure.kind for failure in made.failures][-2:] == ["answer_given", "no_task"]
 
 
 @pytest.mark.parametrize(

@@ -67,18 +67,6 @@ def test_requests_that_cannot_be_met(tmp_path: Path, name: str, content: str | N
         read_facts(tmp_path / name)
 
 
-ROWS = [{"text": "A river rises here."}, {"text": ""}, {"body": "elsewhere"}, {"text": "It ends in the sea."}]
-
-
-def test_rows_without_text_are_left_out_with_their_line(tmp_path: Path) -> None:
-    file = tmp_path / "general.jsonl"
-    file.write_text("\n".join(map(json.dumps, ROWS)) + "\nnot JSON\n")
-    texts, failures = read_texts(file)
-    assert texts == ["A river rises here.", "It ends in the sea."]
-    assert [failure.item["line"] for failure in failures] == [2, 3, 5]
-    assert read_texts(file, "body")[0] == ["elsewhere"]
-
-
 @pytest.mark.slow
 def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path) -> None:
     from datasets import Dataset, DatasetDict
@@ -94,17 +82,6 @@ def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path
         read_texts(tmp_path / "plain")
     with pytest.raises(RequestError, match="no split train, but test"):
         read_texts(tmp_path / "other", "body")
-
-
-def test_ids_of_documents_may_be_numbers(tmp_path: Path) -> None:
-    rows = [{"id": 1, "title": "A", "text": "x"}, {"id": True, "title": "B", "text": "y"}]
-    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    parquet.write_table(pa.Table.from_pylist(rows[:1]), tmp_path / "texts.parquet")
-    assert read_documents(tmp_path / "texts.parquet").documents == (Document("1", "A", "x", "texts"),)
-    corpus = read_documents(tmp_path / "texts.jsonl")
-    assert corpus.documents == (Document("1", "A", "x", "texts"),) and "id is no text but True" in corpus.failures[0].reason
-    (tmp_path / "facts.jsonl").write_text('{"subject": "a", "relation": "r", "object": "o", "documents": [1, "2"]}')
-    assert read_facts(tmp_path / "facts.jsonl").facts == (Fact("a", "r", "o", ("1", "2"), "facts"),)
 
 
 def test_half_of_a_surrogate_pair_is_a_fault_of_its_row(tmp_path: Path) -> None:

@@ -86,25 +86,6 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
     assert run.answer == "Amber Stone"
 
 
-def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
-    rows = {
-        "1": row(FINISH, END),
-        "2": row(FINISH, END, reward="yes"),
-        "3": row(traj=3),
-        "4": row(traj="no layout"),
-        "5": row(FINISH, END, gt=""),
-        "6": [1],
-        "7": row(traj=[{"role": "assistant", "content": "x"}]),
-    }
-    made = read(tmp_path, rows)
-    lines = (tmp_path / "model_a.json").read_text().splitlines()
-    assert [run.task_key for run in made.trajectories] == ["fireact-1"]
-    assert len(made.failures) == 6
-    for number, failure in enumerate(made.failures, start=2):
-        assert f'"{number}": ' in lines[failure.item["line"] - 1]
-    assert {failure.kind for failure in made.failures} == {"fireact_row"}
-
-
 @real
 @pytest.mark.slow
 def test_the_released_runs_keep_every_call_and_figure() -> None:

@@ -138,16 +138,6 @@ def test_marks_are_verdicts_where_they_are_known(
     assert sum(isinstance(one, Score) and one.trajectory_id == run.id for one in made.records) == (outcome is not None)
 
 
-def test_a_dictionary_of_marks_is_a_score_each_and_an_unscored_one_is_invalid(lake: Lake, tmp_path: Path) -> None:
-    marks = read_inspect(changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value={"a": 1, "b": 0.5}))).records
-    assert [(one.verifier, one.verdict) for one in marks if isinstance(one, Score)][1:] == [
-        ("qa_em/a", Outcome.SUCCESS), ("qa_em/b", Outcome.FAILURE)
-    ]  # fmt: skip
-    (tmp_path / "changed.json").unlink()
-    unscored = read_inspect(changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value=math.nan, reason="parse")))
-    assert (unscored.trajectories[1].outcome, unscored.trajectories[1].reward) == (Outcome.INVALID, None)
-
-
 def test_a_broken_sample_is_set_aside_and_the_others_are_read(lake: Lake, tmp_path: Path) -> None:
     made = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(messages=3)))
     assert (made.rows, len(made.trajectories), [failure.item["line"] for failure in made.failures]) == (3, 2, [2])

@@ -75,15 +75,3 @@ def test_information_that_is_not_closed_is_set_aside(tmp_path: Path, text: str) 
 def test_a_run_without_an_answer_is_invalid(tmp_path: Path, text: str, error: str) -> None:
     run = only(tmp_path, text, score=0.0)
     assert (run.outcome, run.reward, (run.error or "").split(":")[0]) == (Outcome.INVALID, None, error)
-
-
-def test_broken_rows_are_set_aside_with_their_line(tmp_path: Path) -> None:
-    made = read(
-        tmp_path,
-        {"output": "<answer>A</answer>"},
-        {"question": "Q"},
-        {"sequences_str": "x", "question": "Q"},
-        {"question": 3, "output": ""},
-    )
-    assert [failure.item["line"] for failure in made.failures] == [1, 2, 3, 4]
-    assert {failure.kind for failure in made.failures} == {"search-r1_row"}

@@ -41,23 +41,10 @@ def write_parquet(path: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(ROWS), path)
 
 
-def write_saved(path: Path) -> None:
-    from datasets import Dataset
-
-    Dataset.from_list(ROWS).save_to_disk(str(path))
-
-
-def write_saved_splits(path: Path) -> None:
-    from datasets import Dataset, DatasetDict
-
-    DatasetDict({"train": Dataset.from_list(ROWS), "test": Dataset.from_list(ROWS[:1])}).save_to_disk(str(path))
-
-
 WRITERS: dict[str, Callable[[Path], None]] = {
     "rows.jsonl": write_lines, "rows.json": write_list, "rows.jsonl.gz": write_packed, "rows.csv": write_cells, "rows.tsv": write_cells,
     "rows.parquet": write_parquet,
 }  # fmt: skip
-SAVED = {"saved": write_saved, "splits": write_saved_splits}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -65,14 +52,6 @@ def test_every_format_has_the_same_rows(name: str, tmp_path: Path) -> None:
     WRITERS[name](tmp_path / name)
     assert [row.value for row in table_rows(tmp_path / name)] == ROWS
     assert name_of(tmp_path / name) == "rows"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAVED)
-def test_a_saved_data_set_has_the_same_rows(name: str, tmp_path: Path) -> None:
-    SAVED[name](tmp_path / name)
-    assert [row.value for row in table_rows(tmp_path / name)] == ROWS
-    assert name_of(tmp_path / name) == name
 
 
 def test_a_broken_row_is_a_fault_with_its_line_and_the_next_is_read(tmp_path: Path) -> None:

@@ -82,19 +82,3 @@ def test_calls_that_react_writes_as_text_are_calls(tmp_path: Path) -> None:
     run = read(tmp_path, row([*traj, said("user", "###STOP###")])).trajectories[0]
     assert turns(run) == [("details", '{"id": "u"}', "{}"), ("answer", reply, "###STOP###")]
     assert run.turns[0].action.startswith("Thought:\nI look.\n")
-
-
-def test_broken_rows_are_set_aside_with_their_line(tmp_path: Path) -> None:
-    broken = [
-        3,
-        row("none"),
-        row(reward=None),
-        row(info=None),
-        row(trial="x"),
-        row(task_id="x"),
-        row([asks("a"), gives("a", "x"), gives("a", "y")]),
-    ]
-    made = read(tmp_path, row(), *broken)
-    lines = (tmp_path / "gpt-4o-airline.json").read_text().splitlines()
-    assert (made.rows, len(made.trajectories), len(made.failures)) == (8, 1, 7)
-    assert [lines[failure.item["line"] - 1].strip() for failure in made.failures] == ["3,"] + ["{"] * 6

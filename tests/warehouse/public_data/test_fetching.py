@@ -73,14 +73,6 @@ def test_another_content_is_one_sentence_and_nothing_of_it_is_kept(host: Host, t
     assert [name for name in contents(tmp_path) if name != ".lock"] == []
 
 
-def test_no_more_is_taken_than_was_pinned(host: Host, tmp_path: Path) -> None:
-    data = host.data_set("mine", one=b"short")
-    host.files["/one"] = LONG
-    with pytest.raises(RequestError, match="more than the 5 bytes"):
-        fetch(data, tmp_path, unheard)
-    assert [name for name in contents(tmp_path) if name != ".lock"] == []
-
-
 def test_a_passing_fault_of_the_server_is_asked_again_and_a_lasting_one_is_told(host: Host, tmp_path: Path) -> None:
     host.statuses = [503, 429]
     assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
@@ -169,3 +161,11 @@ def test_every_pin_is_over_https_at_a_commit_and_stays_in_its_folder() -> None:
                 assert part.url.startswith("https://") and folder.repository.commit in part.url and len(part.sha256) == 64
                 assert isinstance(part, PinnedArchive) or Path(part.name).name == part.name
         assert all(entry.split("/")[0] in {folder.name for folder in data.folders} for entry in data.entries)
+
+
+def test_no_more_is_taken_than_was_pinned(host: Host, tmp_path: Path) -> None:
+    data = host.data_set("mine", one=b"short")
+    host.files["/one"] = LONG
+    with pytest.raises(RequestError, match="more than the 5 bytes"):
+        fetch(data, tmp_path, unheard)
+    assert [name for name in contents(tmp_path) if name != ".lock"] == []
