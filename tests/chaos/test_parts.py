@@ -155,7 +155,7 @@ def test_digests_that_are_missing_too_many_or_other_are_found() -> None:
     assert not equal("tasks", {}, {}).held, "two empty lakes prove nothing"
 
 
-def test_two_wheels_that_are_never_rewarded_are_no_proof() -> None:
+def test_two_wheels_that_are_never_rewarded_prove_nothing() -> None:
     nothing = dict.fromkeys("abc", False)
     assert "choose a profile that learns" in as_rewarded(nothing, nothing).found and not as_rewarded(nothing, nothing).held
     assert not as_rewarded({}, {"a": True}).held, "nor is one that attempted nothing"

@@ -41,7 +41,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "venv" / "bin"
 
 
-def test_the_command_says_what_it_does_and_would_do_without_the_repository(programs: Path, tmp_path: Path) -> None:
+def test_the_command_works_without_the_repository(programs: Path, tmp_path: Path) -> None:
     assert str(programs.parent) in run(programs / "python", "-c", "import flows; print(flows.__file__)", folder=tmp_path)
     assert "flywheel" in run(programs / "flywheel", "--help", folder=tmp_path)
     dry = json.loads(run(programs / "flywheel", "run", "--profile", "quickstart", "--home", "home", "--dry-run", "--json", folder=tmp_path))

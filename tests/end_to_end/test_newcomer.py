@@ -163,13 +163,13 @@ def test_no_page_that_suites_ask_about_is_in_the_text_of_training(home: Path) ->
     assert not [page for page in hidden if page in text]
 
 
-def test_a_finished_run_does_nothing_and_says_so(finished: Finished) -> None:
+def test_a_finished_run_reports_that_there_is_nothing_to_do(finished: Finished) -> None:
     before = ask(finished.home, "SELECT count(*) AS n FROM trajectories")
     assert "nothing to do" in flywheel(*finished.command)
     assert ask(finished.home, "SELECT count(*) AS n FROM trajectories") == before
 
 
-def test_a_graph_and_a_corpus_of_ones_own_are_in_the_lake(home: Path) -> None:
+def test_the_users_graph_and_corpus_are_in_the_lake(home: Path) -> None:
     assert ask(home, "SELECT count(*) AS n FROM documents") == [{"n": len(TOWNS)}]
     assert ask(home, "SELECT count(*) AS n, count(*) FILTER (len(documents) = 1) AS stated FROM facts") == [{"n": 60, "stated": 60}]
 
@@ -184,7 +184,7 @@ def test_the_policy_answers_questions_over_them(home: Path) -> None:
     assert all(row["answer"] in row["answers"] and row["answer"] in RIVERS + MAYORS + TOWNS for row in solved)
 
 
-def test_a_tool_of_ones_own_is_called_and_what_it_says_is_read(home: Path) -> None:
+def test_a_user_tool_is_called_and_its_result_is_read(home: Path) -> None:
     calls = ask(
         home,
         """SELECT c.outcome, c.observation, t.outcome AS came_to FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id

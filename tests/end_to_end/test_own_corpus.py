@@ -117,7 +117,7 @@ def _check_tasks(pages: Path, asked: dict[str, tuple[str, ...]], at_least: int) 
     assert all(answers == (answer_in(question, text),) for question, answers in asked.items())
 
 
-def test_what_runs_is_what_stands_on_the_page() -> None:
+def test_the_commands_of_the_page_are_those_that_run() -> None:
     page = PAGE.read_text()
     commands = commands_of(page)
     assert [command for command in commands if command.startswith(ADDRESS)] == commands[:1], "one line names the teacher, the first"

@@ -117,7 +117,7 @@ def test_every_stage_of_both_turns_is_in_the_lake(undisturbed: Path) -> None:
     assert {row["tasks"] for row in evaluated} == {40}
 
 
-def test_the_gate_decides_on_tasks_that_nobody_reports(undisturbed: Path) -> None:
+def test_the_gate_decides_on_tasks_that_are_not_reported(undisturbed: Path) -> None:
     tried = rows(undisturbed, "SELECT DISTINCT policy FROM trajectories WHERE suite = 'validation' ORDER BY ALL")
     assert [row["policy"] for row in tried] == ["t1-rl", "t2-rl"]
     asked = rows(
@@ -143,7 +143,7 @@ def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Pa
     assert sources["found"] == sources["n"]
 
 
-def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(undisturbed: Path) -> None:
+def test_every_reward_is_the_sum_of_its_parts_and_filtered_trajectories_are_counted(undisturbed: Path) -> None:
     composed = rows(
         undisturbed,
         """

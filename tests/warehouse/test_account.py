@@ -80,7 +80,7 @@ def test_a_lake_opens_without_a_home_and_under_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["/proc", pytest.param("unwritable", marks=pytest.mark.long), "without extensions"])
-def test_a_lake_opens_whatever_home_is(home: str, tmp_path: Path) -> None:
+def test_a_lake_opens_without_a_usable_home(home: str, tmp_path: Path) -> None:
     place = tmp_path / home
     if home == "unwritable":
         if os.getuid() == 0:

@@ -96,7 +96,7 @@ def test_a_saved_data_set_opens_no_file_that_a_row_or_its_state_names(tmp_path: 
             list(table_rows(folder))
 
 
-def test_a_damaged_saved_data_set_is_a_sentence_and_no_crash(tmp_path: Path) -> None:
+def test_a_damaged_saved_data_set_crashes_nothing(tmp_path: Path) -> None:
     """Arrow believes the offsets of a file unless it is told not to: one byte of them ended the process."""
     folder = saved(tmp_path / "set", pa.table({"question": ["Who?", "Where?"], "answers": [["Amber"], ["Here", None]]}))
     whole, chance = (folder / "data.arrow").read_bytes(), random.Random(1)
@@ -150,7 +150,7 @@ def test_no_format_falls_over_deep_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [DEEP, DEEPEST])
-def test_an_evaluation_set_that_is_nested_too_deep_is_one_sentence(deep: str, tmp_path: Path) -> None:
+def test_an_evaluation_set_that_is_nested_too_deep_is_refused(deep: str, tmp_path: Path) -> None:
     (tmp_path / "set.json").write_text(f'[{{"question": "Who?", "answers": ["A"], "provenance": {deep}}}]')
     for read in (read_evaluation_set, read_tasks):
         with pytest.raises(RequestError, match=r"nested deeper than 200 levels|recursion depth"):

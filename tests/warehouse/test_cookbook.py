@@ -27,7 +27,7 @@ def cookbook() -> ModuleType:
     return module
 
 
-def test_thirty_queries_run_and_stand_with_their_answers(cookbook: ModuleType, lake: Lake, one_of_each: list[Record]) -> None:
+def test_thirty_queries_run_and_the_page_has_their_answers(cookbook: ModuleType, lake: Lake, one_of_each: list[Record]) -> None:
     lake.add(one_of_each)
     page = cookbook.PAGE.read_text()
     assert 30 <= len(cookbook.queries(page)) == page.count("```text\n")

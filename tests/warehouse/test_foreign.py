@@ -49,7 +49,7 @@ def test_a_child_is_kept_for_the_next_file_and_gets_no_secret(
     assert b"swordfish" not in Path(f"/proc/{child._process.pid}/environ").read_bytes()
 
 
-def test_a_child_that_crashes_is_a_sentence_and_the_next_file_is_read(tmp_path: Path, children: list[foreign._Child]) -> None:
+def test_a_child_that_crashes_is_reported_and_the_next_file_is_read(tmp_path: Path, children: list[foreign._Child]) -> None:
     rows = table_rows(lines(tmp_path / "crash.jsonl", 40_000))
     next(rows)
     os.kill(children[0]._process.pid, signal.SIGSEGV)
@@ -62,7 +62,7 @@ def test_a_child_that_crashes_is_a_sentence_and_the_next_file_is_read(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_child_without_memory_or_time_is_a_sentence(
+def test_a_child_without_memory_or_time_is_reported(
     tmp_path: Path, children: list[foreign._Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign, "MEMORY_A_BYTE", 0)

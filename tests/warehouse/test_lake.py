@@ -163,7 +163,7 @@ def test_a_lake_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_views_of_an_earlier_program_are_made_anew(tmp_path: Path) -> None:
+def test_views_of_an_earlier_program_are_replaced(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.write(lambda cursor: cursor.execute("CREATE OR REPLACE VIEW outcomes AS SELECT 1 AS old").fetchall())
         lake.write(lambda cursor: cursor.execute("UPDATE versions SET definitions = 'another'").fetchall())

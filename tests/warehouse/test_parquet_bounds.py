@@ -168,7 +168,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if FILES[name][1] == MEMORY else ()) for name in FILES])
-def test_a_file_that_lies_is_a_sentence_or_rows_within_bounds(name: str, tmp_path: Path) -> None:
+def test_a_lying_file_is_refused_or_read_within_bounds(name: str, tmp_path: Path) -> None:
     make, told = FILES[name]
     path = tmp_path / "lies.parquet"
     path.write_bytes(make())
@@ -182,7 +182,7 @@ def test_a_file_that_lies_is_a_sentence_or_rows_within_bounds(name: str, tmp_pat
     assert most_taken(read) < MOST_MIB
 
 
-def test_the_command_says_so_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_command_refuses_a_damaged_file_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "lies.parquet").write_bytes(FILES["is nothing"][0]())
     command = ("import", "tasks", tmp_path / "lies.parquet", "--environment", "search", "--verifier", "qa_em", "--home", tmp_path / "home")
     done = CliRunner().invoke(app, [str(part) for part in command])
@@ -282,7 +282,7 @@ def test_files_without_rows_or_columns_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_a_sentence_or_rows(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_or_read(tmp_path: Path) -> None:
     parquet.write_table(HONEST.slice(0, 40), tmp_path / "honest.parquet", compression="none", store_schema=False)
     content, chance = (tmp_path / "honest.parquet").read_bytes(), random.Random(1)
 

@@ -27,7 +27,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_four_writers_from_nothing_beside_a_reader(tmp_path: Path) -> None:
+def test_four_writers_and_a_reader_share_a_new_lake(tmp_path: Path) -> None:
     writers = [
         _start(str(Path(__file__).with_name("writer_process.py")), str(tmp_path), f"w{number}", str(BATCHES), str(ROWS))
         for number in range(WRITERS)

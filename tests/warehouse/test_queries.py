@@ -59,7 +59,7 @@ def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None
         "SELECT * FROM no_such_table",
     ],
 )
-def test_what_may_not_or_cannot_run_says_so_in_one_sentence(filled: Lake, sql: str) -> None:
+def test_a_query_that_fails_is_explained_in_one_line(filled: Lake, sql: str) -> None:
     with pytest.raises(RequestError, match=r"^The query failed: .+") as raised:
         filled.query(sql)
     assert "\n" not in str(raised.value)
@@ -163,7 +163,7 @@ def lake_with(home: Path, *made: str) -> Path:
     ],
     ids=["view of a view", "path", "macro"],
 )
-def test_a_view_or_macro_of_somebody_elses_lake_reads_no_other_file(made: tuple[str, ...], tmp_path: Path, other: Path) -> None:
+def test_a_view_or_macro_of_a_foreign_lake_reads_no_other_file(made: tuple[str, ...], tmp_path: Path, other: Path) -> None:
     (tmp_path / "other.sqlite.csv").write_text("name\nswordfish\n")
     home = lake_with(tmp_path / "home", *(statement.replace("{other}", str(other)) for statement in made))
     with Lake(home, read_only=True) as lake:

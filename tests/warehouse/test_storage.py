@@ -156,7 +156,7 @@ def test_writers_of_other_homes_share_one_catalogue(tmp_path: Path, remote: Stor
 
 
 @pytest.mark.slow
-def test_a_catalogue_that_does_not_answer_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_catalogue_that_does_not_answer_is_reported_in_one_line(tmp_path: Path) -> None:
     _need_extension("postgres_scanner")
     with pytest.raises(RequestError, match=r"cannot be reached: .*") as raised:
         Lake(tmp_path, storage=Storage(catalogue=f"postgres:dbname=lake host={tmp_path} port=1"))

@@ -332,7 +332,7 @@ def test_at_k_equals_the_estimators(tried: Lake) -> None:
     assert rows[3] == {"k": 4, "tasks": 2, "tried": 3, "pass_at_k": None, "pass_hat_k": None}
 
 
-def test_figures_at_k_stand_where_flywheel_eval_gives_them(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
+def test_figures_at_k_are_those_of_flywheel_eval(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
     """Of 50 tasks one has no judged attempt, and two have one: at most one may be missing."""
     told = {f"t{number}": "SF" for number in range(47)} | {"x": "I", "y": "SI", "z": "F"}
     lake.add(

@@ -69,7 +69,7 @@ def answered(answer: str, name: str = "t") -> Trajectory:
 TASK = Task("k", "search", "?", ("ann",))
 
 
-def test_a_rule_of_ones_own_says_which_answers_are_equal_and_their_words_do_where_it_cannot(named: Callable[[str], str]) -> None:
+def test_a_user_rule_decides_which_answers_are_equal_and_their_text_does_where_it_fails(named: Callable[[str], str]) -> None:
     verifiers = verifiers_of("mine", {"mine": named("rule")})
     read = {answer: verifiers.read(TASK, answer) for answer in ("ann", "abe", "bob", "BREAK", "LIST")}
     assert read["ann"] == read["abe"] != read["bob"] and len(set(read.values())) == 4
@@ -120,7 +120,7 @@ def test_tasks_name_what_is_built_in_and_what_is_listed_and_nothing_else(named: 
         ("Costly", "no licence"),
     ],
 )
-def test_what_is_no_verifier_is_one_sentence(named: Callable[[str], str], attribute: str, told: str) -> None:
+def test_what_is_not_a_verifier_is_refused(named: Callable[[str], str], attribute: str, told: str) -> None:
     with pytest.raises(RequestError, match=told) as refused:
         find_verifier(named(attribute))
     assert "\n" not in str(refused.value)

@@ -63,7 +63,7 @@ def test_every_cheat_fails(every: int) -> None:
         ({"test_list": ["import os; f(1); os._exit(0)"]}, "without a verdict"),
     ],
 )
-def test_tests_that_judge_nothing_are_no_verdict(gold: Any, reason: str) -> None:
+def test_tests_that_judge_nothing_give_no_verdict(gold: Any, reason: str) -> None:
     judgement = judge(gold, "def f(x): return x")
     assert judgement.verdict is Outcome.INVALID
     assert reason in str(judgement.error)
@@ -80,7 +80,7 @@ def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None
     assert not verdict.passed and verdict.detail.startswith((GONE, "BrokenPipeError")), "it may see first that nobody reads it"
 
 
-def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_fails_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.sandbox.sandbox._LAUNCHER", ("/bin/false",))
     judgement = judge(HUMANEVAL_FORM, "    return n + n\n")
     assert judgement.verdict is Outcome.INVALID
@@ -205,7 +205,7 @@ ASYNC = "import asyncio\nasync def f(n):\n    await asyncio.sleep(0)\n    if n <
         "try:\n    f()\nexcept Stack: pass",
     ],
 )
-def test_tests_of_classes_are_no_verdict_whatever_the_program(tests: str) -> None:
+def test_tests_of_classes_give_no_verdict_for_any_program(tests: str) -> None:
     judgement = judge({"test_list": [tests]}, STACK if "push" in tests else "1 / 0")
     assert judgement.verdict is Outcome.INVALID
     assert re.search("cannot cross|only calls cross", str(judgement.error))

@@ -44,7 +44,7 @@ def test_what_was_trained_on_is_not_what_the_environment_paid() -> None:
     assert score(composed) == score(seen)
 
 
-def test_who_is_paid_at_the_end_and_does_not_come_to_it_has_earned_nothing() -> None:
+def test_a_run_that_ends_before_it_is_paid_has_earned_nothing() -> None:
     found = score(trajectory((None, "ok"), stop=StopReason.MAX_TURNS))
     assert (found.value, found.verdict) == (0.0, Outcome.FAILURE)
 

@@ -121,7 +121,7 @@ FAILURES = (
 
 
 @pytest.mark.parametrize("verifier", ANSWERS)
-def test_what_is_no_right_answer_stays_a_failure(verifier: str) -> None:
+def test_what_is_not_a_right_answer_stays_a_failure(verifier: str) -> None:
     right, wrong = ANSWERS[verifier]
     for reply in FAILURES:
         assert verdict(verifier, right, reply.format(right=right, wrong=wrong)) is Outcome.FAILURE, reply

@@ -51,7 +51,7 @@ def test_the_last_state_counts_also_where_nothing_was_answered() -> None:
     assert verdict(REFERENCE, trajectory(REFERENCE, {}, answer=None)).value == 0.0
 
 
-def test_calls_that_came_to_no_world_changed_nothing() -> None:
+def test_calls_that_no_world_received_changed_nothing() -> None:
     refused = Turn(0, (), (), "", "fly", "{}", (), "", None, "error", 0.0, 0, calls=(Call("fly", "{}", "error"),))
     score = verdict(REFERENCE, replace(trajectory(), turns=(refused,)))
     assert (score.value, score.verdict) == (0.0, Outcome.FAILURE)

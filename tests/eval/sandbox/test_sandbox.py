@@ -87,7 +87,7 @@ def test_variables_are_the_few_that_are_given() -> None:
 
 @needs_isolation
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
-def test_what_is_readable_where_programs_write_stands_there_and_can_be_neither_changed_nor_moved(place: str) -> None:
+def test_a_readable_folder_below_a_writable_one_can_be_neither_changed_nor_moved(place: str) -> None:
     """As an interpreter does that was installed in /tmp, or the folder of a clone there."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         shown = Path(folder, "shown")

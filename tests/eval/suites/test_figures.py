@@ -35,7 +35,7 @@ def test_coverage_tells_judged_invalid_and_missing() -> None:
 
 
 @pytest.mark.parametrize(("invalid", "is_result"), [(2, True), (3, False)])
-def test_more_than_two_percent_invalid_is_no_result(invalid: int, is_result: bool) -> None:
+def test_more_than_two_percent_invalid_gives_no_result(invalid: int, is_result: bool) -> None:
     trials = [Trial(str(number), None if number < invalid else True) for number in range(100)]
     assert (coverage(trials, 100, 1).objection is None) is is_result
 
@@ -77,7 +77,7 @@ def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None
 
 
 @pytest.mark.parametrize(("hard", "is_result"), [(2, True), (3, False), (16, False)])
-def test_too_many_tasks_with_too_few_judged_attempts_are_no_result(hard: int, is_result: bool) -> None:
+def test_too_many_tasks_with_too_few_judged_attempts_give_no_result(hard: int, is_result: bool) -> None:
     """Where the hard tasks have an invalid attempt each, the others alone would say that all are solved."""
     trials = [trial for n in range(100) for trial in tried(str(n), *[n >= hard] * 7, None if n < hard else True)]
     for kind in ("pass@", "pass^", "majority@"):

@@ -132,7 +132,7 @@ def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> Non
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
-async def test_what_is_summarised_is_bounded_and_a_refusal_is_told_to_the_agent() -> None:
+async def test_a_summary_is_bounded_and_the_agent_sees_a_refusal() -> None:
     documents = [Document(f"d{number}", f"Page {number}", "word " * 20_000, "s") for number in range(6)]
     with ThreadPoolExecutor(1) as threads:
         reader = ScriptedTeacher(lambda question: "read")
@@ -182,7 +182,7 @@ def test_what_validation_refuses_is_kept_with_its_reason(agent: Agent, kind: str
     assert result.failures[0].item["trajectory"] == result.trajectories[0].id and result.failures[0].item["constant"] == "Blue River"
 
 
-def test_an_open_verdict_is_no_refusal_and_is_marked() -> None:
+def test_an_open_verdict_refuses_nothing_and_is_marked() -> None:
     (task,) = run(Agent(GOOD, kind="Hard to say.", stated="Hm.")).tasks
     assert task.proofs["type_consistent"] is task.proofs["stated"] is None
     assert {"type_consistent", "stated"} <= set(task.proofs["unproven"])

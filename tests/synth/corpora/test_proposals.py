@@ -57,7 +57,7 @@ def test_what_a_proposal_must_show(proposal: dict[str, Any], kind: str | None) -
     assert (None if objection is None else objection.kind) == kind
 
 
-def test_descriptions_stand_in_the_places_of_all_names_at_once() -> None:
+def test_descriptions_replace_all_names_at_once() -> None:
     """What a description says is not looked at again, though it spells another name in its own way."""
     swapped = leaf("Amber Stone", "the GREEN lake's star", ("Amber Stone", "r", "x"))
     assert merged_question(TWO, [swapped, LAKE]) == "film with the GREEN lake's star, shot in the town of some inn?"

@@ -80,7 +80,7 @@ def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
         (objection_to_words, {"question": "Who made Night Boat in 1821?"}, "number_not_stated"),
     ],
 )
-def test_what_is_wrong_with_a_proposal_is_told(check: Any, other: dict[str, Any], kind: str) -> None:
+def test_a_wrong_proposal_is_refused_with_its_kind(check: Any, other: dict[str, Any], kind: str) -> None:
     assert check(seed()) is None
     objection = check(seed(**other))
     assert objection is not None and objection.kind == kind

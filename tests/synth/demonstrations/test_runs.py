@@ -122,7 +122,7 @@ def test_what_is_not_taken_is_one_failure_of_its_kind(rejection: Rejection) -> N
 
 
 @pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
-def test_runs_of_questions_that_evaluation_asks_are_not_taken_whoever_made_them(own: tuple[str, ...]) -> None:
+def test_runs_of_questions_that_evaluation_asks_are_not_taken(own: tuple[str, ...]) -> None:
     examples, failures = chosen([run("a"), run("b", "y"), run("c", "z", suite="held_out")], own=own, held_out=["y"])
     assert [example.sources[0] for example in examples] == ["a"]
     assert [(failure.kind, failure.item["trajectory"]) for failure in failures] == [

@@ -50,7 +50,7 @@ def demonstrated(task: Task, in_order: float = 1.0) -> Example:
 
 
 @pytest.mark.parametrize(("other", "year", "tried"), [("Dot May", "1951", 0), ("Eve Orr", "1952", 1), ("Flo Kay", "1953", 2)])
-def test_what_stands_before_it_in_the_document_is_tried_first(other: str, year: str, tried: int) -> None:
+def test_values_are_tried_in_the_order_of_the_document(other: str, year: str, tried: int) -> None:
     task = asked(other, year)
     assert path_of(GRAPH, task) is not None
     people = FILMS["Old Mill"][0][: tried + 1]

@@ -72,7 +72,7 @@ def test_each_search_shows_what_the_environment_shows(
             assert texts(example, PartKind.RESULT) == seen(index, texts(example, PartKind.CALL), documents)
 
 
-def test_a_second_try_stands_where_one_is_needed_and_nowhere_else(
+def test_a_second_try_is_shown_exactly_where_one_is_needed(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], search: Search
 ) -> None:
     examples, _ = build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=search)

@@ -144,7 +144,7 @@ def run(observation: str, outcome: str | None = "ok") -> Trajectory:
     return Trajectory("t1", "k", "p", "rl", 4, (), (turn,), StopReason.ANSWERED, None, None, 0, time, 1.0)
 
 
-def test_passages_stand_under_their_title_and_under_every_name_that_they_hold() -> None:
+def test_passages_are_filed_under_their_title_and_every_name_in_them() -> None:
     memory = Memory(statements_in(PAGES, FINDER))
     first, *rest = memory.about("Amber Stone")
     assert first.text.startswith("Amber Stone is an engineer. She works for Blue River since 1994.") and len(first.text) <= 300
@@ -155,7 +155,7 @@ def test_passages_stand_under_their_title_and_under_every_name_that_they_hold() 
     assert {statement.time for statement in memory.about("Green Lake")} == {None}, "two years, or none, are no time"
 
 
-def test_what_tools_brought_stands_under_known_names_and_under_what_looks_like_one() -> None:
+def test_tool_results_are_filed_under_known_names_and_under_what_looks_like_one() -> None:
     memory = Memory(statements_brought([run("Amber Stone met Ann of the White Hill in Green Lake, said Ann.")], FINDER))
     assert list(memory) == ["Amber Stone", "Green Lake", "Ann of the White Hill"]
     assert {statement.source for statement in memory.about("Green Lake")} == {"t1/0"}

@@ -92,7 +92,7 @@ def test_triples_come_back_from_their_expression(formula: list[Triple]) -> None:
     assert set(again) <= set(formula)
 
 
-def test_a_variable_that_stands_twice_is_one_entity() -> None:
+def test_a_variable_that_occurs_twice_is_one_entity() -> None:
     known = [Fact("t", "r", "x"), Fact("x", "s", "t"), Fact("u", "r", "x"), Fact("u", "r", "y"), Fact("z", "s", "u"), Fact("w", "s", "u")]
     graph = KnowledgeGraph(known)
     circle = Intersection((Projection("r", Variable("V@X", Projection("s", Constant(("t", "u"))))), Projection("s", Variable("V@X"))))

@@ -87,7 +87,7 @@ relations = st.lists(st.sampled_from(["r", "s t"]), min_size=1, max_size=3).map(
 
 
 @given(st.lists(st.tuples(nodes, relations, nodes).map(list), min_size=1, max_size=4))
-def test_whatever_can_be_read_is_printed_as_it_was(entries: list[list[str]]) -> None:
+def test_what_can_be_read_is_printed_as_it_was(entries: list[list[str]]) -> None:
     try:
         formula, packing = parse_formalization(entries)
     except Unreadable:

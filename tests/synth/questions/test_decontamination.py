@@ -94,7 +94,7 @@ def test_evaluation_sets_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"), [("", "holds no row"), ("[]", "holds no row"), ('{"question": " "}', "row 1 of .* has no text")]
 )
-def test_a_set_that_would_protect_from_nothing_is_refused(content: str, reason: str, tmp_path: Path) -> None:
+def test_an_empty_evaluation_set_is_refused(content: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text(content)
     with pytest.raises(RequestError, match=reason):
         read_evaluation_set(tmp_path / "set.jsonl")

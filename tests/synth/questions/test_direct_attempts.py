@@ -45,7 +45,7 @@ def knows(body: dict[str, Any]) -> str:
     return "I think it is **Green Lake**." if "big tower" in body["messages"][-1]["content"] else "I do not know."
 
 
-def test_what_is_answered_is_dropped_with_what_was_said_and_what_is_not_stays_with_its_account() -> None:
+def test_an_answered_question_is_dropped_and_another_keeps_the_count_of_attempts() -> None:
     kept, failures, bodies = attempted(knows, DirectAttemptsConfig(attempts=3), EASY, HARD)
     (task,), (failure,) = kept, failures
     assert task.provenance == {"path": ["Tower", "Amber Stone"], "direct_attempts": {"by": "openai:m", "attempts": 3, "answered": 0}}
@@ -83,7 +83,7 @@ def test_an_accepted_answer_anywhere_in_a_reply_counts(task: Task, reply: str, a
 
 
 @pytest.mark.slow
-def test_a_policy_attempts_without_tools_and_an_action_that_is_no_answer_answers_nothing(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_policy_attempts_without_tools_and_only_an_answer_counts(tokenizer: PreTrainedTokenizerBase) -> None:
     dialect, config = TagDialect(tokenizer), DirectAttemptsConfig(by="policy", attempts=3)
 
     def says(number: int, prompt: tuple[int, ...]) -> Sequence[int] | None:

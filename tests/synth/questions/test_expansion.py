@@ -30,7 +30,7 @@ def beside_target(grown: GrownQuestion) -> list[str]:
 
 @pytest.mark.parametrize("structure", ALL)
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_every_question_has_its_one_answer_whatever_grew_on_it(graph: KnowledgeGraph, structure: Structure, layers: int) -> None:
+def test_every_grown_question_keeps_its_one_answer(graph: KnowledgeGraph, structure: Structure, layers: int) -> None:
     questions = draw(graph, GrowthSpec(structure, layers, intersections=0.6, unions=0.2))
     assert len(questions) == 40
     for grown in questions:

@@ -46,7 +46,7 @@ def test_every_question_is_proven_and_every_step_is_found(graph: KnowledgeGraph,
 
 
 @pytest.mark.slow
-def test_the_same_tasks_whatever_the_hash_seed() -> None:
+def test_tasks_do_not_depend_on_the_hash_seed() -> None:
     processes = [_start_under(hash_seed) for hash_seed in ("1", "2")]
     first, second = (process.communicate(timeout=550)[0] for process in processes)
     assert first == second != ""

@@ -89,7 +89,7 @@ def test_names_inside_names_leak_nothing() -> None:
     ],
     ids=["a chain", "one type", "two types"],
 )
-def test_who_is_mentor_of_whom_is_told_apart_where_both_are_of_one_kind(
+def test_the_direction_of_a_relation_between_two_of_one_kind_must_stay(
     facts: list[tuple[str, str, str]], types: dict[str, str], same: bool
 ) -> None:
     graph = KnowledgeGraph([Fact(*fact) for fact in facts], types=types)

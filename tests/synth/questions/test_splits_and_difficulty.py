@@ -28,7 +28,7 @@ def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
     return build_questions(graph, config, 5, retrieve)[0]
 
 
-def test_no_entity_stands_on_both_sides(tasks: list[Task]) -> None:
+def test_no_entity_is_on_both_sides(tasks: list[Task]) -> None:
     parts, failures = split_tasks(tasks, "entity", 0.2)
     sides = {split: {entity for task in members for entity in entities_of(task)} for split, members in parts.items()}
     assert not sides[TRAIN] & sides[HELD_OUT]

@@ -84,7 +84,7 @@ def test_what_may_pass_is_tried_again_so_often_at_most(act: str, kind: Fault) ->
 
 
 @pytest.mark.parametrize(("act", "kind"), [("400", Fault.REFUSED), ("quota", Fault.REFUSED), ("cut", Fault.CUT)])
-def test_what_would_not_pass_is_not_tried_again(act: str, kind: Fault) -> None:
+def test_a_lasting_fault_is_not_tried_again(act: str, kind: Fault) -> None:
     with MisbehavingServer([act]) as server, teacher_of(server) as teacher:
         assert fault(ask(teacher, user("q"))) is kind
     assert len(server.times) == 1

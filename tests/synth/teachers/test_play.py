@@ -93,7 +93,7 @@ def test_a_teacher_is_told_of_the_tools_and_sees_the_conversation_so_far() -> No
     assert (first.max_tokens, first.temperature, first.stop) == (77, 0.3, ("</search>", "</answer>"))
 
 
-def test_what_cannot_be_read_is_told_and_the_run_goes_on() -> None:
+def test_an_unreadable_action_is_reported_to_the_teacher_and_the_run_goes_on() -> None:
     said = iter(["I would rather not.", "<search>Amber Stone</search><answer>both</answer>", "<answer>Blue River"])
     (run,) = played(ScriptedTeacher(lambda _: next(said)), TASKS[:1], TaughtRunsConfig(attempts=1))
     assert [turn.is_readable for turn in run.turns] == [False, False, True]

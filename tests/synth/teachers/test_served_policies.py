@@ -130,7 +130,7 @@ def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
         assert not set(texts([stopped])[0]) & set("eaiou")
 
 
-def test_a_form_is_the_same_whatever_is_said_of_it() -> None:
+def test_a_form_does_not_depend_on_titles_and_descriptions() -> None:
     class Said(BaseModel):
         """Something else."""
 

@@ -98,14 +98,14 @@ def test_a_conversation_of_five_turns_ends_where_the_user_ends_it_and_the_state_
         ([], STOP, "user"),
     ],
 )
-def test_whatever_the_user_slips_by_makes_the_trajectory_invalid_and_never_failed(script: list[str], answer: str | None, kind: str) -> None:
+def test_every_fault_of_the_user_makes_the_trajectory_invalid_and_never_failed(script: list[str], answer: str | None, kind: str) -> None:
     with MisbehavingServer(script, answer=mia if answer is None else lambda body: str(answer)) as server:
         played = run(server, ACTIONS)
     assert (played.stop_reason, played.outcome) == (StopReason.FAULT, Outcome.INVALID)
     assert str(played.error).startswith(f"{kind}: ") and played.reward is None
 
 
-def test_the_limit_of_tokens_holds_and_is_no_failure_of_the_policy() -> None:
+def test_the_limit_of_tokens_holds_and_the_run_is_invalid() -> None:
     with MisbehavingServer(answer=mia) as server:
         played = run(server, ACTIONS, max_tokens=2_000)
     assert played.outcome is Outcome.INVALID and "budget" in str(played.error)

@@ -84,12 +84,12 @@ def test_examples_in_words_are_what_is_read() -> None:
         assert [name for name in INVENTED if name in question] == [name for name in INVENTED if name in reworded]
 
 
-def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
+def test_a_quotation_of_an_example_is_in_its_passage() -> None:
     for asked, reply in (*extraction.EXAMPLES, *seed_questions.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
         assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
 
 
-def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none() -> None:
+def test_a_copied_example_is_a_failure_and_a_name_from_the_request_is_not() -> None:
     """A reply that could be taken for one's own names something of the example."""
     for examples, _ in OF_A_FORM.values():
         request = user("Question: Where was Ann Lee born?", examples=examples)

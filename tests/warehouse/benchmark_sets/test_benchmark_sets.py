@@ -78,12 +78,12 @@ GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
         ([""], "holds no row"),
     ],
 )
-def test_a_broken_row_is_told_with_its_place(tmp_path: Path, rows: list[Any], told: str) -> None:
+def test_a_broken_row_is_reported_with_its_place(tmp_path: Path, rows: list[Any], told: str) -> None:
     with pytest.raises(RequestError, match=told):
         read_tasks(written(tmp_path / "tasks.jsonl", *rows))
 
 
-def test_an_absent_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
+def test_an_absent_or_broken_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no file .*none\.jsonl: put GSM8K's test\.jsonl there"):
         read_gsm8k(tmp_path / "none.jsonl")
     (tmp_path / "x.jsonl.gz").write_bytes(b"\x1f\x8b\x08")

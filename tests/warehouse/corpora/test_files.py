@@ -101,7 +101,7 @@ def test_half_of_a_surrogate_pair_is_a_fault_of_its_row(tmp_path: Path) -> None:
         ("## Title\n\n# Title\n\nText of ``` # none", "Title", "## Title\n\n\n\nText of ``` # none"),
     ],
 )
-def test_a_line_of_code_is_no_heading(page: str, title: str, text: str, tmp_path: Path) -> None:
+def test_a_line_of_code_is_not_a_heading(page: str, title: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(page)
     (document,) = read_pages(tmp_path).documents
     assert (document.title, document.text) == (title, text)
@@ -125,7 +125,7 @@ def test_a_page_without_a_heading_has_the_title_of_its_front_matter(matter: str,
     assert (one.title, one.text, other.title, other.text) == (title, "It stands by the river.", "Own heading", "Text.")
 
 
-def test_what_is_taken_for_a_page_and_is_not_read_is_told(tmp_path: Path) -> None:
+def test_files_that_are_not_read_as_pages_are_reported(tmp_path: Path) -> None:
     folder, other = tmp_path / "notes", tmp_path / "other"
     for place in (folder / "sub", other):
         place.mkdir(parents=True)

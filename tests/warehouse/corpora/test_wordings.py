@@ -49,7 +49,7 @@ def test_a_table_is_the_wording_of_a_relation(tmp_path: Path) -> None:
         ("a = 3", "a wording has questions, phrases, a condition and a word"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_one_sentence_that_names_it(tmp_path: Path, text: str | bytes, reason: str) -> None:
+def test_a_file_of_wordings_with_a_fault_is_refused_by_name(tmp_path: Path, text: str | bytes, reason: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(RequestError) as refused:
         read_wordings(path)

@@ -79,7 +79,7 @@ REASONED: dict[str, Any] = {
 
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("said", REASONED.values(), ids=REASONED)
-def test_reasoning_is_no_part_of_the_answer(tmp_path: Path, chat: Chat, said: dict[str, Any]) -> None:
+def test_reasoning_is_not_part_of_the_answer(tmp_path: Path, chat: Chat, said: dict[str, Any]) -> None:
     run = only(read(tmp_path, chat, [ASKED, said]))
     assert (run.answer, run.turns[0].action) == ("8", "<think>\nfour each\n</think>\n8")
 

@@ -44,7 +44,7 @@ def calls(run: Trajectory) -> list[tuple[str | None, str | None, str, str | None
     return [(turn.tool, turn.arguments, turn.observation, turn.tool_outcome) for turn in run.turns]
 
 
-def test_the_line_of_a_row_is_found_whatever_its_key_is_written_in(tmp_path: Path) -> None:
+def test_the_line_of_a_row_is_found_for_a_key_of_any_script(tmp_path: Path) -> None:
     """A key in raw letters was looked for as an escape, to the end of the file, and stood in line 1."""
     path = tmp_path / "model_a.json"
     path.write_text("{\n" + ",\n".join(f'"ключ{number}": 3' for number in range(20_000)) + "\n}")

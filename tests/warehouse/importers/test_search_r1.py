@@ -52,7 +52,7 @@ def test_no_tag_of_an_action_is_dropped(tmp_path: Path) -> None:
     ]
 
 
-def test_information_that_the_policy_wrote_itself_is_no_observation(tmp_path: Path) -> None:
+def test_information_that_the_policy_wrote_itself_is_not_an_observation(tmp_path: Path) -> None:
     run = only(tmp_path, "<think>a</think><information>made up</information><answer>A</answer>")
     assert turns(run) == [("answer", "A", "", None)]
     assert "made up" in run.turns[0].action

@@ -73,7 +73,7 @@ def test_a_broken_row_is_a_fault_with_its_line_and_the_next_is_read(tmp_path: Pa
         ("missing.jsonl", b"", "there is no file"),
     ],
 )
-def test_what_is_no_table_is_one_sentence(name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
+def test_what_is_not_a_table_is_refused(name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
     if content is None:
         (tmp_path / name).mkdir()
     elif not name.startswith("missing"):

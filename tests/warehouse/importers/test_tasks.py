@@ -43,7 +43,7 @@ def read(tmp_path: Path, *rows: Any, form: TaskFormat = FORM) -> tuple[list[Task
         ({"id": 7, "input": "Who?", "target": ["Ann", "A."], "metadata": {"item": 3}}, ("Ann", "A.")),
     ],
 )
-def test_rows_of_verifiers_of_inspect_and_of_ones_own(row: dict[str, Any], answers: tuple[str, ...], tmp_path: Path) -> None:
+def test_rows_of_verifiers_of_inspect_and_of_users_are_tasks(row: dict[str, Any], answers: tuple[str, ...], tmp_path: Path) -> None:
     (task,), _ = read(tmp_path, row)
     item = {"item": 3} if {"info", "metadata"} & set(row) else {}
     provenance = {**item, "source": "mine", "verifier": "qa_em", "place": {"file": "rows.jsonl", "line": 1}}

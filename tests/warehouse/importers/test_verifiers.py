@@ -33,7 +33,7 @@ def read(tmp_path: Path, *rows: Any, metadata: str | None = '{"env_id": "e", "mo
     return read_verifiers(tmp_path)
 
 
-def test_a_trace_keeps_its_calls_with_results_that_name_none(tmp_path: Path) -> None:
+def test_results_without_a_call_id_belong_to_calls_in_order(tmp_path: Path) -> None:
     task, run, score = read(tmp_path, row()).records
     assert (task.question, task.answers, run.answer, run.policy) == ("Who?", ("Amber",), "Amber", "org/m")
     assert [(call.tool, call.observation) for turn in run.turns for call in turn.calls] == [

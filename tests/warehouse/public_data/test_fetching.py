@@ -64,7 +64,7 @@ def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path
 
 
 @pytest.mark.parametrize("served", [LONG[::-1], LONG[:-1]], ids=["other bytes", "fewer bytes"])
-def test_another_content_is_one_sentence_and_nothing_of_it_is_kept(host: Host, tmp_path: Path, served: bytes) -> None:
+def test_another_content_is_refused_and_not_kept(host: Host, tmp_path: Path, served: bytes) -> None:
     data = host.data_set("mine", one=LONG)
     host.files["/one"] = served
     with pytest.raises(RequestError, match=r"/one has the SHA-256 \w{64}, and \w{64} was expected") as told:
@@ -73,7 +73,7 @@ def test_another_content_is_one_sentence_and_nothing_of_it_is_kept(host: Host, t
     assert [name for name in contents(tmp_path) if name != ".lock"] == []
 
 
-def test_a_passing_fault_of_the_server_is_asked_again_and_a_lasting_one_is_told(host: Host, tmp_path: Path) -> None:
+def test_a_passing_fault_of_the_server_is_retried_and_a_lasting_one_reported(host: Host, tmp_path: Path) -> None:
     host.statuses = [503, 429]
     assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
     data = host.data_set("other", two=LONG)
