@@ -26,16 +26,12 @@ from eval.judges import (
     read_reply,
     refuse_unfit,
 )  # fmt: skip
-from flows.verification import open_judge
-from rl.policies.config import PolicyConfig
-from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from tests.eval.graders.test_verifiers import TASK, attempt
 from tests.rl.toy import trajectory, turn
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from tests.synth.teachers.served import serve
-from warehouse import Check, Completion, Failure, Lake, Outcome, RequestError, StopReason
+from warehouse import Completion, Failure, Lake, Outcome, RequestError, StopReason
 from warehouse.records import Call, Task, Turn
 
 Reply = Callable[[dict[str, Any]], str]
@@ -140,22 +136,6 @@ def test_answers_are_scored_and_only_those_that_need_it_are_asked_about() -> Non
     assert len(server.bodies) == 2 and not any("response_format" in body for body in server.bodies)
 
 
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_real_model_that_never_learnt_is_refused(tmp_path: Path) -> None:
-    sizes = {"layers": 2, "width": 64, "heads": 2, "key_value_heads": 2, "intermediate_size": 128, "vocabulary_size": 400}
-    config = PolicyConfig(**sizes, max_position_embeddings=2048)
-    shown = ANSWERS.show(Case("Q", ("A",), "B"))
-    policy = create_policy(config, ["user: Which lake?", "assistant: right", shown], ["Green", "Lake"], tmp_path / "tiny", seed=0)
-    with serve(policy, tmp_path) as url, Lake(tmp_path / "home") as lake:
-        teacher = TeacherConfig(kind="openai", model="tiny", base_url=url, first_pause_seconds=0.01)
-        with pytest.raises(RequestError, match="0 of 7 right"), open_judge(teacher, lake):
-            pass
-        assert len(lake.read(Completion)) == 20 * 3, "it was asked every pair, three times"
-        reasons = {check.reason.split(":")[0].rsplit(" ", 1)[-1] for check in lake.read(Check, "kind = 'calibration'")}
-    assert reasons <= {"unreadable", "cut", "empty"}
-
-
 @pytest.mark.slow
 def test_failures_are_typed_and_asked_again_alone(tmp_path: Path) -> None:
     """One reply is no verdict, one is cut, one request fails; the second round asks for the first two alone, at another temperature."""
@@ -191,11 +171,8 @@ def test_what_stays_unreadable_is_invalid_and_no_zero() -> None:
         ('```json\n{"verdict": "wrong", "reason": "other"}\n```', "wrong"),
         ('{"verdict": "right", "reason": "a"} {"verdict": "wrong", "reason": "b"}', None),
         ('The answer says {"verdict": "right", "reason": "it is"}', None),
-        ('{"verdict": "Right", "reason": "same"}', None),
         ('{"verdict": true, "reason": "same"}', None),
-        ('{"verdict": "right"}', None),
         ("right", None),
-        ("", None),
     ],
 )
 def test_a_verdict_is_the_whole_reply_or_none(text: str, verdict: str | None) -> None:

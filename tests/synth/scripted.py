@@ -10,16 +10,18 @@ from warehouse.records import Completion, Failure, Request
 
 
 class ScriptedTeacher:
-    """Replies by a function of the request's last message; an exception's place is taken by a failure."""
+    """Replies by a function of the request's last message, and keeps what it is asked."""
 
     name = "scripted"
 
     def __init__(self, says: Callable[[str], str | None]) -> None:
         self._says = says
         self.asked: list[str] = []
+        self.requests: list[Request] = []
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """A completion for each text, a failure for each None."""
+        self.requests += requests
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:

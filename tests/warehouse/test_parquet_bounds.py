@@ -73,15 +73,6 @@ def padded() -> bytes:
     return whole(WHO + more, footer(FLAT, [group], 2, b"parquet-mr version 1.2.8"))
 
 
-def padded_after_words() -> bytes:
-    """The same of a column with a dictionary, whose words are no values of the column."""
-    words, codes = page(text(b"Who?") * 2, 2, dictionary=True), page(first_word(1), 1, encoding=DICTIONARY_CODES)
-    column = chunk(4 + len(words), len(words + codes), 2, [b"question"], dictionary=4)
-    more = page(first_word(1), 1, size=MOST, encoding=DICTIONARY_CODES)
-    group = {1: [column], 2: ("i64", 100), 3: ("i64", 2)}
-    return whole(words + codes + more, footer(FLAT, [group], 2, b"parquet-mr version 1.2.8"))
-
-
 def dictionary() -> bytes:
     words, codes = page(text(b"Who?"), MOST, dictionary=True), page(first_word(1), 1, encoding=DICTIONARY_CODES)
     column = chunk(4 + len(words), len(words + codes), 1, [b"question"], dictionary=4)
@@ -109,15 +100,6 @@ def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes],
     return whole(pages, footer(columns, [{1: [column], 2: ("i64", 100), 3: ("i64", rows)}], rows))
 
 
-def columns_in_one_place(count: int) -> bytes:
-    """Small pages, each of which every column has: none is large, and all together are."""
-    pages = page(text(b"Who?" * 1000), 1)
-    names = [b"c%d" % number for number in range(count)]
-    listed = [{4: b"r", 5: ("i32", count)}, *({**FLAT[1], 4: name} for name in names)]
-    group = {1: [chunk(4, len(pages), 1, [name]) for name in names], 2: ("i64", 100), 3: ("i64", 1)}
-    return whole(pages, footer(listed, [group]))
-
-
 def headed(*fields: tuple[int, Any], after: bytes = b"") -> bytes:
     """A file of one page with these fields of its header, each as it stands there."""
     data = zstd(text(b"Who?"))
@@ -139,14 +121,12 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "says two billion words": (dictionary, MEMORY),
     "says one long word a million times": (long_codes, MEMORY),
     "goes on past its column": (padded, READ),
-    "goes on past its column and has a dictionary": (padded_after_words, READ),
     "says less than nothing": (lambda: flat(page(text(b"Who?"), 1, size=-5)), DAMAGED),
     "says two sizes": (lambda: headed((2, ("i32", MOST)), (2, ("i64", 8))), MEMORY),
     "says a size by the number of another field": (lambda: headed((2, ("i32", MOST)), (2 + 2**16, ("i32", 8))), READ),
     "says a size beyond its type": (lambda: headed((2, ("i32", 2**31 + 4))), DAMAGED),
     "is nested without end": (lambda: headed(after=b"\x1c" * 50_000), DAMAGED),
     "lists a billion things that take no room": (lambda: headed(after=b"\x19\xf0" + varint(MOST)), DAMAGED),
-    "has columns in one place": (lambda: columns_in_one_place(100), READ),
     "lists a million columns and has none": (
         lambda: whole(b"", footer(FLAT, [])[:-2] + b"\x1c\x19\xfc" + varint(999_999) + b"\0" * 10),
         DAMAGED,

@@ -33,11 +33,6 @@ RUNS: dict[str, tuple[tuple[Searched, ...], str, dict[str, int]]] = {
         "Blue River",
         {"searches": 2, "in_vain": 1, "retried": 1, "words": 1},
     ),
-    "turned round": (
-        (("Stone Amber", NOTHING), ("Amber Stone", RIGHT)),
-        "Blue River",
-        {"searches": 2, "in_vain": 1, "retried": 1, "words": 1},
-    ),
     "the same again": (
         (("Amber Stone", OTHER), ("Amber Stone", OTHER)),
         "Far Hill",
@@ -52,9 +47,6 @@ RUNS: dict[str, tuple[tuple[Searched, ...], str, dict[str, int]]] = {
         "Blue River",
         {"searches": 2, "in_vain": 1, "retried": 1, "pages": 1},
     ),
-    "a number": ((("1999", "1999: a year of rain."), ("2001", OTHER)), "rain", {"searches": 2, "in_vain": 1, "checks": 1}),
-    "no words": ((("!?", NOTHING), ("Amber Stone", RIGHT)), "Blue River", {"searches": 2, "in_vain": 1}),
-    "no page of it": ((("page 2", NOTHING), ("page 3", NOTHING)), "", {"searches": 2, "in_vain": 2}),
     "nothing": ((), "Blue River", {}),
 }  # fmt: skip
 

@@ -6,21 +6,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rl.engines.base import Sampling
-from rl.engines.config import EngineConfig
-from rl.policies.config import PolicyConfig
-from rl.ray_runtime import RayConfig
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.generation import PolicySampler
 from synth.has.decisions import Step, steps_of
 from synth.has.proposers import PolicyProposer
-from synth.has.records import HasConfig, build_has
 from synth.teachers.source import BackgroundLoop
 from tests.rl.rollouts.test_agent_loop import written
 from tests.synth.scripted import ScriptedPolicy
@@ -66,38 +61,3 @@ def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokeni
     options = proposer.propose(steps[0], 2, {"search number 0"}, random.Random(0))
     assert [option.text for option in options] == ["so, search number 1"]
     assert proposer.propose(steps[1], 2, (), random.Random(0)) == proposer.propose(steps[2], 2, (), random.Random(0)) == []
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    from rl.engines.pool import EnginePool
-    from rl.policies.policy import create_policy
-    from rl.ray_runtime import RayRuntime
-
-    config = PolicyConfig(
-        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
-    )
-    folder = create_policy(config, ["Amber Stone is in Green Lake."], ("Amber", "Stone"), tmp_path / "tiny", seed=0)
-    dialect = TagDialect(AutoTokenizer.from_pretrained(folder))
-    run = trajectory(dialect)
-    ray = RayRuntime(RayConfig(object_store_gib=0.1), cpus=1)
-    try:
-        with BackgroundLoop("test") as loop:
-            pool = loop.wait(EnginePool.start(EngineConfig(kv_cache_gib=0.1), str(folder)))
-            seen = []
-            for seed in (1, 1, 2):
-                proposer = PolicyProposer(PolicySampler(pool, loop), dialect, Sampling(max_tokens=6), seed)
-                failures = proposer.prepare(steps_of(run, TASK.question), 4)
-                seen.append([failure.item["text"] for failure in failures])
-            wishes = HasConfig(mixture={"policy": 1.0})
-            examples, failures, _ = build_has(None, [run], {TASK.key: TASK}, wishes, 1, proposers={"policy": proposer})
-            loop.wait(pool.shutdown())
-    finally:
-        ray.close()
-    assert len(seen[0]) == 8  # an untrained policy writes no action
-    assert seen[0] == seen[1] != seen[2]
-    assert examples == []
-    assert "has_no_alternative" in {failure.kind for failure in failures}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import RewordingConfig, RewordingDefect, check, reword, same_formula
 from synth.questions.wording import Phrasing
-from synth.teachers.teacher import Ending, Fault, Reply, completion_id, failed
+from synth.teachers.teacher import Fault
 from synth.worlds.schema import WORDINGS
-from warehouse.records import Completion, Fact, Request, Task
+from tests.synth.scripted import ScriptedTeacher
+from warehouse.records import Fact, Task
 
 FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
 TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)
@@ -26,28 +27,8 @@ def graph() -> KnowledgeGraph:
     return KnowledgeGraph([Fact(*triple) for triple in triples], wordings=WORDINGS)
 
 
-class Scripted:
-    """A teacher whose replies are written beforehand: by what it is asked to do and the question it is given."""
-
-    name = "scripted"
-
-    def __init__(self, reply: Callable[[Request], str | None]) -> None:
-        self._reply = reply
-        self.asked: list[Request] = []
-
-    def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        self.asked += requests
-        return [self._one(request) for request in requests]
-
-    def _one(self, request: Request) -> Reply:
-        text = self._reply(request)
-        if text is None:
-            return failed(Fault.TIMEOUT, "no completion", self.name, request)
-        return Completion(completion_id(self.name, request), self.name, request.content, text, Ending.STOP, 1, 1)
-
-
-def says(wording: str | None, reading: str | None = READ) -> Scripted:
-    return Scripted(lambda request: reading if "Relations:" in request.messages[-1].content else wording)
+def says(wording: str | None, reading: str | None = READ) -> ScriptedTeacher:
+    return ScriptedTeacher(lambda text: reading if "Relations:" in text else wording)
 
 
 def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue River",), words: bool = True) -> list[RewordingDefect]:
@@ -114,7 +95,7 @@ def test_a_rewording_is_kept_with_where_it_came_from(graph: KnowledgeGraph) -> N
 def test_the_reader_sees_the_rewording_alone(graph: KnowledgeGraph) -> None:
     teacher = says(GOOD)
     reword([TASK], teacher, RewordingConfig(), 0, graph)
-    reading = teacher.asked[-1].messages[-1].content
+    reading = teacher.asked[-1]
     assert GOOD in reading and TASK.question not in reading
     assert "Relations: employer, school, seat\n" in reading
 
@@ -134,19 +115,11 @@ def test_a_question_that_reads_differently_is_dropped(graph: KnowledgeGraph, rea
     assert failure.kind == kind
 
 
-def test_variants_are_tasks_of_their_own_and_repeat(graph: KnowledgeGraph) -> None:
-    config = RewordingConfig(variants=3, relations="words")
-    places = {request.seed: place for place, request in enumerate(_asked(config, graph))}
-    teacher = Scripted(lambda request: f"{('', 'Say: ', 'Now, ')[places[request.seed]]}{GOOD}")
+def test_variants_are_tasks_of_their_own_and_doubles_are_dropped(graph: KnowledgeGraph) -> None:
+    config, said = RewordingConfig(variants=3, relations="words"), iter(("", "Say: ", "Now, "))
+    teacher = ScriptedTeacher(lambda _: f"{next(said)}{GOOD}")
     made, failures = reword([TASK], teacher, config, 0, graph)
     assert len({task.key for task in made}) == len({task.question for task in made}) == 3 and failures == []
-    assert made == reword([TASK], teacher, config, 0, graph)[0]
+    assert len({request.seed for request in teacher.requests}) == 3
     once, (second, third) = reword([TASK], says(GOOD), config, 0, graph)
     assert len(once) == 1 and second.kind == third.kind == RewordingDefect.DOUBLE
-
-
-def _asked(config: RewordingConfig, graph: KnowledgeGraph) -> list[Request]:
-    """The requests for the variants."""
-    teacher = says(None)
-    reword([TASK], teacher, config, 0, graph)
-    return teacher.asked
