@@ -7,7 +7,7 @@
 A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
 `<!-- /evidence -->`. What stands in one line is put in line. A file holds of each home, that is of each seed: successes and valid tasks of
 each policy, how many tasks of a suite two policies solved both, either or neither, calls of tools, failures and those of them that had been
-shown the answer, searches in vain and those that another followed, successes of each RL step, and seconds of each stage; beside it command,
+shown the answer, searches in vain and those that another followed, successes of each RL step, and seconds of each stage; with command,
 commit and machine. The tables are `benchmarks/evidence_tables.py`.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
         try:
             homes = [read_home(home) for home in options.homes]
             if options.add:
-                homes = beside(kept(options.name).get("homes", []), homes)
+                homes = merged(kept(options.name).get("homes", []), homes)
             keep(options.name, {"commands": options.command, "words": words, "homes": homes})
         except RequestError as error:
             parser.error(str(error))
@@ -90,7 +90,7 @@ def main() -> None:
     raise SystemExit(1 if stale and options.do == "check" else 0)
 
 
-def beside(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
+def merged(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
     """All of both by their seeds: what is new of a seed takes the place of all that was old of it."""
     seeds = {each["seed"] for each in new}
     return sorted([*(each for each in old if each["seed"] not in seeds), *new], key=lambda each: each["seed"])

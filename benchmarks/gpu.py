@@ -1,10 +1,10 @@
 """What this package's learner does on one GPU, in under nine minutes: `python -m benchmarks.gpu --minutes 9 [--json]`.
 
 Tokens a second and MFU of RL and CPT steps, full and with adapters, of Qwen2 architectures of 0.5 and 1.5 B with random weights at 2 k,
-8 k, 32 k and 64 k tokens; the peak of memory beside what `flywheel plan` says; the error of log-probabilities in bfloat16 against
+8 k, 32 k and 64 k tokens; the peak of memory against what `flywheel plan` says; the error of log-probabilities in bfloat16 against
 float32, as NeMo RL defines it (`rl/learner/metrics.py`; random weights have flat distributions, so that of a trained policy is larger); and
 whether two steps repeat bit by bit. Two rows are the architectures of prime-rl's published figures of one H100 (`benchmarks/baselines` of
-its repository; the second comes without a length, and the longest is taken), printed beside them. `benchmarks/learner.py` measures.
+its repository; the second comes without a length, and the longest is taken), printed with them. `benchmarks/learner.py` measures.
 
 Rows come in the order of what they tell. They run in a process of their own: one that runs out of memory, fails or takes longer than
 `--row-seconds` is a row that says so, and the next one goes on; what has not begun by `--minutes` is listed as not run. Without a GPU a

@@ -358,7 +358,7 @@ def main() -> None:
     if given.keep:
         old = evidence.kept("lake")
         command = shlex.join(["python", "-m", "benchmarks.lake", *sys.argv[1:]])
-        evidence.keep("lake", {"commands": [*old.get("commands", []), command], **beside(old, figures)})
+        evidence.keep("lake", {"commands": [*old.get("commands", []), command], **merged(old, figures)})
     if given.json:
         print(json.dumps(figures))
     else:
@@ -383,7 +383,7 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
     return {part: in_fresh_process(part, home, options) for part in ("ingest", "counts", "views", "processes")}
 
 
-def beside(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The figures of all parts that were ever measured; new ones take the place of old ones, of views each by itself."""
     read = {**old.get("views", {}).get("views", {}), **new.get("views", {}).get("views", {})}
     parts = {**{name: old[name] for name in PARTS if name in old}, **new}

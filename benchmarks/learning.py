@@ -255,7 +255,7 @@ def main() -> None:
     runs: dict[tuple[int, str], dict[str, Any]] = {}
     if arguments.keep and (there := evidence.kept(arguments.keep)):
         if (there["late"], there["steps"]) != (arguments.late, arguments.steps):
-            parser.error(f"{arguments.keep} holds runs of other --late or --steps, which cannot stand beside these: give another name.")
+            parser.error(f"{arguments.keep} holds runs of other --late or --steps, which cannot be kept with these: give another name.")
         runs = {(run["seed"], run["learner"]): run for run in there["runs"]}
     wanted = (arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.steps, arguments.late)
     for setting in settings_of(*wanted):

@@ -2,7 +2,7 @@
 
     own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
     again    from turn 2 on the first turn's text once more
-    oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, beside own decision records and successes
+    oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, with own decision records and successes
     unread   from turn 2 on the policy's own successes and RL, without pre-training on decision records
     alone    from turn 2 on RL alone, from the champion, with nothing read before it
 
@@ -10,7 +10,7 @@ The first turn, like the quickstart's, is made once for each seed, by `profiles/
 `flywheel run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all of them. A home that has come so far
 is passed by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the
 first turn to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm
-had too little text for its budget. `--keep` writes the counts to benchmarks/results, beside those of other seeds that are there.
+had too little text for its budget. `--keep` writes the counts to benchmarks/results, with those of other seeds that are there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import beside, counts_of, keep, kept
+from benchmarks.evidence import counts_of, keep, kept, merged
 from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
 from flows.config import load_config
@@ -86,7 +86,7 @@ def main() -> None:
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
     rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns) if row["arm"] in options.arms]
     if options.keep:
-        keep(options.keep, {"commands": options.command, "rows": beside(kept(options.keep).get("rows", []), rows)})
+        keep(options.keep, {"commands": options.command, "rows": merged(kept(options.keep).get("rows", []), rows)})
     print(json.dumps(rows) if options.json else markdown(rows))
 
 

@@ -179,7 +179,7 @@ def make(folder: Path, tokens: int, seed: int) -> dict[str, Any]:
         result = train_cpt(begun, encoded, Path(draft) / "trained", config, seed_from(seed, "reader"), _print_metric)
         model, tokenizer = load_policy(result.path, torch.bfloat16)
         save_policy(model, tokenizer, folder)
-    return {name: result.figures[name] for name in ("steps", "loss")}
+    return {name: result.metrics[name] for name in ("steps", "loss")}
 
 
 def read_share(folder: Path, count: int) -> float:

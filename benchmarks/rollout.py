@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--no-trl", action="store_true", help="leave TRL out")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    # Ray's workers must find the environments and loops beside this file.
+    # Ray's workers must find the environments and loops next to this file.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         bench = read_bench(arguments.home, arguments.policy, arguments.layers, arguments.count, arguments.in_flight, Path(folder))

@@ -1,7 +1,7 @@
 """Layer-wise, random and sequential questions compared: `python -m benchmarks.structures [--home runs/demo …] [--json]`.
 
 For each structure and number of layers: the share of questions with a redundant constraint (one without which the answer set does not grow,
-or one between constants), the share with a shortcut (a constant beside the target), the share that a single search with the question's own
+or one between constants), the share with a shortcut (a constant next to the target), the share that a single search with the question's own
 text answers, and the success of a trained policy that may search once. `ratio` compares a success with that of the layer-wise questions.
 "Unchecked" are layer-wise questions whose definitions were not held against the whole question.
 

@@ -94,7 +94,7 @@ class FlywheelConfig(TurnConfig):
         first = self.model_dump(include=set(TurnConfig.model_fields))
         return TurnConfig.model_validate(first if turn == 1 else lay_over(first, self.later))
 
-    def beside(self, turn: int) -> AsyncEvaluationConfig | None:
+    def async_evaluation(self, turn: int) -> AsyncEvaluationConfig | None:
         """The evaluation during RL of an iteration, with its suites by name."""
         wanted = self.for_turn(turn).rl.evaluate
         return wanted and wanted.model_copy(update={"suites": wanted.suites or tuple(self.evaluation.gate)})
@@ -125,7 +125,7 @@ class FlywheelConfig(TurnConfig):
             check_rollouts(turn.rl, self.rollout)
             turn.synth.check_search(self.rollout.search)
             self.evaluation.check_tool_worlds(turn.synth.tool_worlds)
-            self.evaluation.check_async(self.beside(number))
+            self.evaluation.check_async(self.async_evaluation(number))
         self.evaluation.check_judge(self.asks_judge)
         return self
 

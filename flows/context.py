@@ -57,7 +57,7 @@ class StageRun:
     stopped: str | None = None
     """Why it stopped early, as a sentence."""
     step: int | None = None
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     first_step: int = 0
     began: float = field(default_factory=time.time)
     control: Control = field(default_factory=Control)
@@ -92,18 +92,18 @@ class StageRun:
         self.control, self._paused_before = control, control.paused_seconds
         self._wait_while_paused()
 
-    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
+    def metric(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Store the metrics of a step and wait while paused; returns whether the stage has to stop here."""
-        self.record(step, figures)
+        self.record(step, metrics)
         return self.spent()
 
-    def record(self, step: int, figures: Mapping[str, float]) -> None:
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Store the metrics of a step, and log them from time to time."""
-        run, figures = self.run, {**figures, **self._newly_paused()}
-        self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items())
-        self._show(step, figures)
+        run, metrics = self.run, {**metrics, **self._newly_paused()}
+        self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in metrics.items())
+        self._show(step, metrics)
         self._move(step)
-        self.figures = dict(figures)
+        self.metrics = dict(metrics)
 
     def keep(self, records: Iterable[Record]) -> None:
         """Store records within seconds, with others in one commit. `flush` before anything that relies on them."""
@@ -125,7 +125,7 @@ class StageRun:
         """The stage's part of the progress record."""
         run, resumed = self.run, EARLIER in self.run.figures
         return StageProgress(
-            run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, resumed, self.figures
+            run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, resumed, self.metrics
         )
 
     def spent(self) -> bool:
@@ -178,12 +178,12 @@ class StageRun:
             self.first_step, self.began = step, time.time()
         self.step = step
 
-    def _show(self, step: int, figures: Mapping[str, float]) -> None:
+    def _show(self, step: int, metrics: Mapping[str, float]) -> None:
         if time.monotonic() - self._shown < SHOW_SECONDS and step != self.total_steps:
             return
         self._shown = time.monotonic()
         of = f"/{self.total_steps}" if self.total_steps else ""
-        shown = "  ".join(f"{name} {value:.3g}" for name, value in figures.items() if name in SHOWN)
+        shown = "  ".join(f"{name} {value:.3g}" for name, value in metrics.items() if name in SHOWN)
         log.info("%s  step %d%s  %s", self.run.id, step, of, shown)
 
 

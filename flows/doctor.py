@@ -180,9 +180,9 @@ def cuda_builds() -> Check:
     import torch
 
     if torch.version.cuda is not None:
-        return Check("cuda builds", "ok", f"{', '.join(found)} beside a CUDA build of torch")
-    advice = f"Run `uv pip uninstall {' '.join(found)}`: nothing here needs them, and beside torch for the CPU they break transformers."
-    return Check("cuda builds", "warn", f"{', '.join(found)} installed beside torch for the CPU", advice)
+        return Check("cuda builds", "ok", f"{', '.join(found)} with a CUDA build of torch")
+    advice = f"Run `uv pip uninstall {' '.join(found)}`: nothing here needs them, and with torch for the CPU they break transformers."
+    return Check("cuda builds", "warn", f"{', '.join(found)} installed with torch for the CPU", advice)
 
 
 def versions() -> Check:

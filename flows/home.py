@@ -31,7 +31,7 @@ from flows.overrides import apply_overrides, describe
 from warehouse import Example, Lake, Metric, Policy, Run
 from warehouse.digests import digest
 from warehouse.drafts import drafted
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 from warehouse.json_text import read_json
 from warehouse.schema import TABLE_OF
 from warehouse.settings import fault_of
@@ -179,7 +179,7 @@ class Home:
             raise RequestError(f"{why}; start anew in another --home.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise RequestError(
-                f"{self.config_file} is damaged ({type(error).__name__}: {str(error)[:200]}); restore it, or start anew in another --home."
+                f"{self.config_file} is damaged ({with_type(error)}); restore it, or start anew in another --home."
             ) from error
 
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:

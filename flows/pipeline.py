@@ -67,7 +67,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
 Work = Callable[[StageRun], dict[str, Any]]
-"""What a stage does; returns its figures."""
+"""What a stage does; returns its metrics."""
 
 LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Operating-system errors that do not pass by themselves."""
@@ -295,7 +295,7 @@ def _meter(context: RunContext, turn: int) -> Meter:
 def run_stage(
     context: RunContext, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Work, meter: Meter | None = None
 ) -> dict[str, Any]:
-    """Run a stage under the name `run_id` unless it is done, and return its figures.
+    """Run a stage under the name `run_id` unless it is done, and return its metrics.
 
     A fault of the machine is retried with new engines; the outcome is an event and is shown in Prefect.
 
@@ -313,22 +313,22 @@ def run_stage(
         return run_attempt(context.lake, run_id, stage, turn, settings, lambda run: work(context.watch(run)), meter)
 
     try:
-        worked, figures = attempt(run_id, once, config.attempts, context.stop_engines)
+        worked, metrics = attempt(run_id, once, config.attempts, context.stop_engines)
     except BudgetSpent as error:
         report(EventKind.stopped_run, str(error), {})
         raise
     except RequestError:
         raise
     except Exception as error:
-        report(EventKind.stopped_run, f"{run_id} failed: {type(error).__name__}: {str(error)[:500]}", {})
+        report(EventKind.stopped_run, f"{run_id} failed: {with_type(error)}", {})
         raise
     if worked:
-        show_in_prefect(root, run_id, stage, figures)
-        if figures.get("promoted"):
-            report(EventKind.promotion, str(figures["reason"]), figures)
-        if "stopped" in figures and meter is not None and meter.ends:  # a pause is no event
-            report(EventKind.stopped_run, str(figures["stopped"]), figures)
-    return figures
+        show_in_prefect(root, run_id, stage, metrics)
+        if metrics.get("promoted"):
+            report(EventKind.promotion, str(metrics["reason"]), metrics)
+        if "stopped" in metrics and meter is not None and meter.ends:  # a pause is no event
+            report(EventKind.stopped_run, str(metrics["stopped"]), metrics)
+    return metrics
 
 
 def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Callable[[], None] = lambda: None) -> T:
@@ -345,7 +345,7 @@ def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Ca
             raise
         except Exception as error:
             if is_fault(error):
-                log.warning("%s: %s: %s", name, type(error).__name__, str(error)[:300])
+                log.warning("%s: %s", name, with_type(error))
                 recover()
             raise
 
@@ -384,7 +384,7 @@ def is_fault(error: BaseException) -> bool:
 def run_attempt(
     lake: Lake, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Work, meter: Meter | None = None
 ) -> tuple[bool, dict[str, Any]]:
-    """One attempt at a stage, with its row in `runs`. Returns whether there was work to do, and the stage's figures.
+    """One attempt at a stage, with its row in `runs`. Returns whether there was work to do, and the stage's metrics.
 
     An attempt that resumes an earlier one reads the snapshot that this began with, unless the request had been refused.
 
@@ -409,25 +409,25 @@ def run_attempt(
     at_work = StageRun(lake, run, meter)
     log.info("%s begins", run_id)
     try:
-        figures = work(at_work)
+        metrics = work(at_work)
         at_work.flush()
     except BaseException as error:
         # After a refusal the next attempt reads the present snapshot, unless steps were made.
         refused = isinstance(error, RequestError) and begun is None and at_work.step is None
-        figures = so_far | _paused(at_work) | {"error": with_type(error)}
-        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=figures)
+        metrics = so_far | _paused(at_work) | {"error": with_type(error)}
+        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=metrics)
         lake.replace([replace(failed, snapshot_before=None) if refused else failed])
         at_work.flush()
         if isinstance(error, WorkerDied):
             raise _recorded(lake, run, error) from error
         raise
     finished = datetime.now(UTC)
-    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2), **so_far} | _paused(at_work)
-    figures |= {"stopped": at_work.stopped} if at_work.stopped else {}
+    metrics = {**metrics, "seconds": round((finished - run.started).total_seconds(), 2), **so_far} | _paused(at_work)
+    metrics |= {"stopped": at_work.stopped} if at_work.stopped else {}
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
-    lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
+    lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=metrics)])
     keep_up(lake)
-    return True, figures
+    return True, metrics
 
 
 def _check_budget(lake: Lake, run: Run, meter: Meter | None) -> None:

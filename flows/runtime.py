@@ -135,20 +135,6 @@ def carriers(token: str) -> list[int]:
     return found
 
 
-def token_of(process: int) -> str | None:
-    """The token of the processes that `process` started; None if it is no run, or its reaper has not started."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if parent == str(process) and __file__ in command:
-                return command[command.index(__file__) + 1]
-    return None
-
-
 def end(token: str) -> None:
     """Send SIGTERM to the carriers of `token`, and after `GRACE_SECONDS` SIGKILL to those that are left."""
     _signal(carriers(token), signal.SIGTERM)

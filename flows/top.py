@@ -56,7 +56,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class BesideEvaluation:
+class LatestEvaluation:
     """The latest evaluation of a suite during training; `first_version` and `last_version` are those of its tokens."""
 
     suite: str
@@ -94,7 +94,7 @@ class State:
     warnings: tuple[str, ...]
     left: Remaining
     wheel: Remaining
-    beside: tuple[BesideEvaluation, ...] = ()
+    evaluations: tuple[LatestEvaluation, ...] = ()
 
     @property
     def at_work(self) -> StageProgress | None:
@@ -132,7 +132,7 @@ class Watcher:
             warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
             left=left,
             wheel=wheel_left([(state.stage, state.state, state.seconds) for state in plan], left),
-            beside=tuple(BesideEvaluation(**row) for row in self._rows(_BESIDE, [working.run])) if working else (),
+            evaluations=tuple(LatestEvaluation(**row) for row in self._rows(_EVALUATIONS, [working.run])) if working else (),
         )
 
     def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
@@ -157,7 +157,7 @@ _WARNINGS = """
 SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND (item->>'run') = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
 """
 
-_BESIDE = """
+_EVALUATIONS = """
 SELECT suite, version, tasks, invalid, success, first_version, last_version FROM evaluations_beside WHERE run = ?
 QUALIFY row_number() OVER (PARTITION BY suite ORDER BY version DESC) = 1 ORDER BY suite
 """
@@ -266,8 +266,8 @@ def frame(state: State) -> RenderableType:
         parts += [Text(), _stage(state)]
     if state.figures:
         parts += [Text(), _figures(state.figures)]
-    if state.beside:
-        parts += [Text(), *map(_beside, state.beside)]
+    if state.evaluations:
+        parts += [Text(), *map(_evaluation, state.evaluations)]
     working = state.progress if state.at_work is not None else None
     if working is not None and working.engines is not None:
         parts += [Text(), _engines(working.engines, working.tokens_per_second)]
@@ -333,7 +333,7 @@ def _stage(state: State) -> Table:
     return table
 
 
-def _beside(evaluation: BesideEvaluation) -> Text:
+def _evaluation(evaluation: LatestEvaluation) -> Text:
     success = "no verdict" if evaluation.success is None else f"success {evaluation.success:.3f}"
     begun, first, last = evaluation.version, evaluation.first_version, evaluation.last_version
     span = "" if first == last == begun else f", sampled by versions {first} to {last}"

@@ -47,11 +47,11 @@ from rl.learner.metrics import (
     TrainingHalted,
     crossed,
     describe,
-    finite_figures,
+    finite_metrics,
     prompt_information,
     sampler_errors,
-    speed_figures,
-    staleness_figures,
+    speed_metrics,
+    staleness_metrics,
     tracking,
 )
 from rl.ray_runtime import RayConfig
@@ -75,7 +75,7 @@ class Sampler(Protocol):
 class StepRecorder(Protocol):
     """Where a run reports to."""
 
-    def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
+    def metrics(self, step: int, metrics: dict[str, float]) -> bool | None:
         """Take the metrics of a step; training ends if it returns True."""
 
     def alert(self, alert: Alert) -> None:
@@ -140,12 +140,12 @@ class ReinforceLoop:
             published = time.monotonic()
             collected = self.sampler.collect(step)
             times = StepTimes(published - began, time.monotonic() - published, 0.0, *collected.waited)
-            rows, collected, figures = self.advantages(step, collected)
+            rows, collected, metrics = self.advantages(step, collected)
             update = self.learner.update(rows, step)
-            figures |= {**checked.figures, **update.figures, **errors(checked.differences, update.differences)}
+            metrics |= {**checked.metrics, **update.metrics, **errors(checked.differences, update.differences)}
             times, tokens = replace(times, whole=time.monotonic() - began), replace(update.tokens, sampled=sampled(collected))
-            figures |= speed_figures(times, tokens, update.flops, self.config.learner.workers, update.device)
-            stop = self.record(step, figures)
+            metrics |= speed_metrics(times, tokens, update.flops, self.config.learner.workers, update.device)
+            stop = self.record(step, metrics)
             if self.is_checkpoint(step):
                 self.save(step)
         if self.monitor.fatal is not None:
@@ -180,16 +180,16 @@ class ReinforceLoop:
         """The rows to train on with advantages, what was collected, and the metrics so far."""
         config, learner = self.config, self.learner
         rows = self.readable(rows_of(collected.kept, ESTIMATORS.get(config.estimator), collected.environments))
-        figures = {**describe(collected.trajectories), **staleness_figures(rows, step - 1), **self.information(collected.trajectories)}
+        metrics = {**describe(collected.trajectories), **staleness_metrics(rows, step - 1), **self.information(collected.trajectories)}
         if config.has_critic or config.correction.needed:
             logprobs, values = learner.score(rows)
             if config.has_critic:
                 rows = estimate(rows, values, logprobs, config.estimator, config.critic)
             if config.correction.needed:
                 corrected = correct(rows, logprobs, config.correction)
-                rows, figures["rejected_tokens"] = list(corrected.rows), corrected.rejected_tokens
+                rows, metrics["rejected_tokens"] = list(corrected.rows), corrected.rejected_tokens
                 collected = self.without(step, collected, corrected.rejected)
-        return rows, collected, {**figures, **collected.figures()}
+        return rows, collected, {**metrics, **collected.metrics()}
 
     def readable(self, rows: Sequence[Row]) -> list[Row]:
         """Rows with image placeholders masked, and observations unmasked if configured. Raises RequestError as `check_images`."""
@@ -218,11 +218,11 @@ class ReinforceLoop:
 
     # Record
 
-    def record(self, step: int, figures: dict[str, float]) -> bool:
+    def record(self, step: int, metrics: dict[str, float]) -> bool:
         """Check the metrics against their limits and report them; whether training ends."""
-        for alert in self.monitor.check(step, figures):
+        for alert in self.monitor.check(step, metrics):
             self.recorder.alert(alert)
-        self.last = finite_figures(figures)
+        self.last = finite_metrics(metrics)
         self.track(step, self.last)
         return bool(self.recorder.metrics(step, dict(self.last))) or self.monitor.fatal is not None
 
@@ -256,7 +256,7 @@ class ReinforceLoop:
 class WeightCheck:
     """Metrics of the weight probe, and log π_learner - log π_engine, shape (tokens,)."""
 
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     differences: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 

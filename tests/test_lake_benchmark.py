@@ -1,4 +1,4 @@
-"""The benchmark of the lake: views that are named alone are read, and figures of several commands stand beside each other."""
+"""The benchmark of the lake: views that are named alone are read, and figures of several commands are kept together."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence_tables import lake_ingest
-from benchmarks.lake import beside, counts, ingest, views
+from benchmarks.lake import counts, ingest, merged, views
 
 
 @pytest.mark.slow
 def test_a_small_lake_is_filled_and_read(tmp_path: Path) -> None:
     log = io.StringIO()
-    figures = beside({}, {"ingest": ingest(tmp_path, 40, log), "counts": counts(tmp_path)})
+    figures = merged({}, {"ingest": ingest(tmp_path, 40, log), "counts": counts(tmp_path)})
     assert figures["counts"]["trajectories"] == 40 and counts(tmp_path)["trajectories"] == 0
-    figures = beside(figures, {"views": views(tmp_path, 3, ["outcomes", "cost"], log)})
+    figures = merged(figures, {"views": views(tmp_path, 3, ["outcomes", "cost"], log)})
     assert figures["ingest"]["trajectories"] == 40 and figures["ingest"]["ratio"] > 0
     assert {name: row["reads"] for name, row in figures["views"]["views"].items()} == {"outcomes": 3, "cost": 3}
-    again = beside(figures, {"views": views(tmp_path, 1, ["cost"], log)})
+    again = merged(figures, {"views": views(tmp_path, 1, ["cost"], log)})
     assert {name: row["reads"] for name, row in again["views"]["views"].items()} == {"outcomes": 3, "cost": 1}
     assert again["ingest"] == figures["ingest"] and "40 trajectories" in lake_ingest(again)

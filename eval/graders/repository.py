@@ -162,23 +162,6 @@ def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMIT
     return RepairVerdict(not missed, missed, "" if not missed else run.output[-2000:])
 
 
-def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, config: SandboxConfig = LIMITS) -> str | None:
-    """Why the task is not valid; None if in each of `runs` runs the gold patch passes and the empty one fails as it must."""
-    if not task.fail_to_pass:
-        return "no test turns from fail to pass"
-    if set(task.fail_to_pass) & set(task.pass_to_pass):
-        return "a test is in both lists"
-    for number in range(1, runs + 1):
-        gold, empty = verify_patch(task, gold_patch, config), verify_patch(task, "", config)
-        if not gold.resolved:
-            return f"run {number}: with the gold patch {', '.join(gold.not_passed)} did not pass"
-        passing = sorted(set(task.fail_to_pass) - set(empty.not_passed))
-        failing = sorted(set(task.pass_to_pass) & set(empty.not_passed))
-        if passing or failing:
-            return f"run {number}: without a patch {', '.join(passing + failing)} {'passed' if passing else 'did not pass'}"
-    return None
-
-
 def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
     last = written.rpartition(b"\n")[2].decode(errors="replace")
     try:

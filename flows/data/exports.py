@@ -23,7 +23,7 @@ from synth.formulas.webshaper import write_rows
 from warehouse import Lake
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
-from warehouse.exporters.dataset import Dataset, card_beside, card_of, check_free, format_of, is_file, write_dataset
+from warehouse.exporters.dataset import Dataset, card_of, card_path, check_free, format_of, is_file, write_dataset
 from warehouse.exporters.traces import spans_of
 
 
@@ -95,7 +95,7 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
         raise RequestError(f"{lake.place.home} has nothing for {kind} at snapshot {at}; make it first, for example with `flywheel synth`.")
     if kind == "webshaper" and form == "jsonl" and is_file(path):
         write_rows(tasks_to_write(lake, at)[0], path)
-        card_beside(path).write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
+        card_path(path).write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
     else:
         write_dataset(dataset, path, form)
     return dataset

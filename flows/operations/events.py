@@ -107,38 +107,38 @@ def _record(lake: Lake | None, failure: Failure) -> None:
         log.warning("the failed hook could not be recorded: %s", error)
 
 
-def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]) -> None:
-    """Create the Prefect artifacts of a run: its table of figures, and a link to the report."""
+def show_in_prefect(home: Path, run_id: str, stage: str, metrics: dict[str, Any]) -> None:
+    """Create the Prefect artifacts of a run: its table of metrics, and a link to the report."""
     key = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
     report = Home(home.resolve()).report.as_uri()
-    description = f"**{in_line(headline(stage, figures))}**\n\n{run_id} in `{home}`; [report]({report})"
-    create_table_artifact(figure_rows(figures), key=key, description=description)
+    description = f"**{in_line(headline(stage, metrics))}**\n\n{run_id} in `{home}`; [report]({report})"
+    create_table_artifact(figure_rows(metrics), key=key, description=description)
     create_link_artifact(report, link_text="report", key=f"{key}-report", description=f"The page of `{home}`, written when a turn ends.")
 
 
-def figure_rows(figures: dict[str, Any]) -> Rows:
+def figure_rows(metrics: dict[str, Any]) -> Rows:
     """Figures as the rows of a table, with control characters escaped."""
-    rows = [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+    rows = [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in metrics.items()]
     return [{in_line(name): in_line(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
 
 
-def headline(stage: str, figures: dict[str, Any]) -> str:
+def headline(stage: str, metrics: dict[str, Any]) -> str:
     """The headline of a stage: its main result, or why it stopped early."""
-    if "stopped" in figures:
-        return str(figures["stopped"])
+    if "stopped" in metrics:
+        return str(metrics["stopped"])
     if stage == "gate":
-        return str(figures.get("reason", "nothing was decided"))
-    if "attempts" in figures:
-        return f"{figures['made']} of {figures['attempts']} attempts at {figures['tasks']} tasks were made now"
+        return str(metrics.get("reason", "nothing was decided"))
+    if "attempts" in metrics:
+        return f"{metrics['made']} of {metrics['attempts']} attempts at {metrics['tasks']} tasks were made now"
     if stage == "eval":
-        return "; ".join(_success(name, row) for name, row in figures.items() if name.endswith(".all")) or "nothing was evaluated"
+        return "; ".join(_success(name, row) for name, row in metrics.items() if name.endswith(".all")) or "nothing was evaluated"
     if stage == "rollout":
-        return f"{figures.get('success')} of {figures.get('trajectories')} trajectories succeed"
+        return f"{metrics.get('success')} of {metrics.get('trajectories')} trajectories succeed"
     if stage == "synth":
-        tasks = figures.get("tasks.train", 0)
-        return f"{tasks} tasks to train on, {sum(v for k, v in figures.items() if k.startswith('examples.'))} examples"
+        tasks = metrics.get("tasks.train", 0)
+        return f"{tasks} tasks to train on, {sum(v for k, v in metrics.items() if k.startswith('examples.'))} examples"
     name = HEADLINES.get(stage, "seconds")
-    value = figures.get(name)
+    value = metrics.get(name)
     return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
 
 

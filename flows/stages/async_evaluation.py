@@ -1,7 +1,7 @@
 """Asynchronous evaluation: every few RL steps the policy in training tries tasks of suites, on the engines that sample for it.
 
 It begins when the engines have received a version of the weights, and no step waits for it: a thread requests its trajectories, a few at a
-time, and grades and stores them as they end. Meanwhile the engines move on to newer weights, so the figures hold the first and the last
+time, and grades and stores them as they end. Meanwhile the engines move on to newer weights, so the metrics hold the first and the last
 version that sampled any token, and the share of tokens from the version that the evaluation began with.
 
 Its trajectories have a stage of their own: nothing trains on them, and they do not count as evaluation of the finished policy.
@@ -34,7 +34,7 @@ log = logging.getLogger("flywheel")
 STAGE = "eval_beside"
 """The stage of its trajectories."""
 PREFIX = "beside"
-"""Prefix of its metrics: `beside/SUITE/FIGURE`, at the step of the version."""
+"""Prefix of its metrics: `beside/SUITE/METRIC`, at the step of the version."""
 
 
 class AsyncEvaluation:
@@ -49,7 +49,7 @@ class AsyncEvaluation:
         self._context, self._run, self._policy, self._config = context, run, policy, config
         self._tasks = {suite: draw(context, suite, config.tasks) for suite in config.suites}
         self._verifiers = context.verifiers(tasks=[task for tasks in self._tasks.values() for task in tasks])
-        self._thread = ThreadPoolExecutor(1, "beside")
+        self._thread = ThreadPoolExecutor(1, "evaluation")
         self._closing = threading.Event()
         self._version = 0
         self._work: Future[None] | None = None
@@ -125,7 +125,7 @@ class AsyncEvaluation:
         return len(self._context.lake.existing(Metric, keys)) == len(keys)
 
     def _evaluate(self, version: int) -> None:
-        """Run what the lake does not have of an evaluation, and store its figures; a fault becomes a record."""
+        """Run what the lake does not have of an evaluation, and store its metrics; a fault becomes a record."""
         began = time.monotonic()
         requests = {request.trajectory_id: request for request in self._requests(version)}
         try:
@@ -172,14 +172,14 @@ class AsyncEvaluation:
 
     def _conclude(self, version: int, ids: Sequence[str], seconds: float) -> None:
         run, found = self._run.run, self._context.lake.trajectories("list_contains(?, id)", [ids])
-        by_suite = {suite: figures_of([each for each in found if each.suite == suite], version) for suite in self._tasks}
+        by_suite = {suite: metrics_of([each for each in found if each.suite == suite], version) for suite in self._tasks}
         self._context.lake.add(
             Metric(run.id, run.stage, run.wheel_turn, version, f"{PREFIX}/{suite}/{name}", value)
-            for suite, figures in by_suite.items()
-            for name, value in {**figures, "seconds": seconds}.items()
+            for suite, metrics in by_suite.items()
+            for name, value in {**metrics, "seconds": seconds}.items()
         )
-        for suite, figures in by_suite.items():
-            log.info("%s  version %d on %s: success %s", run.id, version, suite, _words(figures))
+        for suite, metrics in by_suite.items():
+            log.info("%s  version %d on %s: success %s", run.id, version, suite, _words(metrics))
 
     def _record(self, kind: str, version: int, reason: str) -> None:
         log.warning("%s: %s", self._run.id, reason)
@@ -197,8 +197,8 @@ def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
     return tasks if count is None or count >= len(tasks) else sorted(chosen.sample(tasks, count), key=lambda task: task.key)
 
 
-def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """The figures of an evaluation that began with `version`.
+def metrics_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """The metrics of an evaluation that began with `version`.
 
     `success` is `successes` / `valid`; invalid trajectories do not count. `first_version` and `last_version` sampled any token,
     `own_tokens` is the share of tokens that `version` sampled.
@@ -206,14 +206,14 @@ def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, fl
     counts = {outcome: sum(each.outcome is outcome for each in trajectories) for outcome in Outcome}
     valid = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]
     invalid, successes = counts[Outcome.INVALID], counts[Outcome.SUCCESS]
-    figures: dict[str, float] = {"tasks": len(trajectories), "valid": valid, "invalid": invalid, "successes": successes}
+    metrics: dict[str, float] = {"tasks": len(trajectories), "valid": valid, "invalid": invalid, "successes": successes}
     if valid:
-        figures["success"] = successes / valid
+        metrics["success"] = successes / valid
     versions = [each for trajectory in trajectories for turn in trajectory.turns for each in token_versions(turn)]
     if versions:
         span = {"first_version": min(versions), "last_version": max(versions)}
-        figures |= {**span, "own_tokens": versions.count(version) / len(versions)}
-    return {name: float(value) for name, value in figures.items()}
+        metrics |= {**span, "own_tokens": versions.count(version) / len(versions)}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def _first(error: BaseException) -> BaseException:
@@ -222,7 +222,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _words(figures: Mapping[str, float]) -> str:
-    success = f"{figures['success']:.3f}" if "success" in figures else "unknown"
-    span = f", sampled by versions {figures['first_version']:.0f} to {figures['last_version']:.0f}" if "first_version" in figures else ""
-    return f"{success} of {figures['valid']:.0f}, {figures['invalid']:.0f} invalid{span}"
+def _words(metrics: Mapping[str, float]) -> str:
+    success = f"{metrics['success']:.3f}" if "success" in metrics else "unknown"
+    span = f", sampled by versions {metrics['first_version']:.0f} to {metrics['last_version']:.0f}" if "first_version" in metrics else ""
+    return f"{success} of {metrics['valid']:.0f}, {metrics['invalid']:.0f} invalid{span}"

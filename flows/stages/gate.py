@@ -83,8 +83,8 @@ def compare(before: Solved, after: Solved) -> dict[str, Any]:
     test = paired(before, after)
     if test is None:
         return {"tasks": 0, "difference": 0.0}
-    figures = {name: getattr(test, name) for name in ("tasks", "before", "after", "difference")}
-    return {**figures, "test": test.name, **asdict(test)}
+    metrics = {name: getattr(test, name) for name in ("tasks", "before", "after", "difference")}
+    return {**metrics, "test": test.name, **asdict(test)}
 
 
 def _summarize(comparison: Mapping[str, Mapping[str, Any]]) -> str:

@@ -74,14 +74,14 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         store=store,
     )
     source = source_of(reinforced, curriculum, tasks, seed)
-    wanted = context.config.beside(turn)
-    beside = None if wanted is None else AsyncEvaluation(context, run, policy, wanted)
-    sampler = HomeSampler(context, reinforced, source, beside, tasks[0].question)
+    wanted = context.config.async_evaluation(turn)
+    evaluation = None if wanted is None else AsyncEvaluation(context, run, policy, wanted)
+    sampler = HomeSampler(context, reinforced, source, evaluation, tasks[0].question)
     engine = context.config.rollout.engine
-    state = {"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside})
+    state = {"curriculum": curriculum, "source": source, "lake": store} | ({} if evaluation is None else {"beside": evaluation})
     with ExitStack() as stack:
         stack.enter_context(torch_threads(learner_threads(sampler.in_turns, engine, torch.get_num_threads())))
-        for each in (beside, source):
+        for each in (evaluation, source):
             if each is not None:
                 stack.enter_context(closing(each))
         result = train(
@@ -96,8 +96,8 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
             sampler.weight_sync,
             context.config.rollout.ray,
         )
-        if beside is not None:
-            end(beside, run, result.figures["steps"])
+        if evaluation is not None:
+            end(evaluation, run, result.metrics["steps"])
     return finish(context, run, turn, "rl", parent, result, variant)
 
 
@@ -108,7 +108,7 @@ class HomeSampler:
     context: RunContext
     run: ReinforceRun
     source: SyncRolloutSource | AsyncRolloutSource
-    beside: AsyncEvaluation | None
+    evaluation: AsyncEvaluation | None
     question: str
 
     @property
@@ -131,8 +131,8 @@ class HomeSampler:
 
     def collect(self, step: int) -> Collected:
         """See `rl.loop.Sampler`."""
-        if self.beside is not None:
-            self.beside.begin(step - 1)
+        if self.evaluation is not None:
+            self.evaluation.begin(step - 1)
         collected = self.source.collect(step)
         if self.in_turns:
             self.context.running.pause()
@@ -165,9 +165,9 @@ class HomeRecorder:
     run: ReinforceRun
     store: LakeStore
 
-    def metrics(self, step: int, figures: dict[str, float]) -> bool:
+    def metrics(self, step: int, metrics: dict[str, float]) -> bool:
         """See `rl.loop.StepRecorder`."""
-        return self.store.metrics(step, {**figures, **self.context.running.take_concurrency_figures()})
+        return self.store.metrics(step, {**metrics, **self.context.running.take_concurrency_metrics()})
 
     def alert(self, alert: Alert) -> None:
         """See `rl.loop.StepRecorder`."""
@@ -178,12 +178,12 @@ class HomeRecorder:
         self.run.record_drops(step, drops)
 
 
-def end(beside: AsyncEvaluation, run: StageRun, version: int) -> None:
+def end(evaluation: AsyncEvaluation, run: StageRun, version: int) -> None:
     """Wait for the last evaluation, or record that the budget left it out."""
     if run.stopped is None:
-        beside.finish(version)
+        evaluation.finish(version)
     else:
-        beside.leave_out(run.stopped)
+        evaluation.leave_out(run.stopped)
 
 
 def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> SyncRolloutSource | AsyncRolloutSource:
@@ -244,10 +244,10 @@ class LakeStore:
         """Commit records some seconds later, with others."""
         self.run.keep(records)
 
-    def metrics(self, step: int, figures: Mapping[str, float]) -> bool:
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Store a step's metrics with `lake_seconds`, its waiting time for the lake; returns whether the run has to stop."""
         before, self._waited = self._waited, self.run.lake_seconds
-        return self.run.metric(step, {**figures, "lake_seconds": self._waited - before})
+        return self.run.metric(step, {**metrics, "lake_seconds": self._waited - before})
 
     def alert(self, alert: Alert) -> None:
         """Log and store that a metric exceeded its limit."""

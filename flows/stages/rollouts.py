@@ -74,7 +74,7 @@ def roll_out(
 
     def committed(done: int) -> None:
         now = rollouts.figures()
-        run.record(done, {**now.metrics(before), **_speed(now, before), **rollouts.take_concurrency_figures()})
+        run.record(done, {**now.metrics(before), **_speed(now, before), **rollouts.take_concurrency_metrics()})
 
     stream = rollouts.submit(requests)
     store_stream(context.lake, stream, requests, verifiers, lambda done: run.advance(done, count), committed, rollouts.drain_retries)
@@ -120,7 +120,7 @@ def store_graded(
 
 
 def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
-    """Roll out `policy` on every task of `suite` that it has no trajectory for, and return its figures.
+    """Roll out `policy` on every task of `suite` that it has no trajectory for, and return its metrics.
 
     An `occasion` repeats the tasks under its own label and compares them with the first evaluation.
     """
@@ -132,7 +132,7 @@ def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occ
         horizon = context.config.evaluation.horizon
         requests = [request(context, policy, task, each, "eval", horizon, suite=label) for each, task in missing.items()]
         roll_out(context, context.rollouts(context.folder(policy)), requests, run)
-    return figures(context, policy, label) | (_against_first(context, policy, suite, label) if occasion else {})
+    return evaluation_metrics(context, policy, label) | (_against_first(context, policy, suite, label) if occasion else {})
 
 
 def _against_first(context: RunContext, policy: Policy, suite: str, label: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _against_first(context: RunContext, policy: Policy, suite: str, label: str) 
     return {f"{suite}.since_first": {"difference": test.difference, "p_value": test.p_value}} if test else {}
 
 
-def figures(context: RunContext, policy: Policy, suite: str) -> dict[str, Any]:
+def evaluation_metrics(context: RunContext, policy: Policy, suite: str) -> dict[str, Any]:
     """Success of `policy` on `suite` with its interval, overall and by hops, from the view."""
     rows = context.lake.query(
         "SELECT hops, tasks, invalid, success, low, high FROM evaluations WHERE policy = ? AND suite = ? ORDER BY hops NULLS FIRST",
@@ -187,14 +187,14 @@ def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[Rollout
 
 
 def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Sample the requests that are not stored yet; returns the figures of all of them."""
+    """Sample the requests that are not stored yet; returns the metrics of all of them."""
     missing = not_stored(context.lake, requests)
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
-    return {**_figures(context, [request.trajectory_id for request in requests]), **speed}
+    return {**_sampling_metrics(context, [request.trajectory_id for request in requests]), **speed}
 
 
 def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Have the home's teacher play the requests without a run, or with an unanswered one; returns the figures of all of them."""
+    """Have the home's teacher play the requests without a run, or with an unanswered one; returns the metrics of all of them."""
     from synth.teachers.model_teacher import open_teacher
     from synth.teachers.play import play
 
@@ -209,7 +209,7 @@ def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run:
             played = play(part, teacher, environments, indexes, own, settings.concurrency)
             store_graded(context.lake, played, part, verifiers)
             run.advance(start + len(part), len(missing))
-    return _figures(context, [request.trajectory_id for request in requests])
+    return _sampling_metrics(context, [request.trajectory_id for request in requests])
 
 
 def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
@@ -232,7 +232,7 @@ def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str
     return {row["id"]: row["error"] for row in rows if may_pass(row["error"])}
 
 
-def _figures(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:
+def _sampling_metrics(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:
     (row,) = context.lake.query(
         """
         SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'success') AS success, count(*) FILTER (outcome = 'failure') AS failure,

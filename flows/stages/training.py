@@ -124,12 +124,12 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
 def finish(
     context: RunContext, run: StageRun, turn: int, stage: str, parent: str, result: TrainResult, variant: str = ""
 ) -> dict[str, Any]:
-    """Register the trained policy, and remove its checkpoints and published weights; returns the stage's figures."""
+    """Register the trained policy, and remove its checkpoints and published weights; returns the stage's metrics."""
     policy = policy_id(turn, stage, variant)
     register(context, policy, parent, stage, result.path, turn, run.run.snapshot_before)
     for name in ("checkpoints", "weights"):
         shutil.rmtree(result.path / name, ignore_errors=True)
-    return {"policy": policy, **result.figures}
+    return {"policy": policy, **result.metrics}
 
 
 def register(

@@ -25,14 +25,14 @@ class Update:
     """What an update measured.
 
     Attributes:
-        figures: loss, grad_norm, learning_rate, entropy, clip_ratio/*, kl, importance_ratio, ...
+        metrics: loss, grad_norm, learning_rate, entropy, clip_ratio/*, kl, importance_ratio, ...
         tokens: of all workers together.
         flops: per token; None if the model's sizes are unknown.
         device: name of the learner's GPU; empty on CPUs.
         differences: log π_learner - log π_engine of tokens sampled by the weights before the update, shape (tokens,).
     """
 
-    figures: dict[str, float]
+    metrics: dict[str, float]
     tokens: StepTokens
     flops: float | None
     device: str
@@ -111,7 +111,7 @@ class TrainResult:
     """The folder of the trained policy, and what training measured."""
 
     path: Path
-    figures: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
 
 
 class Stateful(Protocol):

@@ -32,7 +32,7 @@ from rl.learner.base import Encoding, EngineWeights, PassRecord, Scores, Update
 from rl.learner.batches import Row, share_groups, share_rows, split_rows
 from rl.learner.config import ReinforceConfig
 from rl.learner.losses import NAME, MicroBatch, PolicyLoss
-from rl.learner.metrics import device_name, flops_of, peak_memory_gib, ratio_figures
+from rl.learner.metrics import device_name, flops_of, peak_memory_gib, ratio_metrics
 from rl.learner.optimizers import optimizer_factory
 from rl.learner.trainers import CHECKPOINTS, gather_adapters, gather_policy, keep_float32, offloading, write_policy
 from rl.policies.policy import as_saved, copied, in_dtype, load_policy, save_policy
@@ -186,7 +186,7 @@ class LocalLearner:
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), workers):
             together = parts[start : start + workers]
-            most = max(map(len, together))  # workers exchange figures in each pass, and these must be of equal number
+            most = max(map(len, together))  # workers exchange metrics in each pass, and these must be of equal number
             parts[start : start + workers] = [[*part, *padding * (most - len(part))] for part in together]
         return [self.loss.micro_batch(part, len(rows), tokens) for part in self._own(parts) if part]
 
@@ -233,21 +233,21 @@ class LocalLearner:
     def _measured(self, record: PassRecord, means: Mapping[str, float]) -> Update:
         measured = (record.log_ratios, record.differences, record.value_errors, record.tokens, means["loss"], peak_memory_gib())
         log_ratios, differences, value_errors, tokens, losses, memory = zip(*gather_object([measured]), strict=True)
-        figures = {**means, "loss": sum(losses) / len(losses), "learner_memory_gib": max(memory)}
+        metrics = {**means, "loss": sum(losses) / len(losses), "learner_memory_gib": max(memory)}
         for name, values in self.loss._metrics["train"].items():
             valid = [value for value in values if not math.isnan(value)]
-            figures |= {name: sum(valid) / len(valid)} if valid else {}
+            metrics |= {name: sum(valid) / len(valid)} if valid else {}
         self.loss._metrics["train"].clear()
         if any(log_ratios):
-            figures |= ratio_figures(torch.cat([each for part in log_ratios for each in part]))
+            metrics |= ratio_metrics(torch.cat([each for part in log_ratios for each in part]))
         if any(value_errors):
-            figures["value_loss"] = sum(map(sum, value_errors)) / self._config.epochs
+            metrics["value_loss"] = sum(map(sum, value_errors)) / self._config.epochs
         bare = self.accelerator.unwrap_model(self.loss.model)
         bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
         together = record.tokens.together(tokens)
         device = device_name() if self.accelerator.device.type == "cuda" else ""
         own = torch.cat([torch.zeros(0), *(each for part in differences for each in part)])
-        return Update(figures, together, flops_of(bare, together.mean_row), device, own)
+        return Update(metrics, together, flops_of(bare, together.mean_row), device, own)
 
     def _give_back_cache(self) -> None:
         """Free cached GPU memory for engines on the same card."""
@@ -339,7 +339,7 @@ class WeightPublisher:
         self._sender = sender
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._record: tuple[int, Future[None]] | None = None
-        """The version that is being written beside the training."""
+        """The version that is being written while training goes on."""
         self._first = True
 
     def publish(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool) -> Path | None:

@@ -43,10 +43,10 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     readable actions and mean tokens of turn k, from 1.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
-    figures = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
+    metrics = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
     if not kept:
-        return figures
-    return {**figures, **_rewards(kept), **_actions(kept), **_by_turn(kept)}
+        return metrics
+    return {**metrics, **_rewards(kept), **_actions(kept), **_by_turn(kept)}
 
 
 def _rewards(kept: Sequence[Trajectory]) -> dict[str, float]:
@@ -91,7 +91,7 @@ def _logprobs(trajectory: Trajectory) -> list[float]:
     return [value for turn in trajectory.turns for value in turn.action_logprobs]
 
 
-def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
+def ratio_metrics(log_ratios: Tensor) -> dict[str, float]:
     """Mean importance ratio and effective sample share, from log π_learner - log π_sampler of action tokens (tokens,).
 
     The effective share is (Σ w)² / (n Σ w²) with w = e^ratio (Kish 1965).
@@ -101,7 +101,7 @@ def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
     return {"importance_ratio": weights.mean().item(), "effective_samples": share.item()}
 
 
-def staleness_figures(rows: Sequence[Row], version: int) -> dict[str, float]:
+def staleness_metrics(rows: Sequence[Row], version: int) -> dict[str, float]:
     """Versions that sampled tokens lag behind `version`, mean and maximum; empty if no version is known."""
     behind = [version - each for row in rows for each in row.versions if each != UNKNOWN]
     return {"staleness": fmean(behind), "staleness_max": float(max(behind))} if behind else {}
@@ -226,9 +226,9 @@ class StepTokens:
         return self.pairs / max(self.computed, 1)
 
 
-def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
+def speed_metrics(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
     """Shares, `step_seconds`, tokens per second, and `mfu` if `flops` per token and the device's peak are known."""
-    figures = {
+    metrics = {
         **times.shares(),
         "step_seconds": times.whole,
         "sampled_tokens_per_second": tokens.sampled / max(times.whole, 1e-9),
@@ -237,7 +237,7 @@ def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, wor
     found = device_of(device)
     rate = tokens.computed / times.learning
     share = None if flops is None or found is None else model_flops_utilisation(rate, flops, found.teraflops, workers)
-    return figures if share is None else {**figures, "mfu": share}
+    return metrics if share is None else {**metrics, "mfu": share}
 
 
 def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
@@ -322,11 +322,11 @@ class MetricMonitor:
         self.fatal: Alert | None = None
         """What pauses or stops the run, once there is such."""
 
-    def check(self, step: int, figures: Mapping[str, float]) -> list[Alert]:
+    def check(self, step: int, metrics: Mapping[str, float]) -> list[Alert]:
         """Limits that become broken at this step; an absent metric changes nothing."""
         alerts = []
         for limit, watch in zip(self._limits, self._watches, strict=True):
-            value = figures.get(limit.sign)
+            value = metrics.get(limit.sign)
             if value is not None and _observe(watch, limit, step, value):
                 alerts.append(Alert(limit, value, watch.since, step))
         fatal = sorted((alert for alert in alerts if alert.limit.then != "warn"), key=lambda alert: alert.limit.then == "pause")
@@ -411,9 +411,9 @@ def tracking(trackers: Sequence[Tracker], output: Path) -> Iterator[Callable[[in
     with tracked(trackers, output):
         opened = [_opened(tracker, output.name) for tracker in trackers]
 
-        def track(step: int, figures: Mapping[str, float]) -> None:
+        def track(step: int, metrics: Mapping[str, float]) -> None:
             for tracker in opened:
-                tracker.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+                tracker.log({f"train/{name}": value for name, value in metrics.items()}, step=step)
 
         try:
             yield track
@@ -445,7 +445,7 @@ def _offline(tracker: Tracker, folder: Path) -> Mapping[str, str]:
             return {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
 
 
-def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+def finite_metrics(logs: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers in `logs`, without TRL's `num_tokens`, which is wrong for packed rows."""
     numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

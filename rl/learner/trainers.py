@@ -36,7 +36,7 @@ from transformers import (
 )
 
 from rl.learner.config import LoraConfig, OptimizerConfig, computes_in_bfloat16
-from rl.learner.metrics import finite_figures
+from rl.learner.metrics import finite_metrics
 from rl.policies.policy import save_policy
 from rl.policies.transfer import adapter_weights
 
@@ -161,8 +161,8 @@ class MetricsCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
         """All workers follow the main one's answer."""
-        if logs and "train_runtime" not in logs:  # not the figures of the run as a whole
-            control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_figures(logs))])[0])
+        if logs and "train_runtime" not in logs:  # not the metrics of the run as a whole
+            control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_metrics(logs))])[0])
 
 
 def keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
@@ -206,10 +206,10 @@ def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
     trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
 
 
-def last_figures(trainer: Trainer) -> dict[str, float]:
+def last_metrics(trainer: Trainer) -> dict[str, float]:
     """The last logged metrics, without those of the whole run."""
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return finite_figures(logs[-1]) if logs else {}
+    return finite_metrics(logs[-1]) if logs else {}
 
 
 def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Places:
 
 
 MOST_LOOKS = 10_000
-"""Kept until `take_figures` is called."""
+"""Kept until `take_metrics` is called."""
 
 
 def next_window(window: int, taken: int, waiting: int, pressures: Sequence[EnginePressure], config: PressureConfig, most: int) -> int:
@@ -133,7 +133,7 @@ class Admission:
         self._looks.append(_Look(self._window, places.taken, tuple(pressures)))
         self._set()
 
-    def take_figures(self) -> dict[str, float]:
+    def take_metrics(self) -> dict[str, float]:
         """Mean window and running trajectories, maximum cache use and queue, and preemptions since the last call; empty without looks."""
         looks = list(self._looks)
         self._looks.clear()

@@ -73,8 +73,8 @@ class AsyncRolloutSource:
         self.curriculum.observe(step, fresh)
         collected = Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]))
         self.buffer.keep(groups_of(collected.kept))
-        figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
-        return replace(collected, reused=tuple(reused), measured=figures, waited=(*before, self.run.waited.take()))
+        metrics = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
+        return replace(collected, reused=tuple(reused), measured=metrics, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
         """Nothing waits: rollouts continue under the new weights."""

@@ -94,7 +94,7 @@ class Collected:
         dropped = {drop.trajectory_id for drop in self.drops}
         return [trajectory for trajectory in (*self.trajectories, *self.reused) if trajectory.id not in dropped]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Sampling rounds (`rounds`), the share of trajectories that each filter left out, and `measured`."""
         counts = Counter(drop.filter for drop in self.drops)
         shares = {f"filtered/{name}": counts[name] / max(len(self.trajectories) + len(self.reused), 1) for name in Filter}
@@ -263,9 +263,9 @@ class ReplayBuffer:
 
     def metrics(self) -> dict[str, float]:
         """Groups that wait, that may be reused, and that have been dropped since the last call."""
-        figures = {"replay/waiting": len(self._waiting), "replay/reusable": len(self._used), "replay/dropped": self._dropped}
+        metrics = {"replay/waiting": len(self._waiting), "replay/reusable": len(self._used), "replay/dropped": self._dropped}
         self._dropped = 0
-        return {name: float(value) for name, value in figures.items()}
+        return {name: float(value) for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Versions and ids of all groups, JSON-compatible."""
@@ -490,11 +490,11 @@ class SyncRolloutSource:
     def _with_reused(self, step: int, collected: Collected) -> Collected:
         """The step with the groups that it trains on once more; its own groups may be reused later."""
         reused = tuple(trajectory for group in self._reused for trajectory in group.trajectories)
-        figures = self.curriculum.metrics()
+        metrics = self.curriculum.metrics()
         if self.run.config.replay.reuse:
             self.run.record_batch(step, collected.kept, reused)
             self.buffer.expire(step - 1)
             self.buffer.keep(groups_of(collected.kept))
-            figures |= self.buffer.metrics()
+            metrics |= self.buffer.metrics()
         environments = self.run.environments_of((*collected.trajectories, *reused))
-        return replace(collected, reused=reused, environments=environments, measured=figures)
+        return replace(collected, reused=reused, environments=environments, measured=metrics)

@@ -182,9 +182,9 @@ class Rollouts:
     def figures(self) -> PoolFigures:
         return self.pool.figures()
 
-    def take_concurrency_figures(self) -> dict[str, float]:
+    def take_concurrency_metrics(self) -> dict[str, float]:
         """Concurrency and engine pressure since the last call; empty without adaptive concurrency."""
-        return self.wait(self._taken_figures())
+        return self.wait(self._taken_metrics())
 
     def environment_figures(self) -> EnvironmentPoolFigures:
         waiting = sum(map(len, list(self._streams)))
@@ -258,8 +258,8 @@ class Rollouts:
             except EngineFault as error:  # the next look may do better
                 logger.warning("the engines' pressure is not known: %s", error)
 
-    async def _taken_figures(self) -> dict[str, float]:
-        return self._admission.take_figures()
+    async def _taken_metrics(self) -> dict[str, float]:
+        return self._admission.take_metrics()
 
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):

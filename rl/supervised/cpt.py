@@ -64,8 +64,8 @@ def train_cpt(
     if before is None:
         return result
     after = _loss_of(output, held_out, output, config, ray)
-    on_metric(result.figures["steps"], {"general_loss": after})
-    return TrainResult(output, {**result.figures, "general_loss_before": before, "general_loss_after": after})
+    on_metric(result.metrics["steps"], {"general_loss": after})
+    return TrainResult(output, {**result.metrics, "general_loss_before": before, "general_loss_after": after})
 
 
 def stages_of(config: CptConfig) -> list[CptConfig]:
@@ -102,11 +102,11 @@ def _in_stages(
     for number in used:
         stage, chosen = parts[number]
         folder = output if number == used[-1] else output / CHECKPOINTS / f"stage_{number}"
-        mixed, figures = _mix(chosen, texts, tokenizer, stage, seed_from(seed, number))
+        mixed, metrics = _mix(chosen, texts, tokenizer, stage, seed_from(seed, number))
         seed_of_stage = seed if number == 1 else seed_from(seed, number)
         result = train_on_examples(start, mixed, folder, stage, seed_of_stage, _shifted(on_metric, done), masked=False, ray=ray)
-        found[number] = {**result.figures, **figures}
-        start, done = folder, done + result.figures["steps"]
+        found[number] = {**result.metrics, **metrics}
+        start, done = folder, done + result.metrics["steps"]
     left_out = len(examples) - sum(len(chosen) for _, chosen in parts.values())
     return TrainResult(output, _together(found, left_out, config))
 
@@ -134,18 +134,18 @@ def _mix(
 
 
 def _shifted(on_metric: OnMetric, steps: int) -> OnMetric:
-    return lambda step, figures: on_metric(steps + step, figures)
+    return lambda step, metrics: on_metric(steps + step, metrics)
 
 
 def _together(found: Mapping[int, Mapping[str, Any]], left_out: int, config: CptConfig) -> dict[str, Any]:
     trained = [stage for stage in found.values() if stage["examples"]]
-    figures: dict[str, Any] = {**trained[-1], **{name: sum(stage[name] for stage in trained) for name in SUMS}}
+    metrics: dict[str, Any] = {**trained[-1], **{name: sum(stage[name] for stage in trained) for name in SUMS}}
     room = sum(stage["tokens"] / stage["packed"] for stage in trained)
-    figures |= {"examples_left_out": left_out, "packed": figures["tokens"] / room}
+    metrics |= {"examples_left_out": left_out, "packed": metrics["tokens"] / room}
     if config.general is not None:
         tokens = sum(stage["general_tokens"] for stage in trained)
-        figures |= {"general_tokens": tokens, "general_share": tokens / figures["tokens"]}
-    return figures | ({f"stage_{number}": dict(stage) for number, stage in found.items()} if config.contexts else {})
+        metrics |= {"general_tokens": tokens, "general_share": tokens / metrics["tokens"]}
+    return metrics | ({f"stage_{number}": dict(stage) for number, stage in found.items()} if config.contexts else {})
 
 
 LONGEST_TEXT = 200_000

@@ -31,7 +31,7 @@ from rl.learner.trainers import (
     SFTConfig,
     SFTTrainer,
     adapter_arguments,
-    last_figures,
+    last_metrics,
     run_trainer,
     trainer_arguments,
     write_policy,
@@ -114,11 +114,11 @@ def _train(
         run_trainer(trainer, config, on_metric)
         seconds = time.monotonic() - started
     write_policy(trainer, tokenizer, output, config)
-    figures = _data_figures(trained, len(examples) - len(held_out), trainer.train_dataset, config.row_tokens, masked)
+    metrics = _data_metrics(trained, len(examples) - len(held_out), trainer.train_dataset, config.row_tokens, masked)
     if held_out:
-        figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
+        metrics |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
     steps = min(trainer.args.max_steps, trainer.state.global_step)
-    return TrainResult(output, {**figures, "steps": steps, "seconds": seconds, "loss": last_figures(trainer).get("loss")})
+    return TrainResult(output, {**metrics, "steps": steps, "seconds": seconds, "loss": last_metrics(trainer).get("loss")})
 
 
 def packed_trainer(
@@ -203,7 +203,7 @@ def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
 
-def _data_figures(kept: Sequence[EncodedExample], given: int, rows: Dataset, row_tokens: int, masked: bool) -> dict[str, Any]:
+def _data_metrics(kept: Sequence[EncodedExample], given: int, rows: Dataset, row_tokens: int, masked: bool) -> dict[str, Any]:
     tokens = sum(len(example.token_ids) for example in kept)
     return {
         "examples": len(kept),

@@ -201,7 +201,7 @@ class Linker:
         self._new: dict[NameKey, str] = {}
         self._titles: dict[str, str] = {}
         self._mentioned: dict[str, dict[NameKey, str]] = {}
-        self._beside: dict[str, set[tuple[NameKey, NameKey]]] = {}
+        self._distinct: dict[str, set[tuple[NameKey, NameKey]]] = {}
 
     def note(self, document: str, title: str, names: Iterable[str]) -> None:
         """Record a document's title and the names it mentions; a shorter name may refer to a longer one."""
@@ -214,7 +214,7 @@ class Linker:
         """Record the two names of one statement; they refer to different entities."""
         self.note(document, title, (subject, value))
         one, other = name_key(subject), name_key(value)
-        self._beside.setdefault(document, set()).update(((one, other), (other, one)))
+        self._distinct.setdefault(document, set()).update(((one, other), (other, one)))
 
     def link(self, name: str, document: str) -> str:
         """The entity that `name` refers to in a document. Raises AmbiguousMention."""
@@ -231,9 +231,9 @@ class Linker:
 
     def _longer(self, name: str, document: str) -> str | None:
         """The entity of the only longest name in the document that contains `name`, if any."""
-        own, beside = name_key(name), self._beside.get(document, set())
+        own, distinct = name_key(name), self._distinct.get(document, set())
         longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(own, key)}
-        others = {key: text for key, text in longer.items() if (own, key) not in beside}
+        others = {key: text for key, text in longer.items() if (own, key) not in distinct}
         longest = [text for key, text in others.items() if not any(_is_part(key, other) for other in others)]
         entities = sorted({self._entity(text) for text in longest} | ({name} if longest and others != longer else set()))
         if len(entities) > 1:

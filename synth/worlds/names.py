@@ -60,13 +60,6 @@ def make_names(count: int, split: Split, seed: int) -> list[str]:
     return [" ".join(words) for words in columns.tolist()]
 
 
-def split_of_name(name: str) -> Split:
-    """The split that `name` belongs to. Raises KeyError for a name of other words."""
-    place = {word: index for index, word in enumerate(NAME_WORDS)}
-    *first, last = (np.array([place[word]]) for word in name.split())
-    return "heldout" if (last % 2 ^ _toss(first, last // 2))[0] else "train"
-
-
 def _distinct_places(count: int, length: int, side: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`count` distinct rows of `length` distinct places in the word list, all names of one side; (count, length)."""
     capacity = len(NAME_WORDS) ** length // 2

@@ -12,8 +12,9 @@ from types import TracebackType
 
 from flows.home import Home
 from flows.operations.control import read_progress
-from flows.runtime import TOKEN, carriers, token_of
+from flows.runtime import TOKEN, carriers
 from tests.chaos.processes import Process, entries, held_by, processes_of, read_process, still_there
+from tests.killing import token_of
 
 GONE_SECONDS = 240.0
 """How long what a driver started may outlive it; its reaper needs about four seconds of a machine that is not busy."""

@@ -72,9 +72,9 @@ class ToyRollouts:
     def admit(self, most: int | None) -> None:
         self.loop.call_soon_threadsafe(self.admission.admit, most)
 
-    def take_concurrency_figures(self) -> dict[str, float]:
+    def take_concurrency_metrics(self) -> dict[str, float]:
         """No engine is looked at."""
-        return self.admission.take_figures()
+        return self.admission.take_metrics()
 
     def figures(self) -> PoolFigures:
         """There are no engines."""

@@ -14,7 +14,7 @@ import pytest
 from flows.config import load_config
 from flows.context import open_context
 from flows.pipeline import run_attempt
-from flows.stages.async_evaluation import STAGE, figures_of
+from flows.stages.async_evaluation import STAGE, metrics_of
 from flows.stages.reinforcement import reinforce
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
@@ -170,10 +170,10 @@ def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:
     mixed = replace(turn(1, [1, 2], [-0.1] * 2, ()), policy_version=4, policy_versions=(4, 6))
     won, lost = trajectory("a", 0, [own, mixed], 1.0), trajectory("b", 0, [own], 0.0)
     broken = replace(trajectory("c", 0, [], None), outcome=Outcome.INVALID)
-    found = figures_of([won, lost, broken], 4)
+    found = metrics_of([won, lost, broken], 4)
     counts = {"tasks": 3, "valid": 2, "invalid": 1, "successes": 1, "success": 0.5}
     assert found == {**counts, "first_version": 4, "last_version": 6, "own_tokens": 7 / 8}
-    assert figures_of([broken], 4) == {"tasks": 1, "valid": 0, "invalid": 1, "successes": 0}
+    assert metrics_of([broken], 4) == {"tasks": 1, "valid": 0, "invalid": 1, "successes": 0}
 
 
 def beside_metrics(run: str, version: int, suite: str, **figures: float) -> list[Metric]:

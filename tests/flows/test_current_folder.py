@@ -13,8 +13,9 @@ import psutil
 import pytest
 from ray.job_config import JobConfig
 
-from flows.runtime import SAFE_PATH, carriers, token_of
+from flows.runtime import SAFE_PATH, carriers
 from rl.ray_runtime import job_config
+from tests.killing import token_of
 
 HOSTILE = ("uvicorn", "ray", "json", "prefect", "eval", "flows", "rl", "warehouse", "sympy", "math_verify", "torch", "random", "pip")
 BEGIN = "from flows.runtime import import_safely\nimport_safely()\n"

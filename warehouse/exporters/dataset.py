@@ -154,7 +154,7 @@ def is_file(path: Path) -> bool:
     return path.suffix in (".parquet", ".jsonl")
 
 
-def card_beside(path: Path) -> Path:
+def card_path(path: Path) -> Path:
     """The path of the card of a one-file dataset."""
     return path.with_name(f"{path.name}.card.md")
 
@@ -165,7 +165,7 @@ def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
     with drafted(path) as part:
         if is_file(path):
             _write_rows(dataset.schema, [row for rows in dataset.splits.values() for row in rows], part, form)
-            with drafted(card_beside(path)) as card:
+            with drafted(card_path(path)) as card:
                 card.write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
         else:
             _write_folder(dataset, part, form)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rl.learner.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
-from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, ratio_figures
+from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, ratio_metrics
 from rl.policies.policy import load_policy
 from tests.rl.toy import Sampler, Scripted, learn
 
@@ -51,11 +51,11 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_says(stop: int) -> Non
 
 
 def test_effective_samples_are_all_where_weights_are_equal_and_one_where_one_is_all() -> None:
-    assert ratio_figures(torch.zeros(8)) == {"importance_ratio": 1.0, "effective_samples": 1.0}
-    assert ratio_figures(torch.tensor([20.0, -20.0, -20.0, -20.0]))["effective_samples"] == pytest.approx(0.25)
+    assert ratio_metrics(torch.zeros(8)) == {"importance_ratio": 1.0, "effective_samples": 1.0}
+    assert ratio_metrics(torch.tensor([20.0, -20.0, -20.0, -20.0]))["effective_samples"] == pytest.approx(0.25)
     weights = [math.exp(value) for value in (0.5, -0.5, 1.0)]
     expected = sum(weights) ** 2 / (3 * sum(weight**2 for weight in weights))
-    assert ratio_figures(torch.tensor([0.5, -0.5, 1.0]))["effective_samples"] == pytest.approx(expected)
+    assert ratio_metrics(torch.tensor([0.5, -0.5, 1.0]))["effective_samples"] == pytest.approx(expected)
 
 
 # Training

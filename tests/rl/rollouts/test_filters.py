@@ -70,8 +70,8 @@ def test_a_step_is_refilled_until_enough_groups_have_variance() -> None:
     assert rounds.asked == [4, 2, 1]
     assert len({each.task_key for each in collected.kept}) == 4
     assert len(collected.trajectories) == 14 and len(collected.drops) == 6
-    assert collected.figures()["rounds"] == 3
-    assert collected.figures()["filtered/no_variance"] == pytest.approx(6 / 14)
+    assert collected.metrics()["rounds"] == 3
+    assert collected.metrics()["filtered/no_variance"] == pytest.approx(6 / 14)
 
 
 def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:

@@ -124,10 +124,10 @@ def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_th
 
     result = train_cpt(policy, noise, tmp_path, UNTIL_IT_RISES, 1, keep)
     lowest = min(losses, key=losses.__getitem__)
-    assert max(losses) == lowest + 10 == result.figures["steps"]
-    assert result.figures["held_out_loss"] == pytest.approx(losses[lowest])
+    assert max(losses) == lowest + 10 == result.metrics["steps"]
+    assert result.metrics["held_out_loss"] == pytest.approx(losses[lowest])
     held_out = split_examples(noise, 0.3)[1]
-    assert result.figures["held_out"] == len(held_out) > 2
+    assert result.metrics["held_out"] == len(held_out) > 2
     assert mean_loss(load_policy(result.path)[0], held_out) == pytest.approx(losses[lowest], abs=1e-3)
 
 
@@ -136,7 +136,7 @@ def test_a_resumed_run_ends_where_the_held_out_loss_rose_also_where_it_had_ended
 ) -> None:
     """The run is stopped between the two checkpoints that its patience lasts for, and, ended, asked for once more."""
     whole = train_cpt(policy, noise, tmp_path / "whole", UNTIL_IT_RISES, 1, lambda step, figures: None)
-    end = whole.figures["steps"]
+    end = whole.metrics["steps"]
 
     def stop(step: int, figures: dict[str, float]) -> None:
         if step == end - 2:
@@ -147,7 +147,7 @@ def test_a_resumed_run_ends_where_the_held_out_loss_rose_also_where_it_had_ended
     for _ in ("gone on with", "asked for again"):
         resumed = train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, lambda step, figures: None)
         assert resumed.figures["steps"] == end
-        assert resumed.figures["held_out_loss"] == whole.figures["held_out_loss"]
+        assert resumed.figures["held_out_loss"] == whole.metrics["held_out_loss"]
         assert weights_differ(whole.path, resumed.path) == 0
 
 
@@ -180,15 +180,15 @@ def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one
     resumed = train_cpt(policy, examples, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
 
     assert seen[0] == 6
-    assert list(losses) == list(range(1, whole.figures["steps"] + 1))
-    assert losses[whole.figures["steps"]] < losses[1] - 0.3
+    assert list(losses) == list(range(1, whole.metrics["steps"] + 1))
+    assert losses[whole.metrics["steps"]] < losses[1] - 0.3
     assert weights_differ(whole.path, resumed.path) < 1e-6
     assert weights_differ(whole.path, policy) > 1e-3
 
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "checkpoint-5", ignore_errors=True)
     again = train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
     assert weights_differ(whole.path, again.path) < 1e-6
-    assert again.figures["loss"] == pytest.approx(whole.figures["loss"], abs=1e-6)
+    assert again.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-6)
 
 
 def weights_differ(first: Path, second: Path) -> float:

@@ -49,12 +49,12 @@ def test_each_stage_reads_what_the_one_before_could_not_hold_and_steps_are_count
 ) -> None:
     steps: list[int] = []
     result = train_cpt(policy, examples, tmp_path, CONFIG, 1, lambda step, figures: steps.append(step))
-    first, second = result.figures["stage_1"], result.figures["stage_2"]
+    first, second = result.metrics["stage_1"], result.metrics["stage_2"]
     assert (first["examples"], second["examples"]) == (len(SHORT), len(LONG))
-    assert result.figures["steps"] == first["steps"] + second["steps"] == max(steps)
+    assert result.metrics["steps"] == first["steps"] + second["steps"] == max(steps)
     assert steps == sorted(steps) and {1, first["steps"] + 1} <= set(steps)
     assert first["tokens"] / first["examples"] < 32 < second["tokens"] / second["examples"]
-    assert result.figures["examples_left_out"] == 0
+    assert result.metrics["examples_left_out"] == 0
     assert weights_differ(tmp_path, tmp_path / "checkpoints" / "stage_1") > 1e-4
 
 
@@ -66,7 +66,7 @@ def test_a_run_stopped_in_its_second_stage_ends_with_the_weights_of_an_uninterru
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:
     whole = train_cpt(policy, examples, tmp_path / "whole", CONFIG, 1, lambda step, figures: None)
-    last = whole.figures["stage_1"]["steps"] + 3
+    last = whole.metrics["stage_1"]["steps"] + 3
 
     def stop(step: int, figures: dict[str, float]) -> None:
         if step == last:
@@ -89,7 +89,7 @@ def test_general_text_has_its_share_of_every_stage_and_its_loss_is_told_before_a
         if "general_loss" in figures:
             told[step] = figures["general_loss"]
 
-    figures = train_cpt(policy, examples, tmp_path / "mixed", mixed(0.2), 1, keep, general=GENERAL).figures
+    figures = train_cpt(policy, examples, tmp_path / "mixed", mixed(0.2), 1, keep, general=GENERAL).metrics
     assert figures["general_share"] == pytest.approx(0.2, abs=0.02)
     for stage in ("stage_1", "stage_2"):
         assert figures[stage]["general_tokens"] / figures[stage]["tokens"] == pytest.approx(0.2, abs=0.03)

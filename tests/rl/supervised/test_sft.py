@@ -60,4 +60,4 @@ def test_decisions_are_learnt_and_observations_are_not(policy: Path, examples: l
     observations = [mean_logprob(each, tokenizer, QUESTION + SEARCH, INFORMATION) for each in (model, trained)]
     assert searches[1] > searches[0] + 3
     assert observations[1] < observations[0] + 1
-    assert result.figures["trained_tokens"] == len(examples) * len(tokenizer.encode(SEARCH))
+    assert result.metrics["trained_tokens"] == len(examples) * len(tokenizer.encode(SEARCH))
