@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from flows.data.exports import send_traces
+from tests.flows.operations.test_events import receiver
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.records import Call
 
@@ -28,41 +25,18 @@ def run(number: int, outcome: Outcome, error: str | None = None) -> Trajectory:
     return Trajectory(f"t{number}", "q", "p", "rl", 5, (), (SEARCH, ANSWER), StopReason.ANSWERED, outcome, None, 0, BEGAN, 2.0, error=error)
 
 
-@contextmanager
-def receiver() -> Iterator[tuple[str, list[Span], dict[str, str]]]:
-    """Its address, the spans that it got, and the headers, in lower case, of the last request."""
-    spans: list[Span] = []
-    headers: dict[str, str] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            headers.update({name.lower(): value for name, value in self.headers.items()})
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = ExportTraceServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-            spans.extend(s for resource in request.resource_spans for scope in resource.scope_spans for s in scope.spans)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(ExportTraceServiceResponse().SerializeToString())
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/traces", spans, headers
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def attributes(span: Span) -> dict[str, object]:
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
 
 
 @pytest.mark.slow
 def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake, receiver() as (address, spans, _):
+    def read(body: bytes) -> None:
+        request = ExportTraceServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+        spans.extend(span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans)
+
+    spans: list[Span] = []
+    with Lake(tmp_path) as lake, receiver(read=read) as (address, _):
         lake.add([Task("q", "search", "where?", ("Red Hill",)), run(1, Outcome.SUCCESS), run(2, Outcome.INVALID, "timeout: gone")])
         assert send_traces(lake, address, "true", 10) == (2, 10)
         first = [span for span in spans if span.trace_id == spans[0].trace_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -29,14 +29,13 @@ def without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def receiver(status: int = 200) -> Iterator[tuple[str, list[tuple[dict[str, str], Any]]]]:
-    """A server on this machine that keeps what is posted to it, and answers with `status`."""
+def receiver(status: int = 200, read: Callable[[bytes], Any] = json.loads) -> Iterator[tuple[str, list[tuple[dict[str, str], Any]]]]:
+    """A server on this machine that keeps the headers and the body of each request, as `read` reads it, and answers with `status`."""
     received: list[tuple[dict[str, str], Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append((dict(self.headers), json.loads(body)))
+            received.append((dict(self.headers), read(self.rfile.read(int(self.headers["Content-Length"])))))
             self.send_response(status)
             self.end_headers()
 
