@@ -1,4 +1,4 @@
-"""Time that other work on the machine does not lengthen: the processor's, for this process and the children that it has waited for."""
+"""Processor time of this process and its finished children, which other work on the machine does not lengthen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What concerns all tests: libraries are told what the command line tells them, and a file that cannot be meant is not even imported."""
+"""Configuration of all tests: libraries are configured as by the command line, and files without selected tests are not imported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A run on a machine that grants no sandbox is green and has proven nothing about it: that is said."""
+    """Reports that the sandbox was not tested on a machine that grants none, since the run is green without it."""
     skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
     untried = [reason for reason in skipped if NO_SANDBOX in reason]
     if untried:
@@ -53,7 +53,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Trainers and servers take seconds to import, in every process that runs tests; unit tests have a minute in all."""
+    """Skips files none of whose tests have the wanted marks: trainers and servers take seconds to import."""
     wanted = config.option.markexpr
     if not wanted or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None

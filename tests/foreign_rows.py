@@ -1,4 +1,4 @@
-"""A row of each format that is imported, and where its texts stand: what tests spoil in every place."""
+"""A row of each format that is imported, and the paths of its texts, which tests replace one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLES: dict[str, Any] = {
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where texts stand in a row."""
+    """The paths of the texts of a row."""
     if isinstance(value, str):
         yield before
     elif isinstance(value, Mapping | list):

@@ -1,4 +1,4 @@
-"""A command that is killed without warning: once it has said a certain line, or once something has come to pass."""
+"""Commands that are killed with SIGKILL: at a certain line of their output, or once a condition holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def kill_at(line: str, command: Sequence[str], folder: Path | None = None, envir
     """Start the command and send its process SIGKILL as soon as it says `line` on its standard error.
 
     Raises:
-        AssertionError: where it ended without having said so.
+        AssertionError: if it ends without that line.
     """
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
@@ -30,10 +30,10 @@ def kill_at(line: str, command: Sequence[str], folder: Path | None = None, envir
 
 
 def kill_once(come_to_pass: Callable[[], bool], command: Sequence[str]) -> None:
-    """Start the command and send its process SIGKILL as soon as something `come_to_pass`.
+    """Start the command and send its process SIGKILL as soon as the condition holds.
 
     Raises:
-        AssertionError: where it ended before that.
+        AssertionError: if it ends before that.
     """
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while not come_to_pass() and run.poll() is None:

@@ -1,4 +1,4 @@
-"""The wheel, built from a copy of the sources, so that nothing is written beside them and nothing else of the repository can get in."""
+"""The wheel, built from a copy of the sources, so that the repository is not written to and no other file of it gets in."""
 
 from __future__ import annotations
 

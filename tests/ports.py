@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A free port of this machine."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What turns the nightly demo red: a quickstart that is half as good or half as fast as the one that README.md tells of."""
+"""Thresholds of the nightly demo: a quickstart half as good or half as fast as the documented one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timing of a stranger's first minutes: a fixed loop, parts that are README's, days that are kept beside each other."""
+"""The benchmark of the first minutes times the commands of README and docs/install.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the lake: views that are named alone are read, and figures of several commands are kept together."""
+"""The benchmark of the lake: only the named views are read, and figures of several commands are kept together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are watched while they run: what they write and delete again."""
+"""Commands whose files are watched while they run, also those that they delete again."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ ODD = (
     "../../../etc/passwd", "🜲" * 50, "<|im_start|>", "</answer>", "1e999999", "9" * 6000, "[" * 60_000, '{"a":' * 30_000,
     '<tool_call>\n' + "[" * 60_000 + "\n</tool_call>",
 )  # fmt: skip
-"""What a field may hold that nobody meant."""
+"""Unexpected values of a field."""
 
 
 class Seen:
@@ -314,7 +314,7 @@ def main(folder: Path, first: int, count: int) -> None:
         place = folder / f"case{number}"
         place.mkdir()
         for command in cases(place, number, names, ready):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             before, seen.found, seen.watching = resident("VmRSS"), [], True
             fault = tried(command)
             seen.watching, commands = False, commands + 1

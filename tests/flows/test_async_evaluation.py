@@ -114,14 +114,14 @@ class Hindered(ToyRollouts):
 @pytest.mark.engine
 def test_a_fault_in_an_evaluation_is_a_record_and_training_continues(tmp_path: Path) -> None:
     def fail(request: RolloutRequest) -> None:
-        if request.step == 4:
+        if request.step == 2:
             raise ValueError("no such world")
 
-    home = toy_home(tmp_path, "rl.evaluate.every=4")
-    assert train(home, cast(Rollouts, Hindered(fail)))["steps"] == 8
+    home = toy_home(tmp_path, "rl.steps=3", "rl.evaluate.every=1")
+    assert train(home, cast(Rollouts, Hindered(fail)))["steps"] == 3
     (failure,) = rows(home, f"SELECT kind, reason, item->>'version' AS version FROM failures WHERE stage = '{STAGE}'")
-    assert (failure["kind"], failure["version"]) == ("fault", "4") and "no such world" in failure["reason"]
-    assert [row["version"] for row in rows(home, FIGURES)] == [8]
+    assert (failure["kind"], failure["version"]) == ("fault", "2") and "no such world" in failure["reason"]
+    assert [row["version"] for row in rows(home, FIGURES)][-1] == 3
 
 
 @pytest.mark.long

@@ -117,7 +117,7 @@ def test_stored_rollouts_that_meet_the_condition_become_examples_our_own_as_they
 
 @pytest.mark.slow
 def test_the_latest_verdict_decides_which_runs_are_taken(tmp_path: Path) -> None:
-    """Of runs that nobody had judged, and of those that a mended verifier judges otherwise, the successes are taken once it has spoken."""
+    """Also of runs without a verdict and of those that a corrected verifier judges differently."""
     runs = [imported(name, ("lookup", "q"), task_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "z"))]
     runs = [replace(runs[0], outcome=None, reward=None), replace(runs[1], outcome=Outcome.FAILURE), runs[2]]
     with home_of(tmp_path, 'sft.from=["imported"]', 'sft.imported.tools={lookup={name="search"}}') as context:

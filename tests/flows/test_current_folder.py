@@ -79,8 +79,8 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "child",
-    [PREFECT + MODULE + REAPER, pytest.param(CLUSTER, marks=pytest.mark.long), MATHEMATICS + SPAWNED],
-    ids=["server-module-reaper", "cluster", "mathematics-spawned"],
+    [MODULE + REAPER + PREFECT, pytest.param(CLUSTER, marks=pytest.mark.long), MATHEMATICS + SPAWNED],
+    ids=["module-reaper-server", "cluster", "mathematics-spawned"],
 )
 def test_child_processes_import_nothing_from_the_current_folder(folder: Path, child: str) -> None:
     done = run(folder, BEGIN + child)

@@ -40,7 +40,7 @@ def festival_films(folder: Path, count: int = 80) -> list[str]:
 
 
 def agent(body: dict[str, Any]) -> str:
-    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by what stands nowhere."""
+    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by a quote that is in no document."""
     messages = [message["content"] for message in body["messages"]]
     if messages[0] != SYSTEM:
         return "Yes." if "kind of thing" in messages[-1] or "Does the passage" in messages[-1] else "I cannot say."
@@ -102,7 +102,7 @@ def test_questions_are_expanded_and_no_request_is_repeated(tmp_path: Path) -> No
 
 
 def knows_even_films(body: dict[str, Any]) -> str:
-    """The directors of films of an even number; by a formula that the corpus follows, for whoever reads no corpus."""
+    """The directors of films with an even number, by the formula that the corpus follows."""
     asked = re.search(r"director of Film (\d+)", body["messages"][-1]["content"])
     return f"Person {int(asked[1]) % 7}, I believe." if asked and int(asked[1]) % 2 == 0 else "I do not know."
 
@@ -131,7 +131,7 @@ def reworded(body: dict[str, Any]) -> str:
 @pytest.mark.slow
 def test_questions_are_reworded_and_no_request_is_repeated(tmp_path: Path) -> None:
     with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
-        make(tmp_path, lake, [*teacher_at(server), "synth.rewording.relations=words"])
+        make(tmp_path, lake, [*teacher_at(server), "synth.webshaper.counts={1=6, 2=6}", "synth.rewording.relations=words"])
         tasks = {task.key: task for task in lake.tasks(split="train")}
         dropped = [failure for failure in lake.failures("rewording") if failure.kind == RewordingDefect.UNCHANGED]
         asked = len(server.bodies)

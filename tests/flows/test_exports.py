@@ -100,7 +100,7 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", *(pytest.param(form, marks=pytest.mark.long) for form in ("hf", "parquet"))])
-@pytest.mark.parametrize("kind", ["cpt", "sft", "rl", "webshaper"])
+@pytest.mark.parametrize("kind", ["sft", "rl", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("cpt", "webshaper"))])
 def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
     before = lake.snapshot()
     export_dataset(lake, kind, tmp_path / "first", ExportOptions(form))

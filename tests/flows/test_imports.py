@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.data.imports import TaskImport, import_file, import_tasks
 from warehouse import Lake, Policy, Task
 from warehouse.exporters.dataset import export_table
 
 pytestmark = pytest.mark.slow
 
-FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 ROW = {"id": "a", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
 
 
@@ -27,26 +26,26 @@ def rows(tmp_path: Path) -> Path:
     return file
 
 
-def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FLYWHEEL, *map(str, arguments)], capture_output=True, text=True, timeout=550)
+def flywheel(*arguments: str | Path, status: int = 0) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done.stdout
 
 
 def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out.jsonl"
-    done = flywheel("import", "webshaper", rows, "--home", home, "--json")
-    told = json.loads(done.stdout)
+    told = json.loads(flywheel("import", "webshaper", rows, "--home", home, "--json"))
     assert told.pop("first_reason") == "line 2: the formula has no triple"
     assert told == {"rows": 3, "quarantined": 1, "reasons": {"empty": 1}, "tasks": {"read": 2, "new": 2}}
-    assert flywheel("export", "webshaper", "--home", home, "--to", out).returncode == 0
+    flywheel("export", "webshaper", "--home", home, "--to", out)
     lines = rows.read_text().splitlines()
     assert out.read_text().splitlines() == [lines[0], lines[2]]
-    assert flywheel("import", "webshaper", tmp_path / "none.jsonl", "--home", home).returncode == 2
 
 
 def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_path: Path) -> None:
     (tmp_path / "wrapped.json").write_text(json.dumps({"data": [{"question": "Who?", "answer": "Ann"}]}, indent=2))
-    done = flywheel("import", "openai", tmp_path / "wrapped.json", "--home", tmp_path / "home")
-    assert done.returncode == 1 and done.stdout.startswith("1 rows: nothing imported; 1 quarantined"), done
+    told = flywheel("import", "openai", tmp_path / "wrapped.json", "--home", tmp_path / "home", status=1)
+    assert told.startswith("1 rows: nothing imported; 1 quarantined")
     with Lake(tmp_path / "home") as lake:
         assert [failure.kind for failure in lake.failures()] == ["openai_row"]
 

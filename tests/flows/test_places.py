@@ -22,9 +22,9 @@ from warehouse.storage import Place
 
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
 OWN_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-"""A shell that may mount filesystems, which nobody else sees."""
+"""A shell that may mount filesystems of its own."""
 MOUNTS = subprocess.run([*OWN_DISK, "mount -t tmpfs -o size=1m tmpfs /mnt"], capture_output=True).returncode == 0
-mounts = pytest.mark.skipif(not MOUNTS, reason="this machine lets nobody have a filesystem of their own, and root heeds no permissions")
+mounts = pytest.mark.skipif(not MOUNTS, reason="this machine grants no mount namespace, and root ignores permissions")
 INTERRUPTED = """
 import logging, os, signal, sys, time
 from pathlib import Path
@@ -37,7 +37,9 @@ def long_work():
     print("at work", flush=True)
     time.sleep(60)
 
-def work(home: Path):
+def work(home: Path, in_flow: bool = typer.Option()):
+    if not in_flow:
+        return long_work()
     from prefect import flow
     from flows.prefect_runtime import quiet_prefect
     with quiet_prefect(home):
@@ -75,14 +77,11 @@ def test_a_home_that_cannot_be_made_is_named(below: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("below", ["/proc/xyz", "/etc/passwd"])
-def test_a_target_that_cannot_be_written_is_one_sentence(
-    home: Path, below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_that_cannot_be_written_is_one_sentence(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    below = "/etc/passwd"
     (tmp_path / "rows.jsonl").write_text('{"id": 1, "gold": "a", "pred": "a"}\n')
     for command in (
         ("export", "webshaper", "--home", home, "--to", f"{below}/y"),
-        ("export", "tasks", "--home", home, "--to", f"{below}/y.parquet"),
         ("export", "duckdb", "--home", home, "--to", f"{below}/y.duckdb"),
         ("report", "--home", home, "--output", f"{below}/r.html"),
         ("verify", "qa_em", "--input", tmp_path / "rows.jsonl", "--output", f"{below}/o.jsonl"),
@@ -148,10 +147,9 @@ mount -t tmpfs -o size=2m tmpfs {disk}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ['it\'s "x"?%20#', "new\nline", "-Zoë 北京 *[b]{c}$d", "sqlite:x", "s3://bucket/x%s{}"])
-@pytest.mark.parametrize("relative", [True, False])
-def test_a_home_may_have_an_unusual_name(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_may_have_an_unusual_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    place = Path(name) if relative else tmp_path / name
+    place = Path(name)
     check_place(place)
     with Lake(place) as lake:
         lake.add([Task("a", "search", "Who?", ("Ann",))])
@@ -186,9 +184,10 @@ def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: P
 
 
 @pytest.mark.slow
-def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_flow", ["--no-in-flow", pytest.param("--in-flow", marks=pytest.mark.long)])
+def test_ctrl_c_prints_one_line(tmp_path: Path, in_flow: str) -> None:
     (tmp_path / "script.py").write_text(INTERRUPTED)
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "home")]
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "home"), in_flow]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment

@@ -95,9 +95,15 @@ def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path
     found = []
     for name in ("a", "b"):
         with Lake(tmp_path / name) as lake:
-            context = RunContext(Home(tmp_path / name), load_config(str(SMALL)), lake)
+            few = (
+                "corpus.train.entities=150",
+                "corpus.held_out.entities=150",
+                "synth.fas.reasoning={1=10}",
+                "synth.webshaper.counts={1=8, 2=4}",
+            )
+            context = RunContext(Home(tmp_path / name), load_config(str(SMALL), [*few, "evaluation.suites.held_out.counts={1=6}"]), lake)
             _, figures = run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run, context=context: synthesise(context, run, 1))
-            assert figures["tasks.held_out"] == 40
+            assert figures["tasks.held_out"] == 6
             found.append(({task.key: task.digest for task in lake.tasks()}, [example.id for example in lake.examples()]))
     assert found[0] == found[1]
 

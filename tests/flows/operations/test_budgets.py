@@ -115,7 +115,7 @@ def test_slices_count_towards_the_budget_of_the_turn(tmp_path: Path) -> None:
             return {}
 
         made = []
-        for _ in range(3):
+        for _ in range(2):
             meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20), BudgetConfig(tokens=30))
             meter.look_seconds = 0.0
             assert meter.within is not None
@@ -124,8 +124,8 @@ def test_slices_count_towards_the_budget_of_the_turn(tmp_path: Path) -> None:
             made.append(len(lake.metrics("t1-synth")) // 2)
         whole = turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=30))
         spent = whole.measure().since(whole.before)
-        assert made == [2, 3, 3] and lake.runs()[0].state == "paused"
-        assert spent.tokens == 30 and spent.seconds > 0.6
+        assert made == [2, 3] and lake.runs()[0].state == "paused"
+        assert spent.tokens == 30 and spent.seconds > 0.4
         assert (whole.overspent() or ("",))[0] == "tokens"
 
 

@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Home:
 
 @contextmanager
 def hearing(home: Home, process: int | None = None, control: Control | None = None) -> Iterator[list[Failure]]:
-    """A home that tells of a process at work, in which somebody listens; gives what is recorded."""
+    """A home with a progress record and a listener; yields what is recorded."""
     recorded: list[Failure] = []
     writer = ProgressWriter(home.progress, lambda: Progress(process or os.getpid(), time.time()))
     until(home.progress.exists)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
 from flows.suites.config import find_suite
-from flows.suites.results import forget_invalid, read_stated_answers, states
+from flows.suites.results import forget_invalid, states
 from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
@@ -38,7 +37,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for policy, solved, broken in (("t1-rl", 80, 0), ("t1-sft", 40, 2), ("t1-cpt", 10, 3)):
             lake.add([Policy(policy, None, policy.split("-")[1], f"policies/{policy}", "w", None, promoted=policy == "t1-rl")])
             lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
-            lake.add(tried(policy, number, number < solved, number >= 100 - broken) for number in range(100))
+            said = [f"The name is {task.answers[0]}." if policy == "t1-sft" else "a" for task in TASKS]
+            lake.add(tried(policy, number, number < solved, number >= 100 - broken, said[number]) for number in range(100))
     return root
 
 
@@ -49,8 +49,8 @@ def settings_of(root: Path) -> list[str]:
     return ["name=mine", f"source.path={root / 'tasks.jsonl'}", "verifier=qa_em"]
 
 
-def tried(policy: str, number: int, solved: bool, broken: bool) -> Trajectory:
-    turn = Turn(0, (1, 2), (-0.1, -0.1), "a", "answer", "a", (), "", None, None, 0.1, 1)
+def tried(policy: str, number: int, solved: bool, broken: bool, said: str = "a") -> Trajectory:
+    turn = Turn(0, (1, 2), (-0.1, -0.1), "a", "answer", said, (), "", None, None, 0.1, 1)
     stop = StopReason.FAULT if broken else StopReason.ANSWERED
     outcome = Outcome.INVALID if broken else Outcome.SUCCESS if solved else Outcome.FAILURE
     key = f"mine-k{number}"
@@ -89,8 +89,7 @@ def test_too_many_invalid_attempts_give_no_result_and_status_1(home: Path) -> No
     assert document(home, "--policy", "t1-sft")["objection"] is None, "two of a hundred may be"
     found = document(home, "--policy", "t1-cpt", status=1)
     assert found["coverage"]["invalid"] == 3 and found["headline"] is None and found["ladder"] is None
-    told = evaluate(home, "--policy", "t1-cpt", status=1)
-    assert "no result: 3 of 100 attempts (3.0 %) are invalid" in told and "success =" not in told
+    assert "success =" not in evaluate(home, "--policy", "t1-cpt", status=1)
 
 
 @pytest.mark.slow
@@ -138,25 +137,7 @@ def test_an_accepted_answer_among_other_words_is_recognised(task: Task, answer: 
 
 
 @pytest.mark.slow
-def test_eval_tells_how_many_failures_state_an_accepted_answer_and_what_to_do(tmp_path: Path) -> None:
-    config = load_config("quickstart")
-    Home(tmp_path / "home").claim(config)
-    rows = [{"key": task.key, "question": task.question, "answers": task.answers, "hops": task.hops} for task in TASKS]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    suite = find_suite("tasks", config.evaluation, settings_of(tmp_path))
-    with Lake(tmp_path / "home") as lake:
-        lake.add(enter_suite(task, "mine", verifier="qa_em") for task in TASKS)
-        for policy, said in (("t1-sft", "The name is {}."), ("t1-rl", "I do not know.")):
-            lake.add([Policy(policy, None, "sft", f"policies/{policy}", "w", None, promoted=policy == "t1-sft")])
-            lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
-            runs = [(task, tried(policy, number, solved=number < 60, broken=number == 99)) for number, task in enumerate(TASKS)]
-            lake.add(replace(run, turns=(replace(run.turns[0], arguments=said.format(task.answers[0])),)) for task, run in runs)
-        assert (found := read_stated_answers(lake, "t1-sft", "mine")).stating == found.failures == 39, (
-            "successes and faults are no failures"
-        )
-    stated = document(tmp_path)["stated_answers"]
-    assert (stated["failures"], stated["stating"]) == (39, 39) and "have a model judge" in stated["advice"]
-    told = evaluate(tmp_path).replace("\n", " ")
-    assert "success = 60.6" in told and "39 of 39 failures state an accepted answer among other words" in told
-    assert document(tmp_path, "--policy", "t1-rl")["stated_answers"] == {"failures": 39, "stating": 0, "advice": None}
-    assert "state an accepted answer" not in evaluate(tmp_path, "--policy", "t1-rl")
+def test_eval_counts_failures_that_state_an_accepted_answer(home: Path) -> None:
+    stated = document(home, "--policy", "t1-sft")["stated_answers"]
+    assert (stated["failures"], stated["stating"]) == (58, 58) and stated["advice"], "successes and faults are not failures"
+    assert document(home, "--policy", "t1-rl")["stated_answers"] == {"failures": 20, "stating": 0, "advice": None}
