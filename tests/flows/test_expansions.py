@@ -40,7 +40,7 @@ def festival_films(folder: Path, count: int = 80) -> list[str]:
 
 
 def agent(body: dict[str, Any]) -> str:
-    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by a quote that is in no document."""
+    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by a quote of no document."""
     messages = [message["content"] for message in body["messages"]]
     if messages[0] != SYSTEM:
         return "Yes." if "kind of thing" in messages[-1] or "Does the passage" in messages[-1] else "I cannot say."

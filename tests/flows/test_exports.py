@@ -105,11 +105,7 @@ def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind:
     before = lake.snapshot()
     export_dataset(lake, kind, tmp_path / "first", ExportOptions(form))
     lake.add(
-        [
-            task("t0", city="Rome"),
-            ended("r9", Outcome.SUCCESS),
-            Example("e0", "document", (Part(PartKind.DOCUMENT, "new", True),), ("d1",)),
-        ]
+        [task("t0", city="Rome"), ended("r9", Outcome.SUCCESS), Example("e0", "document", (Part(PartKind.DOCUMENT, "new", True),), ("d1",))]
     )
     lake.add([Example("e6", "trajectory", (Part(PartKind.QUESTION, ASKED), Part(PartKind.ANSWER, "new", True)), ("t0",))])
     export_dataset(lake, kind, tmp_path / "later", ExportOptions(form))

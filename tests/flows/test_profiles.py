@@ -97,11 +97,7 @@ def test_engines_and_the_learner_of_every_stage_are_placed_together() -> None:
     config = load_config(SMALL, [*FOUR_AND_FOUR, "sft.learner.workers=2"])
     found = {phase.name: {each.key: len(each.bundles) for each in phase.reservations} for phase in phases(config)}
     rollouts = {"rollout.engine": 4, "rollout.environments": 1}
-    assert found == {
-        "evaluation": rollouts,
-        "the stage sft": {**rollouts, "sft.learner": 2},
-        "the stage rl": {**rollouts, "rl.learner": 4},
-    }
+    assert found == {"evaluation": rollouts, "the stage sft": {**rollouts, "sft.learner": 2}, "the stage rl": {**rollouts, "rl.learner": 4}}
 
 
 @pytest.mark.slow

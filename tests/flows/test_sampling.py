@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from flows.stages.rollouts import SamplingPlan, sample, wanted_of_policy
 from flows.stages.synthesis.stage import synthesise
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.worlds.tool_tasks import generate_tasks
 from tests.chat_models import create_chat_model
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 
@@ -35,17 +33,11 @@ SIZES = PolicyConfig(
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
     root = tmp_path_factory.mktemp("home")
     limits = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 200}
-    kinds = {"lake": {"factory": "game", "options": {"arguments": {"is_slippery": False}}}}
-    config = FlywheelConfig.model_validate(
-        {"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "environments": {"kinds": kinds}}}
-    )
+    config = FlywheelConfig.model_validate({"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}}})
     create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / POLICY.path, seed=0)
     context = RunContext(Home(root), config, Lake(root))
     tasks = [Task(f"k{hops}", "search", f"Where is Amber Stone, {hops}?", ("Here",), hops=hops) for hops in (1, 2, 3)]
-    world = replace(next(generate_tasks(1, seed=7)), hops=8)
-    named = {"g0": {}, "g1": {"game": {"map_name": "no such map"}}}
-    games = [Task(key, "lake", "Win.", (), hops=8, provenance={"verifier": "environment", **more}) for key, more in named.items()]
-    context.lake.add([*tasks, world, *games, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
+    context.lake.add([*tasks, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
     yield context
     context.close()
 
@@ -74,20 +66,6 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context
     named = context.lake.query("SELECT DISTINCT name FROM metrics WHERE run_id = 'r'").to_pylist()
     assert {"engine_requests", "engine_tokens_per_second", "tokens_per_second"} <= {row["name"] for row in named}
     assert context.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
-
-
-@pytest.mark.long
-def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(context: RunContext) -> None:
-    run = run_of(context, "worlds")
-    figures = sampled(context, SamplingPlan("hops = 8", 2, 1.0, 3), run)
-    assert (figures["trajectories"], figures["failure"], figures["invalid"]) == (6, 4, 2)
-    rows = context.lake.query(
-        "SELECT task_key, verifier, verdict, any_value(s.error) AS error FROM scores s JOIN trajectories t ON t.id = s.trajectory_id "
-        "WHERE starts_with(t.id, 'worlds-') GROUP BY ALL"
-    ).to_pylist()
-    found = {row["task_key"].split("-")[0]: (row["verifier"], row["verdict"]) for row in rows}
-    assert found == {"tool": ("state", "failure"), "g0": ("environment", "failure"), "g1": ("environment", "invalid")}
-    assert all("cannot be set up" in row["error"] for row in rows if row["verdict"] == "invalid")
 
 
 CHAT = Path(__file__).parent.parent / "end_to_end" / "chat.toml"

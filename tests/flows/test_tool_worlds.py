@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,13 +10,10 @@ import pytest
 
 from flows.report.yields import counted_words, read_yields, worlds_kept
 from tests.flows.test_expansions import make, teacher_at, yields_of
-from tests.flows.test_synthesis_kinds import SMALL
-from tests.killing import kill_once
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.worlds import two_domains as two
 from warehouse import Completion, Lake, PartKind
 
-FLYWHEEL = Path(sys.executable).with_name("flywheel")
 DESCRIBED = [str(two.EXAMPLES / f"{name}.md") for name in ("library", "clinic")]
 
 
@@ -68,22 +63,3 @@ def test_tasks_are_shared_out_and_none_that_is_trained_on_meets_the_suite(tmp_pa
     evaluated = {task.question for task in split["held_out"]}
     assert not evaluated & {task.provenance.get("user", {}).get("goal", task.question) for task in split["train"]}
     assert {failure.kind for failure in met} <= {"near_duplicate"}
-
-
-@pytest.mark.long
-@pytest.mark.engine
-def test_a_killed_command_resumes_and_prints_the_yields(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with MisbehavingServer(answer=two.world_writer, slow_seconds=0.2) as server:
-        command = [str(FLYWHEEL), "synth", "toolworld", "--profile", str(SMALL), "--home", str(home)]
-        command += [part for path in DESCRIBED for part in ("--from", path)]
-        options = ["synth.tool_worlds.tasks=20", "synth.tool_worlds.tasks_per_request=20", *teacher_at(server)]
-        command += [part for option in options for part in ("--set", option)]
-        kill_once(lambda: len(server.bodies) >= 6, command)
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        asked = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
-    assert ended.returncode == 0, ended.stderr
-    assert len(asked) == 10 and sum(asked.values()) <= 11, "only what was in flight is asked again"
-    assert all(part in ended.stdout for part in ("worlds", "tools", "records", "tasks"))
-    with Lake(home, read_only=True) as lake:
-        assert len(lake.tasks()) == sum(not wrong for wrong, _ in [*two.LIBRARY_TASKS, *two.CLINIC_TASKS])
