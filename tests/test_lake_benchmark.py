@@ -11,7 +11,7 @@ from benchmarks.evidence_tables import lake_ingest
 from benchmarks.lake import counts, ingest, merged, views
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_lake_is_filled_and_read(tmp_path: Path) -> None:
     log = io.StringIO()
     figures = merged({}, {"ingest": ingest(tmp_path, 40, log), "counts": counts(tmp_path)})

@@ -180,7 +180,7 @@ def test_names_planted_in_every_field_of_a_row_import_nothing(
     rows = [row for name in (planted[1:2] if single else planted) for row in spoilt_rows(SAMPLES[form], name)]
     if form == "fireact":
         rows = [{f"{place}-{key}": value for place, row in enumerate(rows) for key, value in row.items()}]
-    for number, part in enumerate(rows if single else [rows]):
+    for number, part in enumerate(rows[::2] if single else [rows]):
         file = tmp_path / (f"rows{number}.json" if single else "results.jsonl")
         file.write_text(json.dumps(part) if single else "\n".join(map(json.dumps, part)))
         try:
