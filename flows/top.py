@@ -32,7 +32,7 @@ from rl.terminal import in_line
 from warehouse import Lake
 
 RECENT = 10
-"""Steps over which a figure's recent mean is taken."""
+"""Steps over which a metric's recent mean is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class LatestMetric:
     """One metric of the running stage: last value, and mean over the last ten stored steps."""
 
     name: str
@@ -88,7 +88,7 @@ class State:
     turns: int
     stages: tuple[StageState, ...]
     progress: Progress | None
-    figures: tuple[Figure, ...]
+    metrics: tuple[LatestMetric, ...]
     trajectories: int
     invalid: int
     warnings: tuple[str, ...]
@@ -126,7 +126,7 @@ class Watcher:
             turns=turns,
             stages=tuple(plan),
             progress=progress,
-            figures=self._figures(working),
+            metrics=self._metrics(working),
             trajectories=trajectories,
             invalid=invalid,
             warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
@@ -135,11 +135,11 @@ class Watcher:
             evaluations=tuple(LatestEvaluation(**row) for row in self._rows(_EVALUATIONS, [working.run])) if working else (),
         )
 
-    def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
+    def _metrics(self, working: StageProgress | None) -> tuple[LatestMetric, ...]:
         if working is None:
             return ()
         recent = {row["name"]: row["recent"] for row in self._rows(_RECENT, [working.run, RECENT])}
-        return tuple(Figure(name, value, recent.get(name, value)) for name, value in working.figures.items())
+        return tuple(LatestMetric(name, value, recent.get(name, value)) for name, value in working.figures.items())
 
     def _trajectories(self, working: StageProgress | None) -> tuple[int, int]:
         pattern = f"{working.run}-" if working and working.stage in ("rl", "rollout") else ""
@@ -264,8 +264,8 @@ def frame(state: State) -> RenderableType:
     parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
     if state.at_work is not None:
         parts += [Text(), _stage(state)]
-    if state.figures:
-        parts += [Text(), _figures(state.figures)]
+    if state.metrics:
+        parts += [Text(), _metrics(state.metrics)]
     if state.evaluations:
         parts += [Text(), *map(_evaluation, state.evaluations)]
     working = state.progress if state.at_work is not None else None
@@ -341,25 +341,25 @@ def _evaluation(evaluation: LatestEvaluation) -> Text:
     return Text(in_line(f"{evaluation.suite} at version {begun}: {success} of {evaluation.tasks:,} tasks{invalid}{span}"))
 
 
-def _figures(figures: Sequence[Figure]) -> Table:
-    known = {figure.name: figure for figure in figures}
+def _metrics(metrics: Sequence[LatestMetric]) -> Table:
+    known = {metric.name: metric for metric in metrics}
     chosen = [known[name] for name in SHOWN if name in known]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("figure", "now", "last ten") * 2:
-        table.add_column(name, justify="left" if name == "figure" else "right")
+    for name in ("metric", "now", "last ten") * 2:
+        table.add_column(name, justify="left" if name == "metric" else "right")
     for left, right in _pairs(chosen):
         table.add_row(*_cells(left), *_cells(right))
     return table
 
 
-def _pairs(figures: Sequence[Figure]) -> Iterable[tuple[Figure, Figure | None]]:
+def _pairs(metrics: Sequence[LatestMetric]) -> Iterable[tuple[LatestMetric, LatestMetric | None]]:
     """Two columns, read downwards."""
-    half = (len(figures) + 1) // 2
-    return [(figures[row], figures[row + half] if row + half < len(figures) else None) for row in range(half)]
+    half = (len(metrics) + 1) // 2
+    return [(metrics[row], metrics[row + half] if row + half < len(metrics) else None) for row in range(half)]
 
 
-def _cells(figure: Figure | None) -> tuple[str, str, str]:
-    return ("", "", "") if figure is None else (figure.name, f"{figure.last:.4g}", f"{figure.recent:.4g}")
+def _cells(metric: LatestMetric | None) -> tuple[str, str, str]:
+    return ("", "", "") if metric is None else (metric.name, f"{metric.last:.4g}", f"{metric.recent:.4g}")
 
 
 def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:

@@ -92,7 +92,7 @@ def test_a_wheel_that_turns_can_be_watched(watched: tuple[Path, list[State]]) ->
     assert {state.at_work.wheel_turn for state in working if state.at_work} >= {1, 2}
     learning = [state for state in working if state.at_work and state.at_work.stage == "rl" and state.at_work.step]
     assert learning, "RL was seen at a step"
-    assert {figure.name for figure in learning[-1].figures} >= {"reward", "horizon", "turns", "valid"}
+    assert {metric.name for metric in learning[-1].metrics} >= {"reward", "horizon", "turns", "valid"}
     assert {state.at_work.steps for state in learning if state.at_work} == {4}
     told = [state.progress for state in learning if state.progress]
     assert {engine.state for record in told if record.engines for engine in record.engines.engines} == {"serving"}

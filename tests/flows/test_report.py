@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,15 +14,13 @@ from typing import Any
 
 import pytest
 
-from eval.statistics import mcnemar
 from flows.report import build_report, plots
 from flows.report.data import ReportData, read_report_data
 from flows.report.summary import summarize
 from flows.report.trajectories import Reading, TokenTexts, read_trajectories
 from flows.results import HARD_SPACE
-from tests.flows.wheel_records import HOSTILE, TOKENIZER, attempt, policies, task, write_wheel
+from tests.flows.wheel_records import HOSTILE, TOKENIZER, policies, write_wheel
 from warehouse import Lake
-from warehouse.records import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -97,28 +94,10 @@ def test_the_summary_has_a_line_for_each_stage_of_each_iteration(data: ReportDat
     assert [row[:2] for row in page.tables["Success by stage"][1:]] == [[str(turn), stage] for turn, stage in places]
 
 
-def test_the_change_is_tested_on_the_tasks_that_both_were_judged_on(lake: Lake, data: ReportData) -> None:
-    row = next(row for row in summarize(data).rows if (row.turn, row.stage) == (1, "rl"))
-    valid = {
-        policy: {
-            t.task_key: t.outcome is Outcome.SUCCESS
-            for t in lake.trajectories("policy = ? AND stage = 'eval'", [policy])
-            if t.reward is not None
-        }
-        for policy in ("t1-sft", "t1-rl")
-    }
-    keys = sorted(valid["t1-sft"].keys() & valid["t1-rl"].keys())
-    assert row.standing is not None and row.standing.stage is not None
-    assert row.standing.stage.test == mcnemar([valid["t1-sft"][key] for key in keys], [valid["t1-rl"][key] for key in keys])
-
-
-def test_too_many_invalid_trajectories_are_no_result(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    tasks = [task(1, place) for place in range(30)]
-    with Lake(tmp_path) as lake:
-        lake.add([*tasks, *policies(), *(attempt(one, "t1-cpt", 1, "eval", True, chance, invalid=one.key < "h1-002") for one in tasks)])
-        summary = summarize(read_report_data(lake))
-    assert summary.unreliable == ("turn 1, cpt, suite heldout: 2 of 30",)
+def test_too_many_invalid_trajectories_are_no_result(data: ReportData) -> None:
+    place = (1, "cpt", None)
+    changed = tuple(replace(e, invalid=2) if (e.turn, e.stage, e.hops) == place else e for e in data.evaluations)
+    assert summarize(replace(data, evaluations=changed)).unreliable[0] == "turn 1, cpt, suite heldout: 2 of 80"
 
 
 def test_bars_carry_the_intervals_of_the_view(data: ReportData) -> None:
@@ -140,6 +119,8 @@ def test_every_metric_has_its_panel_and_every_iteration_its_line(data: ReportDat
     parts = plots.reward_plots(data)
     assert titles(parts) == ["evidence", "outcome"]
     assert [value for trace in parts[0].figure["data"] for value in trace["y"]] == pytest.approx([0.1] * 40), "half of 0.2"
+    assert titles(plots.frontier_plots(data)) == ["Turn 1", "Turn 2"]
+    assert all(depth["sometimes"] == depth["tasks"] for depth in data.frontier), "each group has a success and a failure"
     sections = {name.split("-")[0] for name in page.packed("figures")}
     assert sections == {"turns", "hops", "learning", "rewards", "curriculum", "pretraining", "frontier", "loss", "health", "tools"}
 
@@ -155,11 +136,6 @@ def test_iterations_are_compared(data: ReportData, page: Page) -> None:
     assert cells["horizon"] == ["2 → 4 → 6", "2 → 4 → 6"]
     assert cells["trajectories of RL"] == ["40", "40"]
     assert cells["time, rl"][0] == "6 min"  # two minutes of the wheel's own run and of each that it is compared with
-
-
-def test_the_frontier_counts_tasks_that_only_some_attempts_solved(data: ReportData) -> None:
-    assert sum(depth["sometimes"] for depth in data.frontier) == sum(depth["tasks"] for depth in data.frontier) > 0, "each group has both"
-    assert titles(plots.frontier_plots(data)) == ["Turn 1", "Turn 2"]
 
 
 def test_metrics_are_shown_with_their_limits(data: ReportData, page: Page) -> None:
@@ -223,6 +199,8 @@ def test_parts_of_a_trajectory_have_their_tokens_and_probabilities(readings: tup
     assert [value for _, value in pieces] == pytest.approx(stored.turns[0].action_logprobs, rel=5e-3)
     assert [one["id"] for one in page.packed("readings")["trajectories"]] == [one.id for one in readings]
     assert page.packed("readings-0")[0]["parts"][1]["pieces"]
+    several = TokenTexts(lake).of("t1-rl", TOKENIZER.encode("é!").ids)
+    assert several == ["", "é", "!"], "a character of several tokens is with the last of them"
 
 
 def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_home_is_read(tmp_path: Path) -> None:
@@ -237,10 +215,6 @@ def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_h
         assert pieces.text("away", [5]) is None
 
 
-def test_a_character_of_several_tokens_is_with_the_last_of_them(lake: Lake) -> None:
-    assert TokenTexts(lake).of("t1-rl", TOKENIZER.encode("é!").ids) == ["", "é", "!"]
-
-
 def test_hostile_text_becomes_no_element_and_nothing_is_fetched(page: Page) -> None:
     kinds = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
     assert kinds[-1] is None and set(kinds[:-1]) == {"text/plain"}
@@ -251,12 +225,8 @@ def test_hostile_text_becomes_no_element_and_nothing_is_fetched(page: Page) -> N
     assert all(reference.startswith(("#", "data:,")) for reference in references if reference)
 
 
-def test_the_same_lake_gives_the_same_page(lake: Lake, page: Page, tmp_path: Path) -> None:
+def test_the_same_lake_gives_the_same_page_and_an_empty_one_has_a_page(lake: Lake, page: Page, tmp_path: Path) -> None:
     assert build_report(lake, tmp_path / "again.html").read_text() == page.text
-
-
-def test_an_empty_lake_has_a_page_too(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake:
-        text = build_report(lake, tmp_path / "report.html").read_text()
-    assert "Nothing has been evaluated yet" in text
-    assert len(text) < 100_000
+    with Lake(tmp_path / "empty") as empty:
+        text = build_report(empty, tmp_path / "empty.html").read_text()
+    assert "Nothing has been evaluated yet" in text and len(text) < 100_000

@@ -54,6 +54,12 @@ def report_on(home: Path, tasks_per_hop: int) -> Path:
         return build_report(lake, home / "report.html")
 
 
+def until(browser: Any, condition: str, first: str = "") -> None:
+    """Run the script `first`, and wait until `condition` holds in the page."""
+    script = f"const done = arguments[0]; {first}; const look = () => {condition} ? done() : setTimeout(look, 20); look();"
+    browser.execute_async_script(script)
+
+
 def show(browser: Any, page: Path, window: dict[str, Any] = DESK, scheme: str = "light") -> None:
     """Open the page and wait until its trajectories are listed."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", window)
@@ -62,11 +68,7 @@ def show(browser: Any, page: Path, window: dict[str, Any] = DESK, scheme: str = 
     browser.get_log("performance")
     browser.get_log("browser")
     browser.get(page.as_uri())
-    browser.execute_async_script(
-        """const done = arguments[0];
-        const look = () => performance.getEntriesByName("listed").length ? done() : setTimeout(look, 20);
-        look();"""
-    )
+    until(browser, 'performance.getEntriesByName("listed").length')
 
 
 def choose(browser: Any, name: str, value: str) -> list[str]:
@@ -83,32 +85,26 @@ def choose(browser: Any, name: str, value: str) -> list[str]:
 
 def open_first(browser: Any) -> None:
     """Open the first trajectory that is listed, and wait for its text."""
-    browser.execute_async_script(
-        """const done = arguments[0], first = document.querySelector(".trajectory");
-        first.open = true;
-        const look = () => first.querySelector(".part") ? done() : setTimeout(look, 20);
-        look();"""
-    )
+    until(browser, 'first.querySelector(".part")', 'const first = document.querySelector(".trajectory"); first.open = true')
 
 
 def compare_first(browser: Any) -> None:
     """Compare the open trajectory with the first choice of another attempt, with the probabilities of tokens."""
-    browser.execute_async_script(
-        """const done = arguments[0], reading = document.querySelector(".trajectory[open]");
+    until(
+        browser,
+        'reading.querySelector(".pair .part") && reading.querySelector(".token")',
+        """const reading = document.querySelector(".trajectory[open]"), select = reading.querySelector(".controls select");
         reading.querySelector(".controls [type=checkbox]").click();
-        const select = reading.querySelector(".controls select");
         select.selectedIndex = 1;
-        select.dispatchEvent(new Event("change"));
-        const look = () => reading.querySelector(".pair .part") && reading.querySelector(".token") ? done() : setTimeout(look, 20);
-        look();"""
+        select.dispatchEvent(new Event("change"))""",
     )
 
 
 def read_to_the_end(browser: Any) -> None:
     """Scroll down until every plot is drawn."""
-    until = time.monotonic() + 240
+    deadline = time.monotonic() + 240
     unread = "return [...document.querySelectorAll('.plot:not(.js-plotly-plot)')].map((p) => p.scrollIntoView()).length"
-    while browser.execute_script(unread) and time.monotonic() < until:
+    while browser.execute_script(unread) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
@@ -132,15 +128,13 @@ def test_everything_is_drawn_and_nothing_is_fetched(browser: Any, page: Path) ->
 @pytest.mark.long
 def test_it_opens_within_two_seconds_with_five_thousand_trajectories(browser: Any, tmp_path: Path) -> None:
     page = report_on(tmp_path / "large", tasks_per_hop=140)
+    script = (
+        "return Math.max(performance.getEntriesByType('navigation')[0].loadEventEnd, performance.getEntriesByName('listed')[0].startTime)"
+    )
     took = []
     while len(took) < 3 and not (took and min(took) < OPENS_WITHIN):  # another process may have had the machine
         show(browser, page)
-        took.append(
-            browser.execute_script(
-                """const [opened] = performance.getEntriesByType("navigation"), [listed] = performance.getEntriesByName("listed");
-                return Math.max(opened.loadEventEnd, listed.startTime);"""
-            )
-        )
+        took.append(browser.execute_script(script))
     assert min(took) < OPENS_WITHIN
     assert browser.find_element("id", "shown").text == "5,000 of 5,000"
     assert page.stat().st_size < 10e6
@@ -156,6 +150,10 @@ def test_trajectories_are_filtered_and_the_rest_of_a_long_list_is_a_button_away(
     assert len(browser.find_elements("class name", "trajectory")) == min(120, int(shown))
     assert choose(browser, "words", "no such words") == []
     assert browser.find_element("id", "none").is_displayed()
+    assert choose(browser, "words", "document.title")
+    open_first(browser)
+    assert browser.title == "Flywheel report", "hostile text in a trajectory stays text"
+    assert browser.find_elements("css selector", "#readings img, #readings script") == []
 
 
 def test_attempts_are_compared_with_the_probability_of_every_sampled_token(browser: Any, page: Path) -> None:
@@ -174,14 +172,6 @@ def test_attempts_are_compared_with_the_probability_of_every_sampled_token(brows
     assert all(0 < float(token.get_attribute("title")) <= 1 for token in tokens[:20])
     assert browser.find_elements("css selector", ".part.observation .token, .part.prompt .token") == [], "masked tokens have none"
     assert plain in [part.text for part in browser.find_elements("css selector", ".part.action pre")]
-
-
-def test_hostile_text_in_a_trajectory_stays_text(browser: Any, page: Path) -> None:
-    show(browser, page)
-    choose(browser, "words", "document.title")
-    open_first(browser)
-    assert browser.title == "Flywheel report"
-    assert browser.find_elements("css selector", "#readings img, #readings script") == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
