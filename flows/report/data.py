@@ -56,26 +56,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
-    """A limit that a metric broke: its value at `step` (NaN if not finite), and the first of the consecutive steps."""
-
-    run: str
-    metric: str
-    step: int
-    since: int
-    value: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class MonitoredMetric:
-    """One limit of one run: the last and the worst value of its metric, and the alerts."""
+    """One limit of one run: the last and the worst value of its metric, and the alerts, which are rows of `_ALERTS`."""
 
     run: Run
     limit: MetricLimit
     last: float
     worst: float
-    alerts: tuple[Alert, ...]
+    alerts: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +75,7 @@ class ReportData:
     evaluations: tuple[Evaluation, ...]
     runs: tuple[Run, ...]
     curves: tuple[Curve, ...]
-    alerts: tuple[Alert, ...]
+    alerts: tuple[Row, ...]
     iterations: tuple[Row, ...]
     frontier: tuple[Row, ...]
     policies: tuple[Row, ...]
@@ -121,7 +109,7 @@ def read_report_data(lake: Lake) -> ReportData:
         evaluations=tuple(Evaluation(**row) for row in _rows(lake, _EVALUATIONS)),
         runs=runs,
         curves=_curves(lake, {run.id: run for run in runs}),
-        alerts=tuple(Alert(**row) for row in _rows(lake, _ALERTS)),
+        alerts=_rows(lake, _ALERTS),
         iterations=_rows(lake, _ITERATIONS),
         frontier=_rows(lake, _FRONTIER),
         policies=_rows(lake, _POLICIES),
@@ -187,7 +175,7 @@ def _metric(run: Run, limit: MetricLimit, values: tuple[float, ...], data: Repor
         worst = min(values)
     else:
         worst = max(values) if limit.above is not None else max(values, key=math.fabs)
-    own = tuple(alert for alert in data.alerts if (alert.run, alert.metric) == (run.id, limit.sign))
+    own = tuple(alert for alert in data.alerts if (alert["run"], alert["metric"]) == (run.id, limit.sign))
     return MonitoredMetric(run, limit, values[-1], worst, own)
 
 
@@ -206,6 +194,7 @@ SELECT item->>'run' AS run, item->>'$.limit.sign' AS metric, (item->>'step')::IN
     coalesce(try_cast(item->>'value' AS DOUBLE), 'nan'::DOUBLE) AS value, reason
 FROM failures WHERE starts_with(kind, 'sign_') ORDER BY 1, 2, 3
 """
+"""Limits that a metric broke: its value at `step` (NaN if not finite), and the first of the consecutive steps."""
 
 _COLLECTED = """
 SELECT t.wheel_turn, t.stage, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid

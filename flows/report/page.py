@@ -22,7 +22,7 @@ from flows.report.data import ReportData, monitored_metrics, read_report_data
 from flows.report.plots import Panel
 from flows.report.questions import question_plots, read_graphs, read_questions
 from flows.report.trajectories import Reading, read_trajectories
-from flows.report.yields import counted_words, read_yields
+from flows.report.yields import COMMON, counted_words, read_yields
 from flows.results import HARD_SPACE, percent, probability, signed
 from warehouse import Lake
 from warehouse.drafts import drafted
@@ -43,6 +43,7 @@ def build_report(lake: Lake, output: Path) -> Path:
     )
     environment.filters |= {"percent": percent, "probability": probability, "signed": signed, "unbroken": _unbroken}
     environment.filters |= {"duration": summary.duration, "in_words": plots.demanded, "counted": counted_words}
+    environment.globals["COMMON"] = COMMON
     page = environment.get_template("page.html.jinja").render(
         data=data,
         summary=summary.summarize(data),

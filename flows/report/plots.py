@@ -14,7 +14,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from flows.report.data import (
-    Alert,
     Curve,
     Evaluation,
     MonitoredMetric,
@@ -44,16 +43,16 @@ _SHARES = ("success", "zero_variance", "valid", "format", "tool_success", "trunc
 _FREE = ("loss", "correct_logprob")
 """Metrics whose axis need not begin at zero."""
 
-Titles = Mapping[str, tuple[str, str]]
+Titles = dict[str, tuple[str, str]]
 """Title and note of a panel, by metric."""
 _OF_A_STEP = "Share of the valid trajectories of a step"
-_SUCCESS: Titles = {"success": ("Success in training", _OF_A_STEP)}
-_HORIZON: Titles = {"horizon": ("Horizon", "Turns that a trajectory may take")}
-_TURNS: Titles = {"turns": ("Turns taken", "Mean of a trajectory")}
-_REWARD: Titles = {"reward": ("Reward", "Mean over the valid trajectories of a step")}
+_REWARD: Titles = {
+    "reward": ("Reward", "Mean over the valid trajectories of a step"),
+    "success": ("Success in training", _OF_A_STEP),
+}
 _LEARNING: Titles = {
-    **_HORIZON,
-    **_TURNS,
+    "horizon": ("Horizon", "Turns that a trajectory may take"),
+    "turns": ("Turns taken", "Mean of a trajectory"),
     "truncated": ("Ended by the horizon", _OF_A_STEP),
     "hops": ("Depth of the tasks", "Mean hops of the sampled tasks"),
 }
@@ -115,7 +114,7 @@ def reinforcement_plots(data: ReportData) -> list[Panel]:
     """Reward, success, horizon, turns and depth over the steps of RL, one line per iteration."""
     curves = own_curves(data, "rl")
     during = {name: (f"{name.split('/', 1)[1].rsplit('/', 1)[0]} during training", _DURING) for name in _names(curves) if _is_suite(name)}
-    return _metric_panels(curves, {**_REWARD, **_SUCCESS, **during, **_LEARNING})
+    return _metric_panels(curves, {**_REWARD, **during, **_LEARNING})
 
 
 def speed_plots(data: ReportData) -> list[Panel]:
@@ -151,7 +150,8 @@ def health_plots(data: ReportData) -> list[Panel]:
 def curriculum_plots(data: ReportData) -> list[Panel]:
     """The growing horizon against fixed ones; empty without such runs."""
     runs = {run.id for run in compared_runs(data)}
-    return _metric_panels([curve for curve in data.curves if curve.run.id in runs], {**_SUCCESS, **_TURNS, **_HORIZON}, _variant_entry)
+    titles = {name: (_REWARD | _LEARNING)[name] for name in ("success", "turns", "horizon")}
+    return _metric_panels([curve for curve in data.curves if curve.run.id in runs], titles, _variant_entry)
 
 
 def pretraining_plots(data: ReportData) -> list[Panel]:
@@ -268,17 +268,17 @@ def _near_bounds(limit: MetricLimit, curves: Sequence[Curve]) -> list[float]:
     return [bound for bound in (limit.below, limit.above) if bound is not None and 2 * low - high <= bound <= 2 * high - low]
 
 
-def _marks(alerts: Sequence[Alert]) -> list[go.Scatter]:
+def _marks(alerts: Sequence[Row]) -> list[go.Scatter]:
     """A cross for each alert; a value that is not finite is at 0."""
     if not alerts:
         return []
     return [
         go.Scatter(
-            x=[alert.step for alert in alerts],
-            y=[alert.value if np.isfinite(alert.value) else 0.0 for alert in alerts],
+            x=[alert["step"] for alert in alerts],
+            y=[alert["value"] if np.isfinite(alert["value"]) else 0.0 for alert in alerts],
             mode="markers",
             marker={"symbol": "x", "size": 10, "color": RED},
-            customdata=[[safe(alert.reason)] for alert in alerts],
+            customdata=[[safe(alert["reason"])] for alert in alerts],
             hovertemplate="%{customdata[0]}<extra></extra>",
         )
     ]

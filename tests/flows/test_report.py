@@ -135,6 +135,7 @@ def test_iterations_are_compared(data: ReportData, page: Page) -> None:
     assert cells["gate"] == ["promoted", "kept back"]
     assert cells["horizon"] == ["2 → 4 → 6", "2 → 4 → 6"]
     assert cells["trajectories of RL"] == ["40", "40"]
+    assert page.tables["Synthesis, part by part"][1] == ["fas", "t1-synth", "kept plans 7", "1,200", *"–––––"]
     assert cells["time, rl"][0] == "6 min"  # two minutes of the wheel's own run and of each that it is compared with
 
 

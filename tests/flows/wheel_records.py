@@ -51,6 +51,7 @@ def wheel_records(tasks_per_hop: int = 20, steps: int = 60) -> list[Any]:
         *policies(),
         *_runs(),
         *_failures(),
+        *(Metric("t1-synth", "synth", 1, 0, f"count.{name}.fas", value) for name, value in (("asked", 1200), ("kept_plans", 7))),
         Example("e1", "fas_plan", (Part(PartKind.TEXT, "plan", True),), ("t1",)),
     ]
     for wheel_turn, shares in SOLVED.items():
