@@ -154,6 +154,7 @@ def lake_with(home: Path, *made: str) -> Path:
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [
@@ -175,6 +176,7 @@ def test_a_view_or_macro_of_a_foreign_lake_reads_no_other_file(made: tuple[str, 
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "told"),
     [

@@ -178,6 +178,7 @@ def test_a_step_with_too_few_alternatives_is_left_out_and_not_its_trajectory() -
     assert [step.is_choice for step in listed.steps] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_the_writer_of_the_taken_action_is_one_of_its_alternatives() -> None:
     """With half of the alternatives by another, the taken action is in the teacher's words half of the time."""
 
