@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: the wheel under faults beside the wheel without them, to see that nothing is lost.
+"""`python -m tests.chaos`: the wheel under faults, compared with the wheel without them: nothing may be lost.
 
 The wheel turns once undisturbed. Then it turns in further homes, while its processes are killed and its disk is filled at random
 moments; whenever its driver has died it is started again, as a person would do. What is compared, and why that and no more:

@@ -1,4 +1,4 @@
-"""A disturbed home beside the undisturbed one: what must be the same, and what must only be near."""
+"""A disturbed home and the undisturbed one: what must be equal, and what must only be near."""
 
 from __future__ import annotations
 

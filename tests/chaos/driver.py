@@ -21,7 +21,7 @@ GONE_SECONDS = 240.0
 LOOK_SECONDS = 2.0
 """Pause between two looks at what the run's processes hold open."""
 NOT_PASSED_ON = (TOKEN, "PREFECT_API_URL")
-"""A driver has a reaper of its own, and brings up a server of its own: nobody else's is killed."""
+"""A driver has a reaper of its own, and starts its own server: no other is killed."""
 
 
 class Driver:

@@ -95,7 +95,7 @@ def targets(kind: FaultKind, driver: int, run: Iterable[Process], stage: str | N
 
 
 def kill(process: Process) -> bool:
-    """SIGKILL for exactly this process; whether it was still there. An id that somebody else has meanwhile is left alone."""
+    """SIGKILL for exactly this process; whether it was still there. An id that another process has meanwhile is left alone."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.id)
         try:

@@ -1,4 +1,4 @@
-"""The chaos test itself: a real wheel that meets two faults of every kind, beside an undisturbed one."""
+"""The chaos test itself: a real wheel that meets two faults of every kind, compared with an undisturbed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "tests/end_to_end/newcomer.toml"
 """One that learns, so that there is something to lose."""
 OWN_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-"""A shell that may mount a small filesystem, which nobody else sees and which is gone when the shell is."""
+"""A shell that may mount a small filesystem, which no other process sees and which ends with the shell."""
 
 
 def can_mount(folder: Path) -> bool:

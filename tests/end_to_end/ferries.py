@@ -1,4 +1,4 @@
-"""Somebody's notes: pages of Markdown about ferries and their captains, and a model that writes about them as an HTTP server plays it.
+"""Notes of a user: pages of Markdown about ferries and their captains, and a model that writes about them as an HTTP server plays it.
 
 The model takes the pages for their word, whatever it is asked: for a question of a walk, for what speaks against one, for questions over
 statements, plans, judgements, reasoning, or the next call in the environment. It errs as its server makes it err, and seldom by itself.
@@ -92,7 +92,7 @@ def answer_in(question: str, text: str) -> str | None:
 
 
 def _proposal(text: str) -> str:
-    """Where the captain of a ferry was born, or who the captain is where no birth is told."""
+    """Where the captain of a ferry was born, or who the captain is where no birth is known."""
     sails, born = list(_SAILS.finditer(text)), {found[1]: found for found in _BORN.finditer(text)}
     if not sails:
         return "There is nothing to ask about these."

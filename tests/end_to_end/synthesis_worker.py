@@ -17,7 +17,7 @@ from typing import IO
 
 @dataclass(slots=True)
 class Worker:
-    """The process that forks one that works, and what it is told and tells."""
+    """The process that forks one that works, and its orders and answers."""
 
     orders: IO[str]
     answers: IO[str]

@@ -1,4 +1,4 @@
-"""docs/own_corpus.md: its profile and its commands as they stand there, on somebody's notes and a server that errs as models do.
+"""docs/own_corpus.md: its profile and its commands as written, on notes of a user and a server that errs as models do.
 
 What the page says is what runs: the address of the server is the one line that is replaced, and sizes and the server's patience are those
 of `SMALLER` for commands that name the profile.

@@ -1,4 +1,4 @@
-"""A home whose tasks are all somebody's own: two steps of RL over five environments in one run, and what each was judged by, in SQL."""
+"""A home of imported tasks: two steps of RL over five environments in one run, and what judged each, in SQL."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def request_body(completion: Completion) -> dict[str, Any]:
 
 
 def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str, Any], int]:
-    """What a run makes that nobody kills, and how many requests it takes."""
+    """What a run makes that is not killed, and how many requests it takes."""
     with FaultyServer(answer=path.answer, late_seconds=6.0) as server:
         assert at_work.run(claim(root, path, server.url), kind=path.kind) == 0
         assert {fault for fault in server.met if fault != "well"}, "there were faults"

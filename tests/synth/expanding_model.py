@@ -77,7 +77,7 @@ def _relation(sentence: str, title: str, name: str) -> str | None:
 
 
 def _proposal(name: str, found: list[Seen]) -> dict[str, Any] | None:
-    """A name is told by one thing that it is of; an actor, of whom a film has several, by two."""
+    """A name is described by one thing that it belongs to; an actor, of whom a film has several, by two."""
     chosen = found[:1] if not found or found[0].relation not in ("cast member", "director") else _two(found)
     if not chosen:
         return None

@@ -25,7 +25,7 @@ def asked_in(body: dict[str, Any]) -> str:
 
 
 def decision_writer(body: dict[str, Any]) -> str:
-    """An action in a style of its own: the one that is to be written anew, or another one."""
+    """An action in a style of its own: the one to rewrite, or another one."""
     asked, chance = asked_in(body), chance_of(body)
     found = _TAKEN.search(asked)
     tool, argument = (found[1], found[2]) if found else (chance.choice(("search", "answer")), f"place {chance.randrange(200)}")

@@ -89,7 +89,7 @@ def long_codes() -> bytes:
 
 
 def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes], count: int, rows: int, short: int = 0) -> bytes:
-    """A text of thirty megabytes behind short ones in a dictionary, named again and again, and one that stands beside the dictionary."""
+    """A text of thirty megabytes behind short ones in a dictionary, named again and again, and one outside of the dictionary."""
     size = 30 * MIB
     words = page(zstd(text(b"") * short + struct.pack("<I", size), 30), short + 1, size=4 * short + size + 4, dictionary=True)
     place = b"\x0a" + varint(count << 1) + short.to_bytes(2, "little")  # ten bits each, all in one run

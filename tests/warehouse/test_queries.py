@@ -147,7 +147,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def lake_with(home: Path, *made: str) -> Path:
-    """A home whose catalogue somebody has changed."""
+    """A home whose catalogue was changed by hand."""
     with Lake(home) as lake, cursor_in_lake(lake._connection) as cursor:
         for statement in made:
             cursor.execute(statement)

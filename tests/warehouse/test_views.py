@@ -141,7 +141,7 @@ def test_evaluations_count_invalid_apart(filled: Lake) -> None:
 
 
 def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    """Twenty tasks, eight attempts each: all alike, or as if drawn anew each time; and one policy that never fails."""
+    """Twenty tasks, eight attempts each: all alike, or as if drawn each time; and one policy that never fails."""
     solves = {
         "alike": lambda task, attempt: task < 10,
         "drawn": lambda task, attempt: (task + attempt) % 2 == 0,
@@ -166,7 +166,7 @@ def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake
 def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
     lake: Lake, make_trajectory: MakeTrajectory
 ) -> None:
-    """Rewards of several parts: what was only judged failed stands beside what was paid for it."""
+    """Rewards of several parts: a run that was judged a failure may have been paid."""
     made = [make_trajectory(f"paid-{paid}", step=1, policy="p", outcome=F, reward=paid / 10) for paid in range(4)]
     made += [make_trajectory("broken", step=1, policy="p", outcome=I, reward=None)]
     made += [make_trajectory("open-1", policy="q", outcome=S), make_trajectory("open-2", policy="q", outcome=F)]

@@ -1,4 +1,4 @@
-"""Inputs nobody would write, from a seed: broken LaTeX, figures in every script, tags, huge things, right answers spoilt.
+"""Unlikely inputs from a seed: broken LaTeX, digits of every script, tags, huge texts, damaged right answers.
 
 Each is a gold and a prediction. The gold is one that a kind can judge, so that every prediction reaches the comparison.
 """

@@ -29,7 +29,7 @@ def test_every_right_case_is_taken_or_says_why_not(every: int) -> None:
 @SAMPLED
 @pytest.mark.parametrize("extraction", Extraction)
 def test_no_wrong_case_is_taken(extraction: Extraction, every: int) -> None:
-    """But for an interval beside the inequality that it is, which math-verify takes one way round."""
+    """Except for an interval and its inequality, which math-verify takes in one direction."""
     wrong = [case for case, passed in zip(CASES[::every], taken(extraction, every), strict=True) if passed and not case["right"]]
     assert [case for case in wrong if "taken" not in case] == []
     assert len([case for case in CASES if "taken" in case]) == 1

@@ -1,4 +1,4 @@
-"""No verifier takes a wrong answer for right: every negative fails, every gold beside it passes, and nothing made up breaks one."""
+"""No verifier takes a wrong answer for right: every negative fails, its gold passes, and no generated input breaks one."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def call(number, *arguments):
     ctypes.set_errno(0)
     return libc.syscall(number, *arguments)
 """
-"""What each program begins with, beside the names of the canaries (canaries.py)."""
+"""What each program begins with, after the names of the canaries (canaries.py)."""
 
 _FOLDER = Path(__file__).parent
 REACHING = read_programs(_FOLDER / "reaching.txt")

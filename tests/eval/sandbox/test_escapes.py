@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox her
 
 LIMITS = SandboxConfig(wall_seconds=5, cpu_seconds=5, memory_mib=128, disk_mib=8, max_files=256, processes=16, libraries=False)
 LARGEST_PROCESSOR_SECONDS = 2 * (LIMITS.cpu_seconds + 1) + 4
-"""What an abuse may cost in all: its programs' limit, those of a child beside it, and the launcher."""
+"""What an abuse may cost in all: its programs' limit, those of one child, and the launcher."""
 MISTAKES = ("SyntaxError", "NameError", "TypeError", "AttributeError", "ImportError")
-"""What a program of the corpus would end with that never came to its attempt."""
+"""How a program of the corpus ends that never reaches its attempt."""
 PATIENCE_SECONDS = 120.0
 """How long harm may take to show where it must show."""
 SHORT = LIMITS.model_copy(update={"wall_seconds": 1.0})

@@ -257,7 +257,7 @@ def test_a_summary_without_a_sandbox_says_that_it_was_not_tried() -> None:
 
 @needs_isolation
 def test_the_program_sees_the_mounts_that_are_its_own_and_no_others() -> None:
-    """Where they come from on the host is told too: docs/sandbox.md says so."""
+    """It also sees where they come from on the host, as docs/sandbox.md explains."""
     source = "print(*(line.split()[4] for line in open('/proc/self/mountinfo')))"
     one = Sandbox(SMALL)
     view = one._view

@@ -1,4 +1,4 @@
-"""Proofs of questions over documents: by a graph where it knows enough, by documents else, and what nobody shows is named."""
+"""Proofs of questions over documents: by a graph where it knows enough, otherwise by documents; what is not shown is named."""
 
 from __future__ import annotations
 

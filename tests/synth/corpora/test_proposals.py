@@ -1,4 +1,4 @@
-"""What a proposal must show, by itself, beside the others of its layer, and in the question that comes of them all."""
+"""What a proposal must show, alone, with the others of its layer, and in the question that they form."""
 
 from __future__ import annotations
 

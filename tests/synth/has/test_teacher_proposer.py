@@ -62,7 +62,7 @@ def _begin_anew() -> None:
 
 
 def taken_in(asked: str) -> tuple[str, str] | None:
-    """The call that a request wants written anew; None where it wants another action."""
+    """The call that a request wants rewritten; None where it wants another action."""
     found = re.search(r"now calls (\w+) with: (.*)\n", asked)
     return None if found is None else (found[1], found[2])
 

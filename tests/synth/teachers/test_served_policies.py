@@ -59,7 +59,7 @@ def own(policy: Path) -> TeacherConfig:
 
 
 def texts(replies: list[Reply]) -> list[str]:
-    """What the model wrote, whether it came to an end or was cut off."""
+    """What the model wrote, complete or cut off."""
     return [reply.text if isinstance(reply, Completion) else reply.item["text"] for reply in replies]
 
 

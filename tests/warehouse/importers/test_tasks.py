@@ -1,4 +1,4 @@
-"""The task that a row makes, whoever wrote it, and what no row may say of its task."""
+"""The task that a row makes, and what no row may decide about its task."""
 
 from __future__ import annotations
 

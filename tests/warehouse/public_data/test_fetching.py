@@ -21,7 +21,7 @@ LONG = bytes(range(256)) * 2_000
 
 
 def unheard(url: str, done: int, most: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not watched."""
 
 
 @pytest.fixture
