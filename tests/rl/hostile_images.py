@@ -1,4 +1,4 @@
-"""PNG files whose header says what it likes: small here, and immense to whoever believes them."""
+"""PNG files that are small and whose headers claim any size."""
 
 from __future__ import annotations
 

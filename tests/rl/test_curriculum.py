@@ -58,7 +58,7 @@ def test_environments_are_drawn_by_their_shares_and_from_their_step_on() -> None
 
 
 def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() -> None:
-    """An environment that nobody solves yet has its share still, and so has a pool, in every depth alike."""
+    """An environment that is not solved yet keeps its share, and so does a pool."""
     tasks = [replace(task, environment=("search", "calculator")[number % 2], hops=1) for number, task in enumerate(TASKS)]
     rates = {task.key: 0.5 if task.environment == "search" else 0.0 for task in tasks}
     config = CurriculumConfig(hops=(1,), mixture={"search": 1, "calculator": 1})
@@ -76,7 +76,7 @@ def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() ->
     assert {key: pytest.approx(count, abs=45) for key, count in expected.items()} == dict(found)
 
 
-def test_what_a_step_draws_again_is_new_and_the_same_each_time() -> None:
+def test_additional_tasks_are_new_and_deterministic() -> None:
     first = sample_tasks(TASKS, 20, 1, 6, CONFIG)
     keys = {task.key for task in first}
     again = sample_tasks(TASKS, 20, 1, 6, CONFIG, without=keys)
@@ -88,7 +88,7 @@ def test_what_a_step_draws_again_is_new_and_the_same_each_time() -> None:
 
 
 def step_of(task: str, successes: int, truncated: int, invalid: int = 0, horizon: int = 2) -> list[Trajectory]:
-    """Ten valid trajectories, so many of which succeeded or were cut off, and invalid ones beside them."""
+    """Ten valid trajectories, so many of which succeeded or were cut off, and some invalid ones."""
     tried = [trajectory(task, number, [turn(0, [5], [-1.0])], float(number < successes)) for number in range(10)]
     made = [replace(each, horizon=horizon) for each in tried]
     cut = [replace(each, stop_reason=StopReason.MAX_TURNS) if number >= 10 - truncated else each for number, each in enumerate(made)]
@@ -106,7 +106,7 @@ def horizons(curriculum: Curriculum, evidence: list[tuple[int, int]], first: int
     return found
 
 
-def test_the_horizon_grows_where_it_is_learnt_or_where_it_holds_back_and_not_before() -> None:
+def test_the_horizon_grows_with_success_or_truncation() -> None:
     learnt = [(5, 0), (9, 0), (9, 0), (0, 0), (0, 0), (0, 0)]
     assert horizons(Curriculum(GATED, TASKS, 1), learnt) == [2, 2, 4, 4, 4, 4]
     held_back = [(0, 4), (0, 6), (0, 9), (0, 9), (0, 9), (0, 9)]
@@ -123,7 +123,7 @@ def test_invalid_trajectories_are_no_evidence() -> None:
     assert faulty.horizon(3) == 4
 
 
-def test_trajectories_that_were_begun_under_another_horizon_are_no_evidence_of_the_present_one() -> None:
+def test_trajectories_of_another_horizon_are_ignored() -> None:
     curriculum = Curriculum(GATED, TASKS, 1)
     for step in (1, 2):
         curriculum.observe(step, step_of("task-1", 9, 0))
@@ -134,7 +134,7 @@ def test_trajectories_that_were_begun_under_another_horizon_are_no_evidence_of_t
     for step in (5, 6):
         curriculum.observe(step, [*step_of("task-1", 10, 0), *step_of("task-2", 6, 0, horizon=4)])
     assert curriculum.horizon(7) == 4 and curriculum.state_dict()["window"] == [[6, 0, 10]] * 2
-    assert curriculum.pass_rates["task-1"] == pytest.approx(0.9667, abs=1e-4), "of the task they say what they came to"
+    assert curriculum.pass_rates["task-1"] == pytest.approx(0.9667, abs=1e-4)
 
 
 schedules = st.builds(

@@ -79,7 +79,7 @@ def test_hostile_bytes_are_a_fault_and_take_no_memory(what: str) -> None:
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(FORMATS)), st.integers(0, 100))
 @pytest.mark.slow
-def test_whatever_the_bytes_are_it_is_an_image_or_a_fault(noise: bytes, media_type: str, place: int) -> None:
+def test_any_bytes_are_an_image_or_a_fault(noise: bytes, media_type: str, place: int) -> None:
     good = encoded(Image.new("RGB", (4, 4), "red"), FORMATS[media_type])
     for tried in (noise, good[:place] + noise + good[place:], good[:place]):
         try:

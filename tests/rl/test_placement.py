@@ -51,16 +51,8 @@ def test_what_fits_is_placed_and_what_does_not_is_refused(reservations: list[Res
     assert all(used(placed, number) <= machine.gpus for number, machine in enumerate(machines))
 
 
-def test_the_processors_of_a_cluster_are_a_limit_and_those_of_ones_own_machine_are_none() -> None:
-    many = Reservation("environments", (Bundle(3, 0),) * 3)
-    assert len(place([many], [Machine("this machine", math.inf, 0)])) == 3
-    with pytest.raises(NoRoom) as refused:
-        place([many], [Machine("a", 4, 0), Machine("b", 4, 0)])
-    assert refused.value.reservation.key == "environments"
-
-
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 4]), max_size=12), st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3))
-def test_what_is_placed_never_takes_more_than_a_machine_has_and_nothing_is_lost(sizes: list[float], cards: list[int]) -> None:
+def test_placements_never_exceed_a_machine(sizes: list[float], cards: list[int]) -> None:
     wanted = [on_gpus(f"part {number}", size) for number, size in enumerate(sizes)]
     try:
         placed = place(wanted, gpus(*cards))
@@ -96,7 +88,7 @@ def test_each_part_reserves_what_its_configuration_says() -> None:
         (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL joins no two workers on one card"),
     ],
 )
-def test_what_no_machine_could_run_is_refused_by_the_configuration(
+def test_impossible_resources_are_refused_by_the_configuration(
     kind: type[EngineConfig] | type[LearnerConfig], settings: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):

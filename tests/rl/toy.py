@@ -140,6 +140,18 @@ class Sampler:
         return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
 
 
+def weights_differ(first: Path, second: Path) -> float:
+    """The largest difference between the weights in two folders."""
+    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+@torch.no_grad()
+def good_probability(folder: Path) -> float:
+    """Probability that the first action token is a good one."""
+    return load_policy(folder)[0](torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
+
+
 def _nothing(*arguments: Any) -> None:
     """For a run that publishes nowhere and records nothing."""
 

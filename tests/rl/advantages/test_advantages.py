@@ -46,7 +46,7 @@ def groups(rewards: list[list[float]], valid: list[list[int]] | None = None, tok
 
 
 def advantages(estimator: Estimator, given: Groups) -> Tensor:
-    """What the estimator says of each trajectory, which has one turn here."""
+    """The advantage of each trajectory, which has one turn here."""
     return estimator(given).reshape(given.rewards.shape)
 
 
@@ -89,7 +89,7 @@ def test_task_normalisation_gives_each_environment_a_scale_of_its_own() -> None:
     )
 
 
-def test_the_mean_is_the_questions_and_the_deviation_the_environments() -> None:
+def test_the_mean_is_per_question_and_the_deviation_per_environment() -> None:
     rewards = tensor([[1, 0], [1, 1], [5, 3]])
     given = Groups.of(rewards, torch.ones(3, 2, dtype=torch.bool), None, torch.tensor([0, 0, 1]))
     deviation = pstdev([1, 0, 1, 1])
@@ -98,7 +98,7 @@ def test_the_mean_is_the_questions_and_the_deviation_the_environments() -> None:
     )
 
 
-def test_rewards_of_turns_are_normalised_together_and_summed_from_each_turn_on() -> None:
+def test_turn_rewards_are_normalised_together_and_summed_over_later_turns() -> None:
     rewards = torch.tensor([[[0.5, 1.0, 0.0], [0.0, 0.0, 99.0]]], dtype=torch.float64)
     turns = torch.tensor([[[1, 1, 1], [1, 1, 0]]], dtype=torch.bool)
     given = Groups(rewards.sum(2), turns.any(2), torch.ones(1, 2), torch.zeros(1, dtype=torch.long), rewards, turns)
@@ -108,7 +108,7 @@ def test_rewards_of_turns_are_normalised_together_and_summed_from_each_turn_on()
 
 
 @ALL
-def test_invalid_trajectories_are_outside_of_every_mean_and_deviation(estimator: Estimator) -> None:
+def test_invalid_trajectories_are_excluded_from_means_and_deviations(estimator: Estimator) -> None:
     masked = advantages(estimator, groups([[1, 99, 0, 1]], [[1, 0, 1, 1]]))
     alone = advantages(estimator, groups([[1, 0, 1]]))
     assert masked[0, 1] == 0
@@ -172,9 +172,7 @@ shares = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 @settings(deadline=None, max_examples=100)
 @given(row=rows, discount=shares, decay=shares)
 @pytest.mark.slow
-def test_gae_is_that_of_the_policys_own_tokens_as_if_nothing_stood_between(
-    row: tuple[list[float], list[float], list[bool]], discount: float, decay: float
-) -> None:
+def test_gae_skips_observation_tokens(row: tuple[list[float], list[float], list[bool]], discount: float, decay: float) -> None:
     rewards, values, mask = row
     written = [place for place, own in enumerate(mask) if own]
     expected = gae_by_hand([rewards[place] for place in written], [values[place] for place in written], discount, decay)
@@ -188,7 +186,7 @@ def test_gae_is_that_of_the_policys_own_tokens_as_if_nothing_stood_between(
 
 @settings(deadline=None, max_examples=100)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 10**6), discount=shares, decay=shares, outer=shares)
-def test_bilevel_gae_goes_over_turns_and_then_over_the_tokens_of_each(
+def test_bilevel_gae_runs_over_turns_and_then_over_their_tokens(
     sizes: list[int], seed: int, discount: float, decay: float, outer: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -208,7 +206,7 @@ def test_bilevel_gae_goes_over_turns_and_then_over_the_tokens_of_each(
     assert found[0].tolist() == pytest.approx(expected, abs=1e-9)
 
 
-def test_whitened_advantages_have_mean_zero_and_deviation_one_over_what_the_policy_wrote() -> None:
+def test_whitened_advantages_have_mean_zero_and_deviation_one_over_action_tokens() -> None:
     mask = torch.tensor([[True, False, True], [True, True, False]])
     found = whiten(tensor([[1, 77, 2], [3, 4, -50]]), mask)
     own = found[mask].tolist()

@@ -33,7 +33,7 @@ def start(policy: Path, address: str | None = None, context: int = 240, kinds: A
 
 
 class Learner:
-    """A learner's end. `before` is told of each step that the engines are to make."""
+    """A learner's end. `before` is called with each step that the engines are to make."""
 
     def __init__(self, engines: Rollouts, before: Callable[[str], None] = lambda step: None) -> None:
         from rl.engines.weight_sender import WeightSender  # vLLM

@@ -1,4 +1,4 @@
-"""Adapters that real vLLM engines serve over the policy that they began with, held against the same adapters in the learner's own model."""
+"""Adapters that real vLLM engines serve, and engine settings that are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def difference(models: dict[int, PreTrainedModel], engines: Rollouts) -> float:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_back(
+def test_an_engine_switches_between_full_policies_and_adapters(
     engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path
 ) -> None:
     models = {0: load_policy(tiny_policy)[0], 1: adapted(tiny_policy, tmp_path / "1"), 2: adapted(tiny_policy, tmp_path / "2", seed=1)}
@@ -55,7 +55,7 @@ def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_ba
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_y_a_run_goes_on_where_an_engine_is_killed_as_it_loads_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+def test_a_run_continues_when_an_engine_is_killed_while_loading_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     before = engines.figures()
     check_run(engines, tiny_policy, tmp_path, LearnerConfig(), kill_at=2)
     assert engines.figures().replacements - before.replacements == 1
@@ -99,7 +99,7 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
         ({"adapter_rank": 8, "sleep_level": 2}, "take 1"),
     ],
 )
-def test_what_does_not_go_with_adapters_is_refused(settings: dict[str, Any], sentence: str) -> None:
+def test_settings_that_conflict_with_adapters_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         EngineConfig.model_validate(settings)
 
@@ -111,6 +111,23 @@ def test_what_does_not_go_with_adapters_is_refused(settings: dict[str, Any], sen
         (["rollout.engine.adapter_rank=8", "rl.lora={rank = 16}"], "rl.lora.rank = 16 is more than the engines serve"),
     ],
 )
-def test_engines_serve_what_is_trained(overrides: list[str], sentence: str) -> None:
+def test_adapter_settings_of_engines_and_training_must_match(overrides: list[str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         load_config("quickstart", overrides)
+
+
+def test_impossible_transfers_are_refused_before_anything_starts() -> None:
+    for changes, sentence in (
+        ({"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
+        ({"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
+        ({"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),
+        ({"transfer": "ipc", "gpus": 0.5, "count": 2}, "engine.transfer = ipc is for one engine of one worker"),
+    ):
+        with pytest.raises(ValidationError, match=sentence):
+            EngineConfig.model_validate(changes)
+    on_gpus = ["rollout.engine.gpus=1", "rl.learner.workers=2"]
+    with pytest.raises(RequestError, match=r"rollout.engine.transfer = nccl needs rl.learner.gpus"):
+        load_config("quickstart", [*on_gpus, "rollout.engine.transfer=nccl"])
+    with pytest.raises(RequestError, match=r"rollout.engine.transfer = ipc is for a learner of one process"):
+        load_config("quickstart", [*on_gpus, "rollout.engine.transfer=ipc", "rl.learner.gpus=1"])
+    load_config("quickstart", ["rollout.engine.transfer=gloo", "rl.learner.workers=2"])

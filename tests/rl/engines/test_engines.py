@@ -21,10 +21,9 @@ from langchain_core.messages import HumanMessage
 from openai import OpenAI
 from transformers import PreTrainedModel
 
-from rl.engines.base import Generation, Sampling
+from rl.engines.base import EnginePressure, Generation, PressureGauge, Sampling
 from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
-from rl.engines.weight_sync import shapes_in
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen
 from rl.learner.config import LearnerConfig, ReinforceConfig
 from rl.policies.policy import as_saved, load_policy, save_policy
@@ -169,7 +168,7 @@ def test_trajectories_come_back_in_order_with_the_models_own_logprobs(engines: R
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_logprobs_are_those_of_the_distribution_sampled_from(engines: Rollouts, policy: Path, temperature: float) -> None:
+def test_logprobs_match_the_sampling_temperature(engines: Rollouts, policy: Path, temperature: float) -> None:
     model, _ = load_policy(policy)
     assert max_logprob_difference(model, engines.rollout(requests(6, temperature)), temperature) < TOLERANCE
 
@@ -219,12 +218,12 @@ def test_trajectories_of_a_dead_worker_are_restarted(engines: Rollouts, tmp_path
     assert engines.drain_retries() == []
 
 
-def test_rollouts_stop_by_name_where_an_environment_is_down(engines: Rollouts) -> None:
+def test_rollouts_stop_when_an_environment_is_down_and_name_it(engines: Rollouts) -> None:
     pool = engines.environments
     broken = [replace(faulty("raise"), trajectory_id=f"down{i}") for i in range(40)]
     try:
         with pytest.raises(CircuitOpen, match=r"the environment 'tests\.rl\.faulty:create' failed in \d+ of its last 32 .*world broke"):
-            engines.rollout([*requests(2, prefix="beside"), *broken])
+            engines.rollout([*requests(2, prefix="other"), *broken])
         pool.breaker = CircuitBreaker(window=32, max_share=0.5)
         assert all(trajectory.error is None for trajectory in engines.rollout(requests(3, prefix="after")))
     finally:
@@ -253,7 +252,7 @@ def test_a_stream_that_is_cancelled_frees_the_engine(engines: Rollouts, policy: 
     stream.cancel()
     deadline = time.monotonic() + 120
     while any(engine.in_flight or engine.trajectories for engine in engines.figures().engines):
-        assert time.monotonic() < deadline, "what nobody waits for is still sampled"
+        assert time.monotonic() < deadline, "cancelled requests are still sampled"
         time.sleep(0.01)
     check_valid(engines.rollout(requests(2, prefix="after")), 2, policy)
 
@@ -279,7 +278,7 @@ def test_nothing_ends_while_the_engines_are_paused_and_all_continues_afterwards(
     assert max_logprob_difference(load_policy(policy)[0], trajectories) < TOLERANCE
 
 
-def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(engines: Rollouts, policy: Path, tmp_path: Path) -> None:
+def test_truncated_weights_are_refused_before_an_engine_loads_them(engines: Rollouts, policy: Path, tmp_path: Path) -> None:
     for file in policy.iterdir():
         content = file.read_bytes()
         (tmp_path / file.name).write_bytes(content[: len(content) // 2] if file.suffix == ".safetensors" else content)
@@ -293,7 +292,7 @@ def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(engin
 # Clients of the endpoint
 
 
-def test_agents_that_talk_at_once_become_trajectories_with_the_policys_own_logprobs(serving: Serving, client: OpenAI, policy: Path) -> None:
+def test_concurrent_agents_become_trajectories_with_correct_logprobs(serving: Serving, client: OpenAI, policy: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: talk(client, f"agent-{number}", 3), range(4)))
     for number in range(4):
@@ -302,7 +301,7 @@ def test_agents_that_talk_at_once_become_trajectories_with_the_policys_own_logpr
         check(trajectory, policy)
 
 
-def test_logprobs_and_ids_are_given_as_they_are_recorded(serving: Serving, client: OpenAI) -> None:
+def test_returned_logprobs_and_ids_equal_the_recorded_ones(serving: Serving, client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": "?"}], max_tokens=5, logprobs=True, extra_body={"return_token_ids": True}
     )
@@ -316,17 +315,7 @@ def test_logprobs_and_ids_are_given_as_they_are_recorded(serving: Serving, clien
     assert answer.usage.completion_tokens == len(turn.action_ids)
 
 
-def test_completions_go_on_from_ids(serving: Serving, client: OpenAI, policy: Path) -> None:
-    extra = {"return_token_ids": True}
-    first = client.completions.create(model="tiny", prompt=[20, 21, 22], max_tokens=6, user="ids", logprobs=1, extra_body=extra)
-    ids = [20, 21, 22, *first.choices[0].model_extra["token_ids"], 30]  # type: ignore[index]
-    client.completions.create(model="tiny", prompt=ids, max_tokens=6, user="ids")
-    (trajectory,) = serving.take("ids")
-    assert trajectory.turns[0].observation_ids == (30,)
-    check(trajectory, policy)
-
-
-def test_a_langchain_model_is_asked_from_any_thread_and_recorded(serving: Serving, policy: Path) -> None:
+def test_a_langchain_model_is_recorded_from_any_thread(serving: Serving, policy: Path) -> None:
     model = serving.chat_model(conversation="chain", max_tokens=6, seed=3)
     first = model.invoke([HumanMessage("Where?")])
     asyncio.run(model.ainvoke([HumanMessage("Where?"), first, HumanMessage("And then?")]))
@@ -336,7 +325,7 @@ def test_a_langchain_model_is_asked_from_any_thread_and_recorded(serving: Servin
     check(trajectory, policy)
 
 
-def test_a_langgraph_agent_is_a_loop_of_rollouts_beside_the_endpoint(engines: Rollouts, policy: Path) -> None:
+def test_a_langgraph_agent_rolls_out_while_the_endpoint_serves(engines: Rollouts, policy: Path) -> None:
     choice = {"rollout": {"loop": "langgraph", "dialect": "chat"}}
     tasks = [Task(f"c{number}", "calculator", f"What is {number} + 1?", (), provenance=choice) for number in range(4)]
     trajectories = engines.rollout([RolloutRequest(task.key, task, "tiny", 3, seed=1) for task in tasks])
@@ -349,7 +338,7 @@ def test_a_langgraph_agent_is_a_loop_of_rollouts_beside_the_endpoint(engines: Ro
 # Weights that come while engines work
 
 
-def test_sent_weights_are_to_an_engine_what_the_same_weights_in_a_folder_are(
+def test_sent_weights_give_the_same_samples_as_weights_from_a_folder(
     engines: Rollouts, learner: Learner, policy: Path, other: Path, tmp_path: Path
 ) -> None:
     first = said(engines)
@@ -389,7 +378,7 @@ def test_requests_in_progress_continue_under_sent_weights_and_each_token_has_its
     assert worst_difference(swapped, prompts(), generations) > 0.1, "the check could not tell the two policies apart"
 
 
-def test_weights_of_other_names_or_shapes_are_refused_before_an_engine_is_held(
+def test_weights_with_wrong_names_or_shapes_are_refused_before_engines_pause(
     engines: Rollouts, learner: Learner, policy: Path, tmp_path: Path
 ) -> None:
     learner.publish(policy, tmp_path / "5", 5)
@@ -426,7 +415,7 @@ def test_the_folder_replaces_a_broken_transfer_and_the_next_version_is_sent_agai
     again.sender.close()
 
 
-def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner: Learner, other: Path, tmp_path: Path) -> None:
+def test_partially_received_weights_are_fully_replaced(engines: Rollouts, learner: Learner, other: Path, tmp_path: Path) -> None:
     """vLLM takes weights in several messages, and keeps those of a layer back until the layer is whole."""
     expected = said_by_files(engines, other, 6)
     model = load_policy(other)[0]
@@ -464,7 +453,7 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
     assert engines.figures().transfers - before.transfers == 5
     assert max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
     assert sampler.files[1] == sampler.files[2] == set()
-    assert sampler.files[3] <= {"000002", "000002.part"}, "it is written beside the third step"
+    assert sampler.files[3] <= {"000002", "000002.part"}, "it is written during the third step"
     assert {file.name for file in (folder / "weights").iterdir()} == {"000002"}
     assert engines.pool._weights == (str((folder / "weights" / "000002").resolve()), 2), "what engines begin with that start now"
     sent = said(engines)
@@ -478,7 +467,7 @@ def refuse(path: Path, version: int) -> None:
 
 
 @pytest.mark.long
-def test_engines_that_join_or_die_in_a_transfer_have_the_current_weights_and_the_next_is_sent_to_all(
+def test_engines_that_join_or_die_during_a_transfer_get_the_current_weights(
     engines: Rollouts, learner: Learner, policy: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.publish(other, tmp_path / "9", 9)
@@ -547,7 +536,7 @@ def test_each_worker_of_an_engine_of_two_takes_its_part(policy: Path, other: Pat
     assert worst_difference({1: load_policy(other)[0]}, prompts(3), generations) < TOLERANCE
 
 
-def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
+def test_weights_are_grouped_into_messages_of_bounded_size() -> None:
     from rl.engines.vllm_extensions import MESSAGE_BYTES, messages
 
     half = MESSAGE_BYTES // 2
@@ -556,17 +545,21 @@ def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
     assert list(messages([])) == []
 
 
-def test_a_policy_that_lacks_one_of_its_files_is_refused(policy: Path, tmp_path: Path) -> None:
-    model = load_policy(policy)[0]
-    model.save_pretrained(tmp_path, max_shard_size="100KB")
-    assert shapes_in(tmp_path) == shapes_in(policy)
-    last = sorted(tmp_path.glob("*.safetensors"))[-1]
-    last.unlink()
-    with pytest.raises(RequestError, match=f"model.safetensors.index.json names {last.name}"):
-        shapes_in(tmp_path)
-
-
 # Engines that come and go
+
+
+def test_vllm_statistics_reach_the_gauge() -> None:
+    from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+    from rl.engines.vllm_extensions import pressure_logger
+
+    gauge, iteration = PressureGauge(), IterationStats()
+    iteration.num_preempted_reqs = 2
+    logger = pressure_logger(gauge)(None, 0)
+    logger.record(SchedulerStats(num_running_reqs=8, num_waiting_reqs=5, kv_cache_usage=0.25), iteration)
+    logger.record(SchedulerStats(num_running_reqs=8, num_waiting_reqs=3, kv_cache_usage=0.75), None)
+    logger.record(None, None)
+    assert gauge.take() == EnginePressure(2, 0.75, 3, 2)
 
 
 @pytest.mark.long
@@ -586,32 +579,7 @@ def test_an_engine_leaves_while_a_stream_goes_on(engines: Rollouts, policy: Path
 
 
 @pytest.mark.long
-def test_drained_requests_end_under_the_weights_they_began_with(policy: Path, other: Path) -> None:
-    config = EngineConfig.model_validate({**ENGINE, "updates": "drain"})
-
-    async def drained() -> tuple[list[Generation], list[Generation]]:
-        pool = await EnginePool.start(config, str(policy))
-        await generate_all(pool, prompts(1), 1)
-        first = asyncio.ensure_future(generate_all(pool, prompts()))
-        await asyncio.sleep(0.1)
-        assert not first.done()
-        await pool.load_weights(str(other), 1)
-        second = await generate_all(pool, prompts(2), 8)
-        generations = await first, second
-        await pool.shutdown()
-        return generations
-
-    first, second = run_on_ray(drained())
-    assert {len(set(generation.policy_versions)) for generation in first} == {1}, "what the engine had not begun with may be later"
-    assert 0 in {generation.policy_version for generation in first}
-    assert {version for generation in second for version in generation.policy_versions} == {1}
-    models = {0: load_policy(policy)[0], 1: load_policy(other)[0]}
-    assert worst_difference(models, prompts(), first) < TOLERANCE
-    assert worst_difference(models, prompts(2), second) < TOLERANCE
-
-
-@pytest.mark.long
-def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_too_old(policy: Path, other: Path) -> None:
+def test_an_older_policy_serves_its_requests_and_is_updated_when_too_old(policy: Path, other: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "older": 1, "older_every": 2})
     contexts = prompts(2)
 
@@ -634,7 +602,7 @@ def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_t
         assert worst_difference({each.policy_version: models[model] for each in pair}, contexts, pair) < TOLERANCE
 
 
-def test_requests_of_an_engine_that_is_killed_are_taken_up_by_its_replacement(engines: Rollouts, policy: Path) -> None:
+def test_a_replacement_continues_the_requests_of_a_killed_engine(engines: Rollouts, policy: Path) -> None:
     before = engines.figures()
     engines.load_weights(policy, 9)
     stream = engines.submit(requests(8, prefix="killed"))

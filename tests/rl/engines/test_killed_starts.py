@@ -1,4 +1,4 @@
-"""Engines whose processes are killed while they start: a fault that is told with the signal and the log, and no wrong request."""
+"""Engines whose processes are killed while they start: a fault that names the signal and the log."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def learner(engines: Rollouts) -> Iterator[Learner]:
 
 
 def memory(others: frozenset[int] = frozenset()) -> float:
-    """MiB of memory that the one engine's process holds which is none of `others`, by their ids."""
+    """MiB of memory that the one engine's process holds, apart from the processes `others`."""
     (process,) = (each for each in engine_processes() if each.pid not in others)
     return float(process.memory_info().rss / MIB)
 
@@ -69,9 +69,7 @@ def check_says(engines: Rollouts, policy: Path, version: int) -> None:
     assert worst_difference({version: load_policy(policy)[0]}, prompts(3), generations) < TOLERANCE
 
 
-def test_an_engine_gives_its_cache_back_and_wakes_with_the_weights_that_it_was_given_meanwhile(
-    engines: Rollouts, tiny_policy: Path, other_policy: Path
-) -> None:
+def test_a_sleeping_engine_frees_its_cache_and_wakes_with_new_weights(engines: Rollouts, tiny_policy: Path, other_policy: Path) -> None:
     first = said_by_files(engines, tiny_policy, 1)
     for policy, version in ((other_policy, 2), (tiny_policy, 3), (other_policy, 4)):
         awake = memory()
@@ -88,7 +86,7 @@ def test_an_engine_gives_its_cache_back_and_wakes_with_the_weights_that_it_was_g
 
 
 @pytest.mark.parametrize("way", ["files", "sent", "in the transfer"])
-def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
+def test_an_engine_that_dies_while_asleep_is_replaced_at_wake_up(
     engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, way: str
 ) -> None:
     engines.load_weights(tiny_policy, 11)
@@ -105,17 +103,17 @@ def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
             assert not Learner(engines).send(other_policy, tmp_path / "12", 12)
         engines.load_weights(other_policy, 12)
     time.sleep(1)
-    assert not engine_processes(), "nobody starts while the learner has the memory"
+    assert not engine_processes(), "no engine starts while the learner has the memory"
     engines.resume()
     generations = under_way.result()
-    assert versions(generations) == {12}, "what the dead one had sampled, nobody has seen"
+    assert versions(generations) == {12}, "what the dead engine had sampled is discarded"
     assert worst_difference({12: load_policy(other_policy)[0]}, prompts(4), generations) < TOLERANCE
     check_says(engines, other_policy, 12)
     assert engines.figures().replacements == before + 1
 
 
 @pytest.mark.parametrize("transfer", ["files", "gloo"])
-def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_its_sleep(
+def test_alternating_training_continues_after_a_sleeping_engine_is_killed(
     engines: Rollouts, tiny_policy: Path, tmp_path: Path, transfer: str
 ) -> None:
     before = engines.figures().replacements

@@ -44,7 +44,7 @@ def check(engines: Rollouts, policies: Path, version: int, model: Any) -> None:
     assert worst_difference({version: model}, prompts(), generations) < TOLERANCE
 
 
-def test_weights_that_the_learner_sends(address: str, policies: Path) -> None:
+def test_an_engine_without_shared_files_receives_sent_weights(address: str, policies: Path) -> None:
     other = load_policy(policies / "1")[0]
     with start(policies / "0", address) as engines:
         check(engines, policies, 0, load_policy(policies / "0")[0])
@@ -59,7 +59,7 @@ def test_weights_that_the_learner_sends(address: str, policies: Path) -> None:
     assert (figures.transfers, figures.replacements) == (1, 0)
 
 
-def test_policies_and_adapters_without_a_transfer_and_engines_that_come_later(address: str, policies: Path) -> None:
+def test_policies_and_adapters_reach_engines_without_shared_files(address: str, policies: Path) -> None:
     first, other, adapter = load_policy(policies / "0")[0], load_policy(policies / "1")[0], adapted(policies / "0", policies / "adapters")
     with start(policies / "0", address, transfer="files", adapter_rank=RANK) as engines:
         engines.load_weights(policies / "1", 1)

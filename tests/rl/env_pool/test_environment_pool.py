@@ -1,16 +1,21 @@
-"""Environment workers on a real Ray: kinds, limits, faults and their replacement."""
+"""Environment workers on a real Ray, and the calls that clients send them in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
+from ray.exceptions import RayActorError
 
 from flows.cli import exit_status
+from rl.env_pool.batched_actor import BatchedActor, BatchedActorClient, CallFailed, NotPicklable
 from rl.env_pool.circuit_breaker import CircuitBreaker, environment, tool
 from rl.env_pool.pool import EnvironmentPool
 from rl.envs.base import EnvironmentFault, FaultKind
@@ -24,6 +29,93 @@ from warehouse.errors import RequestError
 from warehouse.records import Task
 
 pytestmark = pytest.mark.engine
+
+
+class Awkward(Exception):
+    """An exception that can be written and not read."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("awkward")
+
+
+class Clerk(BatchedActor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        self.messages = 0
+
+    async def run_calls(self, calls: Any) -> None:
+        self.messages += 1
+        await super().run_calls(calls)
+
+    async def double(self, number: int, seconds: float = 0.0) -> int:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.told.append(f"cancelled {number}")
+            raise
+        return 2 * number
+
+    async def note(self, text: str) -> None:
+        self.told.append(text)
+
+    async def read(self) -> tuple[list[str], int]:
+        return self.told, self.messages
+
+    async def go_wrong(self, how: str) -> Any:
+        if how == "plain":
+            raise ValueError("no")
+        if how == "awkward":
+            raise Awkward(1, 2)
+        return threading.Lock()
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[RayRuntime]:
+    started = RayRuntime(RayConfig(), cpus=4)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def client(runtime: RayRuntime) -> BatchedActorClient:
+    """The last of its tests kills the actor."""
+    return BatchedActorClient(ray.remote(Clerk).options(num_cpus=0.1, max_concurrency=1000).remote())
+
+
+async def test_a_thousand_calls_get_their_own_answers_in_few_messages(client: BatchedActorClient) -> None:
+    numbers = await asyncio.gather(*(client.call("double", number) for number in range(1000)))
+    assert numbers == [2 * number for number in range(1000)]
+    assert (await client.call("read"))[1] < 20
+
+
+async def test_slow_and_failing_calls_do_not_delay_others(client: BatchedActorClient) -> None:
+    slow = asyncio.ensure_future(client.call("double", 1, 60.0))
+    failing = [client.call("go_wrong", how) for how in ("plain", "awkward", "lock")]
+    plain, awkward, lock = await asyncio.gather(*failing, return_exceptions=True)
+    assert isinstance(plain, CallFailed) and repr(plain.cause) == "ValueError('no')"
+    assert isinstance(awkward, CallFailed) and isinstance(awkward.cause, NotPicklable)
+    assert str(awkward.cause) == "Awkward: awkward cannot be sent to another process"
+    assert isinstance(lock, CallFailed) and str(lock.cause) == "a lock cannot be sent to another process"
+    assert await client.call("double", 4) == 8
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    client.send("note", "goodbye")
+    while (await client.call("read"))[0] != ["cancelled 1", "goodbye"]:
+        await asyncio.sleep(0.01)
+
+
+async def test_callers_of_a_killed_actor_get_an_error(client: BatchedActorClient) -> None:
+    waiting = [asyncio.ensure_future(client.call("double", number, 60.0)) for number in range(3)]
+    assert await client.call("double", 2) == 4
+    ray.kill(client._actor)
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in found] == [type(found[0])] * 3
+    assert all(isinstance(error, RayActorError) for error in found)
+    with pytest.raises(RayActorError):
+        await client.call("double", 1)
+
 
 FAULTY = "tests.rl.faulty:create"
 KINDS = {
@@ -49,14 +141,11 @@ def down(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def started(down: Path) -> Iterator[EnvironmentPool]:
+def started(runtime: RayRuntime) -> Iterator[EnvironmentPool]:
     """One pool for all: a worker takes seconds to start."""
-    runtime = RayRuntime(RayConfig(), cpus=8)
-    kinds = {**KINDS, "moody": {"factory": FAULTY, "options": {"down": str(down)}}}
-    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": kinds, "cpus": 0.1}), build_indexes(DOCUMENTS))
+    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.1}), build_indexes(DOCUMENTS))
     yield pool
     pool.close()
-    runtime.close()
 
 
 @pytest.fixture
@@ -93,7 +182,7 @@ async def test_each_kind_has_its_own_workers_and_options(pool: EnvironmentPool) 
         assert (await client.step(Action("search", "Blue River"))).observation.count("\n") == count - 1
 
 
-async def test_faults_have_kinds_and_leave_others_alone(pool: EnvironmentPool) -> None:
+async def test_faults_have_kinds_and_do_not_affect_others(pool: EnvironmentPool) -> None:
     for name in (FAULTY, "hasty"):
         await pool.open(name)
     raised, hung = await asyncio.gather(fault_of(pool, FAULTY, "raise"), fault_of(pool, "hasty", "hang"))
@@ -103,12 +192,12 @@ async def test_faults_have_kinds_and_leave_others_alone(pool: EnvironmentPool) -
 
 async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
     await pool.open(FAULTY)
-    beside = pool.client(FAULTY, "beside")
-    await beside.reset(task("none"), 0)
+    other = pool.client(FAULTY, "other")
+    await other.reset(task("none"), 0)
     died = await fault_of(pool, FAULTY, "die")
     assert died.kind is FaultKind.DIED
     with pytest.raises(EnvironmentFault, match=r"^died: "):
-        await beside.step(Action("look", ""))
+        await other.step(Action("look", ""))
     after = pool.client(FAULTY, "after")
     assert (await after.reset(task("none"), 0)).text == "Look around."
 
@@ -151,7 +240,7 @@ async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: Enviro
 
 
 @pytest.mark.parametrize(("name", "how"), [("killed", "without a word, as by SIGKILL"), ("crashed", "by SIGSEGV")])
-async def test_a_worker_that_dies_while_it_starts_is_a_fault_and_no_wrong_request(pool: EnvironmentPool, name: str, how: str) -> None:
+async def test_a_worker_that_dies_at_start_is_a_fault_and_not_a_request_error(pool: EnvironmentPool, name: str, how: str) -> None:
     with pytest.raises(WorkerDied) as died:
         await pool.open(name)
     assert str(died.value).startswith(f"the worker of the environment {name!r} died, {how}")
@@ -160,7 +249,7 @@ async def test_a_worker_that_dies_while_it_starts_is_a_fault_and_no_wrong_reques
     assert name not in pool._kinds
 
 
-async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(pool: EnvironmentPool, tmp_path: Path) -> None:
+async def test_a_task_cannot_run_code_outside_the_configuration(pool: EnvironmentPool, tmp_path: Path) -> None:
     """Tasks come from anywhere; what runs is what the configuration names."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\ndef create(resources): ...\n")
     for name in (f"{tmp_path / 'evil.py'}:create", "os:system"):
@@ -169,22 +258,13 @@ async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(poo
     assert not (tmp_path / "trace").exists()
 
 
-async def test_an_environment_of_a_file_runs_in_workers(pool: EnvironmentPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("from rl.envs.code import create_calculator as create\n")
-    monkeypatch.chdir(tmp_path)
-    await pool.open("mine")
-    client = pool.client("mine", "t")
-    await client.reset(task("?"), 0)
-    assert (await client.step(Action("code", "6 * 7"))).observation == "42"
-
-
 async def kill_worker(pool: EnvironmentPool, name: str) -> None:
     """Kill the one worker of a kind without warning."""
     (worker,) = pool._kinds[name].workers
     os.kill(await worker.actor.__ray_call__.remote(lambda _: os.getpid()), signal.SIGKILL)
 
 
-async def test_a_trajectory_knows_that_its_worker_ended_and_whether_it_may_have_been_the_reason(pool: EnvironmentPool) -> None:
+async def test_a_trajectory_knows_whether_it_may_have_killed_its_worker(pool: EnvironmentPool) -> None:
     await pool.open(FAULTY)
     acting, thinking = (pool.client(FAULTY, name) for name in ("acting", "thinking"))
     await asyncio.gather(*(client.reset(task("none"), 0) for client in (acting, thinking)))
@@ -199,7 +279,7 @@ async def test_a_trajectory_knows_that_its_worker_ended_and_whether_it_may_have_
     assert (broken.lost, broken.suspect) == (False, False)
 
 
-async def test_the_breaker_hears_of_a_dead_worker_once_however_many_trajectories_it_took_along(pool: EnvironmentPool) -> None:
+async def test_the_breaker_counts_a_dead_worker_once(pool: EnvironmentPool) -> None:
     await pool.open(FAULTY)
     clients = [pool.client(FAULTY, f"t{place}") for place in range(6)]
     await asyncio.gather(*(client.reset(task("none"), 0) for client in clients))

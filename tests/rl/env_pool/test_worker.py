@@ -29,12 +29,12 @@ def breaker_after(outcomes: str, window: int = 4, share: float = 0.5) -> Circuit
 
 
 @pytest.mark.parametrize("outcomes", ["", "xxx", "..xx", "xxxx..", "x.x.x.x."])
-def test_a_window_that_is_not_full_or_half_well_goes_on(outcomes: str) -> None:
+def test_a_window_that_is_not_full_or_half_healthy_is_accepted(outcomes: str) -> None:
     breaker_after(outcomes).check()
 
 
 @pytest.mark.parametrize("outcomes", [".xxx", "....xxx", "xxxx"])
-def test_too_many_faults_stop_it_by_name(outcomes: str) -> None:
+def test_too_many_faults_open_the_breaker(outcomes: str) -> None:
     told = f"the environment 'maze' failed in {outcomes[-4:].count('x')} of its last 4 trajectories .*it broke"
     with pytest.raises(CircuitOpen, match=told):
         breaker_after(outcomes).check()
@@ -71,7 +71,7 @@ def create(resources: Resources) -> Winning:
 
 
 @pytest.mark.parametrize("late", [0.0, 0.02])
-async def test_calls_beside_the_last_one_are_refused_behind_its_answer(late: float) -> None:
+async def test_calls_concurrent_with_the_last_one_are_refused(late: float) -> None:
     """Whether they come with it or while the environment is being closed: before its answer they would count as faults."""
     worker = EnvironmentWorker(f"{__name__}:create", EnvironmentKindConfig(), build_indexes(()))
     await worker.reset("t", Task("k", "winning", "?", ("x",)), 1)

@@ -72,7 +72,7 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
     await worker.close("b")
 
 
-async def test_half_of_a_surrogate_pair_is_mended_in_all_that_an_environment_says() -> None:
+async def test_lone_surrogates_from_an_environment_are_replaced() -> None:
     worker = EnvironmentWorker("tests.rl.faulty:create", EnvironmentKindConfig(), Indexes())
     first = await worker.reset("a", Task("half", "tests.rl.faulty:create", "half", ()), seed=0)
     step = await worker.step("a", Action("spell", ""))
@@ -82,7 +82,7 @@ async def test_half_of_a_surrogate_pair_is_mended_in_all_that_an_environment_say
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> None:
+async def test_a_non_finite_reward_is_a_fault(value: float) -> None:
     config = EnvironmentKindConfig(options={"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": value}})
     worker = EnvironmentWorker("judge", config, Indexes())
     await worker.reset("a", TASKS[0], seed=0)
@@ -179,7 +179,7 @@ def test_an_entry_point_that_two_packages_claim_is_refused(tmp_path: Path, monke
         ("chess", "there is no environment 'chess'; name one of agentgym,"),
     ],
 )
-def test_what_is_not_there_is_refused(name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_environments_are_refused(name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.py").write_text("def create(:\n")
     (tmp_path / "whole.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
@@ -199,13 +199,13 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the example in it, which is where a person stands."""
+    """The current folder, with the example in it."""
     (tmp_path / "guess.py").write_text(next(block for block in blocks("python") if block.startswith("# guess.py")))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-async def test_the_example_plays(folder: Path) -> None:
+async def test_the_documented_example_runs(folder: Path) -> None:
     environment = find_environment("guess.py:create")(Resources(options={"reward": 2.0}))
     assert (await environment.reset(TASK, seed=142)).text == "The number is below 100."
     steps = [await environment.step(Action("guess", f'{{"number": {number}}}')) for number in (-1, 20, 80, 42)]

@@ -30,7 +30,7 @@ def imperfect(world: int = 1, **settings: float) -> ImperfectIndex:
 
 
 def places(index: ImperfectIndex) -> Counter[int]:
-    """Where each document of the world stands in a search for its title, from 0; -1 where nothing is found."""
+    """The rank of each document of the world in a search for its title, from 0; -1 where nothing is found."""
     found = {document.id: [each.id for each in index.find(document.title, 3).documents] for document in WORLD.documents}
     return Counter(ids.index(wanted) if ids else -1 for wanted, ids in found.items())
 
@@ -56,7 +56,7 @@ def test_a_displaced_document_is_second_or_third_and_the_others_keep_their_order
 
 
 @pytest.mark.parametrize("variety", WORLDS)
-def test_a_namesake_is_of_another_type_and_stands_before_a_displaced_document(variety: int) -> None:
+def test_a_namesake_has_another_type_and_precedes_a_displaced_document(variety: int) -> None:
     world = WORLDS[variety]
     relations = {name: {fact.relation for fact in world.facts if fact.subject == name} for name in world.types}
     texts = {document.text.replace(document.title, ""): document.title for document in world.documents}
@@ -70,7 +70,7 @@ def test_a_namesake_is_of_another_type_and_stands_before_a_displaced_document(va
     assert all(relations[own].isdisjoint(relations[other]) for own, other in lent), "its facts answer no question about the other"
 
 
-def test_a_share_of_the_documents_stands_among_what_pages_bring_and_always_the_same() -> None:
+def test_a_share_of_the_documents_is_surrounded_by_fixed_foreign_text() -> None:
     index = imperfect(foreign=0.5)
     pages = {document.id: index.find(document.title).documents[0] for document in WORLD.documents}
     cluttered = [document for document in WORLD.documents if pages[document.id].text != document.text]
@@ -83,7 +83,7 @@ def test_a_share_of_the_documents_stands_among_what_pages_bring_and_always_the_s
     assert len({pages[document.id].text.partition(document.text)[0] for document in cluttered}) > 100, "each has its own"
 
 
-def test_a_stub_lacks_some_of_the_facts_and_states_no_others() -> None:
+def test_a_stub_omits_some_facts_and_adds_none() -> None:
     for variety, world in WORLDS.items():
         stated = {document.id: [f.object for f in world.facts if f.documents == (document.id,)] for document in world.documents}
         for document in world.documents:
@@ -127,7 +127,7 @@ def test_pages_are_parts_of_one_ranking() -> None:
 # The environment
 
 
-async def test_a_worker_shows_training_and_suites_the_imperfect_search_of_their_own() -> None:
+async def test_training_and_suites_get_their_own_imperfect_search() -> None:
     documents = [replace(document, split=[*DocumentSplit][place % 3]) for place, document in enumerate(WORLD.documents)]
     indexes = build_indexes(documents, SearchConfig(imperfect=ImperfectSearchConfig(displaced=1.0)))
     worker = EnvironmentWorker("search", EnvironmentKindConfig(), indexes)

@@ -88,7 +88,7 @@ def test_an_answer_spells_no_control_token_to_a_reward_model(reward_model: Path,
 
 
 @pytest.mark.parametrize("said", ["", "It is good.", "Grade: 11", "Grade: -1", "Grade: eight", "I would say Grade: 7 or 8"])
-async def test_a_judge_without_a_grade_is_a_fault_and_no_zero(said: str) -> None:
+async def test_a_judge_without_a_grade_is_a_fault_and_not_a_zero(said: str) -> None:
     with MisbehavingServer() as server:
         environment = judged_by(server, lambda body: said)
         await environment.reset(TASK, 0)

@@ -62,7 +62,7 @@ def test_what_a_program_does_wrong_is_observed(program: str, shown: str) -> None
     assert "<string>" not in step.observation
 
 
-def test_a_program_that_takes_too_long_is_told() -> None:
+def test_a_program_that_takes_too_long_is_an_error() -> None:
     step = run("while True: pass", sandbox={"wall_seconds": 0.5})
     assert step.tool_outcome is ToolOutcome.ERROR
     assert "0.5 seconds" in step.observation

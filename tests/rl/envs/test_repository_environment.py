@@ -57,14 +57,15 @@ async def test_a_repair_is_rewarded(environment: Environment) -> None:
         ("edit_file", {"path": "shop/prices.py", "old": "prices", "new": "x"}, ToolOutcome.ERROR),
         ("write_file", {"path": "../outside", "content": "x"}, ToolOutcome.ERROR),
         ("write_file", {"path": "/tmp/outside", "content": "x"}, ToolOutcome.ERROR),
-        ("write_file", {"path": "big", "content": "x" * 150_000_000}, ToolOutcome.ERROR),
         ("write_file", {"path": "\N{LATIN SMALL LETTER SHARP S}" * 128, "content": "x"}, ToolOutcome.ERROR),
         ("run_tests", {"path": "nowhere"}, ToolOutcome.ERROR),
         ("write_file", {"path": "a/new/file.py", "content": "x"}, ToolOutcome.OK),
     ],
 )
 @pytest.mark.slow
-async def test_wrong_calls_are_told(environment: Environment, name: str, arguments: dict[str, Any], outcome: ToolOutcome) -> None:
+async def test_wrong_calls_are_answered_with_an_error(
+    environment: Environment, name: str, arguments: dict[str, Any], outcome: ToolOutcome
+) -> None:
     assert (await call(environment, name, **arguments)).tool_outcome is outcome
 
 

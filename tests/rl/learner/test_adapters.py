@@ -12,20 +12,14 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rl.learner.config import LoraConfig, ReinforceConfig
 from rl.learner.trainers import gather_policy, merge_adapters
 from rl.policies.policy import load_policy
-from rl.supervised.config import CptConfig, SftConfig
-from rl.supervised.cpt import train_cpt
+from rl.supervised.config import SftConfig
 from rl.supervised.training import packed_trainer
-from tests.rl.toy import Sampler, Scripted, encode_texts, learn, make_policy
+from tests.rl.toy import Sampler, Scripted, encode_texts, learn
 from warehouse.drafts import DRAFT
 
 pytestmark = pytest.mark.engine
 
 LORA = LoraConfig(rank=4, alpha=8)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 def moved(before: Path, after: Path) -> set[str]:
@@ -46,7 +40,7 @@ def test_merged_weights_are_the_sum_of_weight_and_product() -> None:
     assert torch.equal(merged["norm.weight"], norm)
 
 
-def test_engines_say_of_the_merged_weights_what_the_learner_says_of_its_adapters(policy: Path, tmp_path: Path) -> None:
+def test_merged_weights_and_adapters_give_the_same_logprobs(policy: Path, tmp_path: Path) -> None:
     config = ReinforceConfig(
         steps=4, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-2, save_every=2, beta=0.05, lora=LORA
     )
@@ -66,19 +60,8 @@ def test_engines_say_of_the_merged_weights_what_the_learner_says_of_its_adapters
     assert max(figures[step]["logprob_difference"] for step in (3, 4)) < 1e-4
 
 
-def test_pre_training_with_adapters_changes_the_layers_that_are_named(policy: Path, tmp_path: Path) -> None:
-    texts = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(20)]
-    examples = encode_texts(policy, texts)
-    lora = LoraConfig(rank=4, layers=("q_proj", "v_proj"))
-    config = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=2, warmup_steps=0, log_every=1, lora=lora)
-    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
-    assert moved(policy, tmp_path) == {"q_proj", "v_proj"}
-
-
 @pytest.mark.parametrize("layers", [("attn.c_proj",), ("c_attn", "c_fc")])
-def test_adapters_of_layers_that_are_stored_turned_are_merged_as_they_compute(
-    policy: Path, tmp_path: Path, layers: tuple[str, ...]
-) -> None:
+def test_adapters_of_transposed_layers_are_merged_correctly(policy: Path, tmp_path: Path, layers: tuple[str, ...]) -> None:
     """GPT-2's matrices are (in, out): a square one would be taken for what it is not, the others fail."""
     _, tokenizer = load_policy(policy)
     sizes = GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=len(tokenizer), n_positions=64)

@@ -70,7 +70,7 @@ def joined_states(model: PreTrainedModel, given: Sequence[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
-def test_sequences_in_one_row_have_the_states_and_gradients_that_they_have_alone(bfloat16: bool) -> None:
+def test_packed_sequences_have_the_same_states_and_gradients_as_alone(bfloat16: bool) -> None:
     plain, joining = make_model(), make_model()
     set_attention(joining, JOINING)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
@@ -82,7 +82,7 @@ def test_sequences_in_one_row_have_the_states_and_gradients_that_they_have_alone
     assert (ours - theirs).norm() < bound * theirs.norm()
 
 
-def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_token() -> None:
+def test_a_shared_prompt_is_stored_once_except_for_its_last_token() -> None:
     ids = torch.tensor([[0, 7, 8, 9, 1, 2], [0, 7, 8, 9, 3, 0], [6, 7, 8, 9, 4, 0], [0, 0, 0, 9, 5, 0], [0, 0, 0, 9, 6, 0]])
     mask = ids > 0
     rows = JoinedRows.with_shared_prompts(mask, ids, 4)
@@ -97,7 +97,7 @@ def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_to
     assert "pieces" not in JoinedRows.with_shared_prompts(mask[1:4], ids[1:4], 4).inputs()
 
 
-def test_sequences_that_go_on_from_another_attend_to_it_as_if_it_stood_before_each() -> None:
+def test_sequences_attend_to_their_shared_prefix() -> None:
     generator = torch.Generator().manual_seed(2)
     states = {name: torch.randn(1, heads, 9, 8, generator=generator) for name, heads in (("query", 4), ("key", 2), ("value", 2))}
     given = [{name: each.clone().requires_grad_() for name, each in states.items()} for _ in range(2)]
@@ -129,28 +129,13 @@ def dropping() -> PreTrainedModel:
     [windowed, capped, lambda: make_model(attention_dropout=0.1), dropping],
     ids=["window", "cap", "dropout", "dropout of another name"],
 )
-def test_a_model_with_another_attention_keeps_its_own_and_varlen_is_refused(make: Any) -> None:
+def test_varlen_is_refused_for_models_with_other_attention(make: Any) -> None:
     model = make()
     loaded_with = model.config._attn_implementation
     assert choose_attention(model, OptimizerConfig(learner=LearnerConfig(gpus=1))) == loaded_with
     assert not joins_rows(model)
     with pytest.raises(RequestError, match="its attention has a window, a cap or dropout"):
         set_attention(model, JOINING)
-
-
-def test_what_the_model_asks_of_varlen_and_it_has_not_is_an_error_and_no_other_attention() -> None:
-    states = torch.zeros(1, 2, 3, 4)
-    own: dict[str, Any] = {"cu_seq_lens_q": torch.tensor([0, 3], dtype=torch.int32), "max_length_q": 3}
-    assert varlen_attention(torch.nn.Identity(), states, states, states, None, **own)[0].shape == (1, 3, 2, 4)
-    for more in ({"sliding_window": 2}, {"softcap": 30.0}, {"s_aux": states}, {"dropout": 0.1}):
-        with pytest.raises(ValueError, match="needs"):
-            varlen_attention(torch.nn.Identity(), states, states, states, None, **own, **more)
-    with pytest.raises(ValueError, match="needs"):
-        varlen_attention(torch.nn.Identity(), states, states, states, states, **own)
-    with pytest.raises(ValueError, match="borders"):
-        varlen_attention(torch.nn.Identity(), states, states, states, None)
-    with pytest.raises(ValueError, match="one row"):
-        varlen_attention(torch.nn.Identity(), *[states.repeat(2, 1, 1, 1)] * 3, None, **own)
 
 
 FAMILIES: dict[str, tuple[bool, dict[str, Any]]] = {
@@ -180,7 +165,7 @@ def make_family(name: str) -> PreTrainedModel:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", FAMILIES)
-def test_no_example_is_read_behind_another_whatever_the_model_makes_of_borders(name: str, tmp_path: Path) -> None:
+def test_no_example_sees_another_in_its_row(name: str, tmp_path: Path) -> None:
     """Models that carry a state, take images, or hand no positions to their masks saw the example before in the row."""
     model = make_family(name)
     assert keeps_apart(model) == FAMILIES[name][0]

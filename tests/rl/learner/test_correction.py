@@ -1,4 +1,4 @@
-"""Correction for what older policies sampled: weights and rejection against their formulas, and V-trace against a loop in float64."""
+"""Correction for samples of older policies: weights and rejection against their formulas, V-trace against a loop in float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rl.advantages import grpo, vtrace
-from rl.learner.batches import Row, accepted, correct, masked, ratios, rows_of, truncated
-from rl.learner.config import CorrectionConfig
+from rl.learner.batches import Row, accepted, correct, masked, ratios, rows_of, truncated, with_observations
+from rl.learner.config import CorrectionConfig, ReinforceConfig
 from tests.rl.toy import OBSERVATION, trajectory, turn
 
 MASK = torch.tensor([[True, True, False, True], [True, False, False, False]])
@@ -23,14 +23,14 @@ def close(found: torch.Tensor, expected: list[list[float]]) -> bool:
     return torch.allclose(found.double(), torch.tensor(expected, dtype=torch.float64), atol=1e-12)
 
 
-def test_a_ratio_is_of_the_token_or_of_its_whole_sequence() -> None:
+def test_ratios_are_per_token_or_per_sequence() -> None:
     assert close(ratios(LOGS, MASK, "token") * MASK, [[4, 0.25, 0, 1.5], [0.4, 0, 0, 0]])
     assert close(ratios(LOGS, MASK, "sequence"), [[1.5] * 4, [0.4] * 4])
     assert close(ratios(LOGS, MASK, "mean"), [[1.5 ** (1 / 3)] * 4, [0.4] * 4])
     assert ratios(torch.full((1, 1), 1e4), torch.ones(1, 1).bool(), "token").isfinite().all()
 
 
-def test_weights_are_truncated_or_masked_and_what_is_rejected_leaves_the_mask() -> None:
+def test_weights_are_truncated_or_masked_and_rejected_tokens_leave_the_mask() -> None:
     assert close(truncated(LOGS, MASK, "token", 2.0), [[2, 0.25, 0, 1.5], [0.4, 0, 0, 0]])
     assert close(truncated(LOGS, MASK, "sequence", 1.0), [[1, 1, 0, 1], [0.4, 0, 0, 0]])
     assert close(masked(LOGS, MASK, "token", 0.3, 2.0), [[0, 0, 0, 1.5], [0.4, 0, 0, 0]])
@@ -60,7 +60,7 @@ def test_weights_go_into_the_advantages_and_the_loss_begins_at_the_learner(rows:
     assert first.sampled_logprobs == rows[0].logprobs
 
 
-def test_rejected_trajectories_are_told_and_rejected_tokens_are_counted(rows: list[Row]) -> None:
+def test_rejected_trajectories_are_reported_and_rejected_tokens_counted(rows: list[Row]) -> None:
     whole = correct(rows, LEARNERS, CorrectionConfig(reject="mean"))
     assert [row.trajectory_id for row in whole.rejected] == ["a-1"]
     assert whole.rows == (rows[0],) and whole.rejected_tokens == 0.25
@@ -116,7 +116,6 @@ def test_vtrace_is_the_papers_sum_over_the_policys_own_tokens(most: float, most_
 
 @pytest.mark.engine
 def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_drops(policy: Path, tmp_path: Path) -> None:
-    from rl.learner.config import ReinforceConfig
     from rl.learner.local import LocalLearner
     from rl.learner.metrics import MetricMonitor
     from rl.loop import ReinforceLoop
@@ -152,3 +151,12 @@ def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_d
     assert not told
     gradient([far, *older[1:]], reject="mean", reject_above=5.0)
     assert [(drop.trajectory_id, drop.filter) for drop in told] == [(far.id, "off_policy")]
+
+
+def test_an_observation_shares_the_advantage_of_the_action_before_and_takes_the_policys_own_log_probability() -> None:
+    row = Row((1,), (5, 50, 51, 6), (1, 0, 0, 1), (-1.0, 0.0, 0.0, -2.0), (0.5, 0.0, 0.0, -0.5), (1, 0, 0, 1), (0.0, 1.0))
+    unmasked = with_observations(row, [-9.0, -3.0, -4.0, -9.0])
+    assert unmasked.action_mask == (1, 1, 1, 1)
+    assert unmasked.logprobs == (-1.0, -3.0, -4.0, -2.0)
+    assert unmasked.advantages == (0.5, 0.5, 0.5, -0.5)
+    assert unmasked.action_tokens == 4

@@ -15,7 +15,18 @@ from rl.learner.config import CriticConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.learner.losses import NAME, value_loss
 from rl.policies.policy import load_policy
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, learn, rows_with_advantages, sample_pairs, trajectory, turn
+from tests.rl.toy import (
+    OBSERVATION,
+    Sampler,
+    Scripted,
+    batches_of,
+    good_probability,
+    learn,
+    rows_with_advantages,
+    sample_pairs,
+    trajectory,
+    turn,
+)
 
 LORA = {"rank": 4, "alpha": 64}
 
@@ -63,7 +74,7 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
 
 
 def gradients(policy: Path, folder: Path, trunk_gradient: float, **changes: Any) -> tuple[dict[str, torch.Tensor], float]:
-    """Those of one pass over trajectories, by the names of the model's weights, beside its value loss."""
+    """Those of one pass over trajectories, by the names of the model's weights, with its value loss."""
     config = config_of(critic={"warmup_steps": 0, "trunk_gradient": trunk_gradient}, trajectories_per_pass=32, **changes)
     learner, record = LocalLearner(*load_policy(policy), config, folder, 1), PassRecord()
     loss = learner.loss
@@ -79,7 +90,7 @@ def gradients(policy: Path, folder: Path, trunk_gradient: float, **changes: Any)
 
 
 @pytest.mark.parametrize(("lora", "attention"), [(None, "varlen"), ({"rank": 4}, "sdpa")])
-def test_the_shared_layers_have_as_much_of_the_critics_gradient_as_is_asked(
+def test_shared_layers_get_the_configured_share_of_the_critics_gradient(
     policy: Path, tmp_path: Path, lora: dict[str, int] | None, attention: str
 ) -> None:
     given = {"lora": lora, "attn_implementation": attention}
@@ -130,14 +141,8 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
         assert heads == {".hidden.weight", ".hidden.bias", ".value.weight", ".value.bias"}, "whole, and not by adapters"
 
 
-@torch.no_grad()
-def good_probability(folder: Path) -> float:
-    """Probability that the first action token is a good one."""
-    return load_policy(folder)[0](torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
-
-
 @pytest.mark.parametrize(("lora", "trunk_gradient"), [(None, 0.5), pytest.param({"rank": 4}, 0.0, marks=pytest.mark.long)])
-def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_ends_like_an_uninterrupted_one(
+def test_the_policy_is_frozen_during_critic_warmup_and_a_stopped_run_resumes_exactly(
     policy: Path, tmp_path: Path, lora: dict[str, int] | None, trunk_gradient: float
 ) -> None:
     config = config_of(critic={"warmup_steps": 3, "trunk_gradient": trunk_gradient}, lora=lora)

@@ -43,7 +43,7 @@ def difference_by_training(model: Any) -> float:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_no_dropout_is_left_whichever_part_of_the_model_holds_it(name: str) -> None:
+def test_all_dropout_is_removed(name: str) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="eager")
     assert difference_by_training(model) > 1e-3

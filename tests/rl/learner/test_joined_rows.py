@@ -60,22 +60,22 @@ def compare(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence
 
 @pytest.mark.engine
 @pytest.mark.parametrize("estimator", get_args(EstimatorName))
-def test_loss_and_gradient_are_those_of_rows_side_by_side(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
+def test_joined_rows_have_the_loss_and_gradient_of_padded_rows(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str
+) -> None:
     compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator}), stale)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", VARIANTS)
-def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
+def test_joined_rows_match_under_other_losses_and_options(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     bound = 2e-3 if name == "bfloat16" else 2e-6
     compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
-def test_so_they_are_where_groups_share_long_prompts_which_are_computed_once(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str
-) -> None:
+def test_joined_rows_match_when_groups_share_long_prompts(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
     prompts = {task: tuple(range(2, 20 + 7 * number)) for number, task in enumerate(dict.fromkeys(each.task_key for each in stale))}
     given = [replace(each, prompt_ids=prompts[each.task_key]) for each in stale]
     config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator, "trajectories_per_pass": 4})
@@ -98,9 +98,7 @@ LEARNED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.engine
 @pytest.mark.parametrize("family", LEARNED)
-def test_so_they_are_where_positions_are_learnt_and_prompts_differ_in_length(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, family: str
-) -> None:
+def test_joined_rows_match_with_learnt_positions(policy: Path, stale: list[Trajectory], tmp_path: Path, family: str) -> None:
     """Also what the policy is held to by KL, which does not come with the learner's attention."""
     _, tokenizer = load_policy(policy)
     torch.manual_seed(4)
@@ -120,7 +118,7 @@ def test_so_they_are_where_positions_are_learnt_and_prompts_differ_in_length(
 
 
 @pytest.mark.engine
-def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
+def test_joined_rows_match_when_the_head_runs_in_pieces(
     policy: Path, stale: list[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)

@@ -73,9 +73,7 @@ def trls(policy: Path, folder: Path, config: ReinforceConfig, rows: Sequence[Row
 
 @pytest.mark.parametrize("per_pass", [8, 3])
 @pytest.mark.parametrize("name", LOSSES)
-def test_loss_and_gradient_are_those_of_trls_trainer(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, name: str, per_pass: int
-) -> None:
+def test_loss_and_gradient_match_trls_trainer(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str, per_pass: int) -> None:
     config = config_of(name, trajectories_per_pass=per_pass)
     loss, gradient = ours(policy, tmp_path, config, stale)
     expected_loss, expected = trls(policy, tmp_path, config, rows_of(stale, ESTIMATORS[config.estimator]))
@@ -126,9 +124,7 @@ def log_ratios_by_hand(model: PreTrainedModel, rows: Sequence[Row]) -> list[Tens
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_loss_and_gradient_are_those_of_the_papers_formula_in_float64(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, name: str
-) -> None:
+def test_loss_and_gradient_match_the_papers_formula_in_float64(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     config = config_of(name)
     rows = rows_of(stale, ESTIMATORS[config.estimator])
     model = load_policy(policy, torch.float64)[0]
@@ -178,9 +174,7 @@ def test_no_invalid_trajectory_moves_a_weight(policy: Path, stale: list[Trajecto
     assert gradient.norm() > 1e-3
 
 
-def test_the_entropy_bonus_is_the_mean_over_the_steps_tokens_however_it_is_cut(
-    policy: Path, stale: list[Trajectory], tmp_path: Path
-) -> None:
+def test_the_entropy_bonus_is_the_mean_over_all_tokens_of_the_step(policy: Path, stale: list[Trajectory], tmp_path: Path) -> None:
     plain, _ = ours(policy, tmp_path, config_of("grpo"), stale)
     whole, gradient = ours(policy, tmp_path, config_of("grpo", entropy_bonus=0.5), stale)
     cut, gradient_cut = ours(policy, tmp_path, config_of("grpo", entropy_bonus=0.5, trajectories_per_pass=3), stale)
@@ -196,9 +190,7 @@ def test_the_entropy_bonus_is_the_mean_over_the_steps_tokens_however_it_is_cut(
 
 
 @pytest.mark.parametrize("name", ["dapo", "gspo"])
-def test_the_divergence_is_weighed_by_the_ratio_in_loss_and_gradient(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, name: str
-) -> None:
+def test_the_divergence_is_weighted_by_the_ratio(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     """ρ (e^d - d - 1), DeepSeek-V3.2, arXiv 2512.02556: of a policy that has moved from where it began."""
     config, beta = config_of(name, beta=0.3), 0.3
     model, tokenizer = load_policy(policy)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.learner.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
+from rl.learner.config import MetricLimit, MonitorConfig, ReinforceConfig
 from rl.learner.metrics import Alert, MetricMonitor, TrainingHalted, ratio_metrics
 from rl.policies.policy import load_policy
 from tests.rl.toy import Sampler, Scripted, learn
@@ -26,18 +26,18 @@ def steps_of(monitor: MetricMonitor, sign: str, values: list[float | None], firs
     return found
 
 
-def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() -> None:
+def test_a_limit_breaks_after_consecutive_steps_and_alerts_once() -> None:
     monitor = MetricMonitor([MetricLimit(sign="entropy", below=0.1, steps=3)])
     assert steps_of(monitor, "entropy", [0.5, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0]) == {7: 5}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_finite_number_breaks_any_limit(value: float) -> None:
+def test_non_finite_values_break_any_limit(value: float) -> None:
     assert steps_of(MetricMonitor([MetricLimit(sign="loss", then="stop")]), "loss", [0.1, value]) == {2: 2}
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
-def test_a_resumed_monitor_says_what_an_uninterrupted_one_says(stop: int) -> None:
+def test_a_resumed_monitor_equals_an_uninterrupted_one(stop: int) -> None:
     limits = [MetricLimit(sign="x", below=0.0, falls=0.5, steps=3)]
     values: list[float | None] = [1.0, 0.2, 0.1, 0.3, -1.0, 1.5, 0.4, 0.2, 0.1]
     whole = steps_of(MetricMonitor(limits), "x", values)
@@ -50,7 +50,7 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_says(stop: int) -> Non
 # Figures
 
 
-def test_effective_samples_are_all_where_weights_are_equal_and_one_where_one_is_all() -> None:
+def test_effective_sample_size_of_equal_and_of_extreme_weights() -> None:
     assert ratio_metrics(torch.zeros(8)) == {"importance_ratio": 1.0, "effective_samples": 1.0}
     assert ratio_metrics(torch.tensor([20.0, -20.0, -20.0, -20.0]))["effective_samples"] == pytest.approx(0.25)
     weights = [math.exp(value) for value in (0.5, -0.5, 1.0)]
@@ -78,7 +78,7 @@ def train(policy: Path, output: Path, limits: tuple[MetricLimit, ...], learning_
     return alerts, steps
 
 
-def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy: Path, tmp_path: Path) -> None:
+def test_an_absurd_learning_rate_stops_the_run(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingHalted, match="sampled_entropy") as stopped:
         train(policy, tmp_path / "out", (MetricLimit(sign="sampled_entropy", below=0.5, steps=2, then="stop"),), 30.0)
     alert = stopped.value.alert
@@ -87,13 +87,7 @@ def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy:
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-def test_a_healthy_run_breaks_none_of_the_limits_that_are_set_by_default(policy: Path, tmp_path: Path) -> None:
-    alerts, steps = train(policy, tmp_path / "out", DEFAULT_LIMITS, 3e-3)
-    assert [alert.limit.sign for alert in alerts if alert.limit.sign != "prompt_information"] == []
-    assert steps == list(range(1, 9))
-
-
-def test_a_paused_run_goes_on_from_the_step_it_paused_at_and_ends_as_if_it_had_not(policy: Path, tmp_path: Path) -> None:
+def test_a_paused_run_continues_and_ends_like_an_uninterrupted_one(policy: Path, tmp_path: Path) -> None:
     pause = (MetricLimit(sign="turns", above=1.0, steps=5, then="pause"),)
     with pytest.raises(TrainingHalted, match=r"pause: turns is 2 at step 5 .* began at step 1"):
         train(policy, tmp_path / "paused", pause, 3e-3)

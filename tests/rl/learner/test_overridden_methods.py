@@ -27,7 +27,7 @@ OVERRIDDEN = {
     (PackedTrainer, SFTTrainer, "compute_loss"): "self, model, inputs, return_outputs, num_items_in_batch",
     (MetricsCallback, TrainerCallback, "on_log"): "self, args, state, control, kwargs",
 }
-"""The method that stands next above ours, and its parameters."""
+"""The overridden method, and its parameters."""
 ATTRIBUTES = {"_metrics", "_tokenizer", "beta", "loss_type", "ref_model", "temperature"}
 """Attributes of GRPOTrainer that ours reads or writes."""
 LOSS = "_compute_loss", "self, model, inputs"
@@ -45,21 +45,21 @@ def overrides(own: type) -> Iterator[tuple[type, type, str]]:
 
 
 @pytest.mark.parametrize("own", [PolicyLoss, PackedTrainer, MetricsCallback])
-def test_what_is_overridden_is_named_here_and_no_more(own: type) -> None:
+def test_all_overridden_methods_are_listed_here(own: type) -> None:
     assert set(overrides(own)) == {place for place in OVERRIDDEN if place[0] is own}
 
 
 @pytest.mark.parametrize(("own", "above", "name"), OVERRIDDEN, ids=lambda part: part if isinstance(part, str) else part.__name__)
-def test_the_method_that_is_overridden_takes_what_it_took(own: type, above: type, name: str) -> None:
+def test_overridden_methods_have_the_expected_parameters(own: type, above: type, name: str) -> None:
     assert ", ".join(inspect.signature(getattr(above, name)).parameters) == OVERRIDDEN[own, above, name]
 
 
-def test_the_attributes_that_are_reached_into_are_there() -> None:
+def test_accessed_attributes_exist() -> None:
     set_there = inspect.getsource(GRPOTrainer)
     assert {name for name in ATTRIBUTES if f"self.{name} = " not in set_there} == set()
 
 
-def test_the_loss_takes_what_it_took_and_is_divided_by_the_passes() -> None:
+def test_the_loss_has_the_expected_parameters_and_normaliser() -> None:
     name, parameters = LOSS
     loss = getattr(GRPOTrainer, name)
     assert ", ".join(inspect.signature(loss).parameters) == parameters

@@ -41,7 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
-def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_it(machine: Machine, units: dict[str, bool]) -> None:
+def test_only_larger_policies_use_bfloat16_on_cpus(machine: Machine, units: dict[str, bool]) -> None:
     machine.has(**units)
     found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
     assert found == [False, False, False, True, True]
@@ -55,7 +55,7 @@ def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_
         ("bfloat16", "float32", "truncated"),
     ],
 )
-def test_weights_of_importance_are_there_where_engine_and_learner_differ(precision: str, engine: str, weights: str) -> None:
+def test_importance_weights_are_used_when_precisions_differ(precision: str, engine: str, weights: str) -> None:
     config = ReinforceConfig.model_validate({"precision": precision})
     assert config.correction.weights == "auto"
     assert not config.correction.needed
@@ -72,7 +72,7 @@ def test_weights_of_importance_are_there_where_engine_and_learner_differ(precisi
         ("float32", "auto", "bfloat16"),
     ],
 )
-def test_the_bound_of_the_weight_check_is_tight_only_where_both_compute_in_float32(precision: str, engine: str, bound: str) -> None:
+def test_the_weight_check_is_tight_only_in_float32(precision: str, engine: str, bound: str) -> None:
     config = ReinforceConfig.model_validate({"precision": precision})
     assert settled(config, engine, 1).health.weight_difference == BOUNDS[bound]
 
@@ -85,13 +85,13 @@ def test_the_shares_of_a_step_add_up_to_one() -> None:
     assert sum(TIMES.shares().values()) == pytest.approx(1.0)
 
 
-def test_a_prompt_in_common_is_computed_once_and_attended_to_by_all_that_follow_it() -> None:
+def test_a_shared_prompt_is_computed_once() -> None:
     shared, apart = (StepTokens(0).with_pass(120, spans) for spans in ([(0, 40), (40, 20), (40, 20)], [(0, 60), (0, 60)]))
     assert (shared.learnt, shared.computed) == (120, 80) and (apart.learnt, apart.computed) == (120, 120)
     assert shared.pairs == apart.pairs - 40 * 40
 
 
-def test_operations_of_a_token_are_those_that_torch_counts_also_with_adapters() -> None:
+def test_operations_per_token_match_torchs_count() -> None:
     """In rows so short that attention is no matter, and but for the adapters' own way forward."""
     sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
     model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=400, tie_word_embeddings=True))
@@ -102,7 +102,7 @@ def test_operations_of_a_token_are_those_that_torch_counts_also_with_adapters() 
     assert flops_of(model, mean_row=8) == pytest.approx(counter.get_total_flops() / 8, rel=0.07)
 
 
-def test_errors_of_engine_and_learner_are_those_of_nemo_rl() -> None:
+def test_sampler_errors_match_nemo_rls_definitions() -> None:
     found = sampler_errors(torch.tensor([0.1, -0.2]))
     assert found["logprob_difference"] == pytest.approx(0.2)
     assert found["token_mult_prob_error"] == pytest.approx((math.exp(0.1) + math.exp(0.2)) / 2)
@@ -136,7 +136,7 @@ def whole(model: LlamaForCausalLM, ids: Tensor, chosen: Tensor, temperature: flo
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_values_and_gradients_are_those_of_the_whole(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor], temperature: float) -> None:
+def test_chosen_scores_and_gradients_match_the_full_head(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor], temperature: float) -> None:
     found, entropies = chosen_scores(model, *batch, torch.ones_like(batch[0]), temperature)
     expected, spread = whole(model, *batch, temperature)
     torch.testing.assert_close(found, expected)

@@ -49,7 +49,7 @@ def saved(folder: Path, ends: list[float], minutes: float, every: int, writing: 
     return found
 
 
-def test_steps_and_time_both_count_and_each_checkpoint_begins_the_time_anew(tmp_path: Path) -> None:
+def test_checkpoints_are_written_by_steps_and_by_time(tmp_path: Path) -> None:
     assert saved(tmp_path, [2, 4, 6, 8, 10, 12, 14, 16], minutes=10, every=3) == [3, 6]
     assert saved(tmp_path, [2, 4, 6, 8, 10, 12, 14, 16], minutes=8, every=5) == [4, 5]
 

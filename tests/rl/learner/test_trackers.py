@@ -1,4 +1,4 @@
-"""Trackers beside the lake: offline and in the home unless the user says otherwise, and refused where their package is not there."""
+"""Trackers keep their files in the home and stay offline by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of the weights on their way: in the engines' dtype, onto the disk only where somebody needs a folder, and never half a one."""
+"""Publishing weights: in the engines' dtype, to disk only where a folder is needed, and never a partial folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,11 +77,11 @@ def weights_of(version: int, policy: Loaded) -> dict[str, Tensor]:
 
 
 def files(output: Path) -> set[tuple[str, int]]:
-    """The files of all versions, each with the number of its inode: one that is written anew has another."""
+    """The files of all versions, each with the number of its inode: a rewritten file has another."""
     return {(str(file.relative_to(output)), file.stat().st_ino) for file in output.rglob("*") if file.is_file()}
 
 
-def test_steps_whose_weights_are_sent_write_no_file_and_checkpoints_write_one_folder(policy: Loaded, tmp_path: Path) -> None:
+def test_sent_weights_write_no_file_except_at_checkpoints(policy: Loaded, tmp_path: Path) -> None:
     told, written = Told(range(9)), dict[int, set[str]]()
     publisher = publisher_of(policy, tmp_path, told)
     for version in range(9):
@@ -92,33 +91,13 @@ def test_steps_whose_weights_are_sent_write_no_file_and_checkpoints_write_one_fo
         written[version] = {name.split("/")[1] for name, _ in files(tmp_path) - before}
     publisher.close()
     assert {version: names for version, names in written.items() if names} == {3: {"000003"}, 6: {"000006"}}
-    assert told.loaded == {}, "nobody needs a folder"
+    assert told.loaded == {}, "no folder is needed"
     assert told.records == [("000003", 3), ("000006", 6)]
     assert {weight.dtype for sent in told.sent.values() for weight in sent.values()} == {torch.bfloat16}
     assert load_file(tmp_path / "weights" / "000006" / "model.safetensors")[NAME][0] == torch.tensor(6 + 1 / 3).bfloat16()
 
 
-def test_what_does_not_come_to_all_engines_is_written_and_loaded_at_once(
-    policy: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def save_slowly(*arguments: object) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.3)
-        save_policy(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(publishing, "save_policy", save_slowly)
-    told = Told(range(1, 3))
-    publisher = publisher_of(policy, tmp_path, told)
-    for version in range(4):
-        publish(publisher, told, policy[0], weights_of(version, policy), version, record=version == 2)
-        assert told.records == ([("000002", 2)] if version == 3 else []), "told before version 3 is loaded, else it would take its place"
-    publisher.close()
-    assert (set(told.sent), set(told.loaded)) == ({1, 2}, {0, 3})
-    assert told.records == [("000002", 2)]
-    assert sorted(folder.name for folder in (tmp_path / "weights").iterdir()) == ["000002", "000003"]
-
-
-def test_a_record_is_written_beside_the_training_and_holds_the_weights_of_its_step(
+def test_a_record_is_written_in_the_background_with_the_weights_of_its_step(
     policy: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, writers = threading.Event(), list[str]()
@@ -135,7 +114,7 @@ def test_a_record_is_written_beside_the_training_and_holds_the_weights_of_its_st
     for weight in weights.values():  # as the optimiser does, in place
         weight.fill_(7)
     publish(publisher, told, policy[0], weights, 2, record=False)
-    assert (set(told.sent), told.records) == ({1, 2}, []), "nobody waits for it, and nobody is told of what is not there"
+    assert (set(told.sent), told.records) == ({1, 2}, []), "training continues, and an unfinished record is not announced"
     assert not (tmp_path / "weights" / "000001").exists()
     go_on.set()
     publisher.close()
@@ -194,22 +173,20 @@ publisher.close()
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["files", pytest.param("sends", marks=pytest.mark.long)])
 @pytest.mark.parametrize("last", ["in the weights", pytest.param("before the tokenizer", marks=pytest.mark.long)])
-def test_a_kill_in_the_middle_of_a_write_leaves_whole_folders_and_drafts_that_the_next_process_removes(
-    policy: Loaded, tmp_path: Path, way: str, last: str
-) -> None:
+def test_a_kill_during_a_write_leaves_complete_folders_and_drafts(policy: Loaded, tmp_path: Path, way: str, last: str) -> None:
     folder, output = make_policy(tmp_path / "policy"), tmp_path / "output"
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder), str(output), way, last], stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
     assert killed.returncode == -signal.SIGKILL
     said = "load" if way == "files" else "record"
-    assert killed.stdout.splitlines() == [f"{said} 1", f"{said} 2"], "of the third nobody was told"
+    assert killed.stdout.splitlines() == [f"{said} 1", f"{said} 2"], "the third is not announced"
     left = sorted((output / "weights").iterdir())
     assert [each.name for each in left] == ["000001", "000002", "000003.part"]
     assert [is_draft(each) for each in left] == [False, False, True]
     names = {file.name for file in folder.iterdir()}
     assert {file.name for file in left[0].iterdir()} == {file.name for file in left[1].iterdir()} == names
-    assert {file.name for file in left[2].iterdir()} < names, "the draft is no whole policy, or the kill came too late to show anything"
+    assert {file.name for file in left[2].iterdir()} < names, "the draft is incomplete, or the kill came too late"
     with safe_open(left[1] / "model.safetensors", framework="pt") as whole:
         assert whole.get_tensor(NAME).isfinite().all()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
 from rl.curriculum import Curriculum, CurriculumConfig, GateConfig
@@ -18,7 +17,19 @@ from rl.learner.config import MonitorConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy
 from rl.rollouts.collect import Collected
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, gradients, learn, sample_pairs, trajectory, turn
+from tests.rl.toy import (
+    OBSERVATION,
+    Sampler,
+    Scripted,
+    batches_of,
+    good_probability,
+    gradients,
+    learn,
+    sample_pairs,
+    trajectory,
+    turn,
+    weights_differ,
+)
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -37,16 +48,10 @@ def sampled(policy: Path) -> list[Trajectory]:
     return sample_pairs(policy)
 
 
-def weights_differ(first: Path, second: Path) -> float:
-    """The largest difference between the weights in two folders."""
-    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
-    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
-
-
 # Batches
 
 
-def test_actions_and_observations_stand_in_turn_and_the_tail_is_left_out() -> None:
+def test_rows_alternate_actions_and_observations_without_the_tail() -> None:
     turns = [turn(0, [5, 6], [-1.0, -2.0], OBSERVATION), turn(1, [7], [-3.0], OBSERVATION)]
     (row,) = rows_of([trajectory("a", 0, turns, 1.0)], dr_grpo)
     assert row.completion_ids == (5, 6, *OBSERVATION, 7)
@@ -54,7 +59,7 @@ def test_actions_and_observations_stand_in_turn_and_the_tail_is_left_out() -> No
     assert row.logprobs == (-1.0, -2.0, 0.0, 0.0, 0.0, -3.0)
 
 
-def test_groups_are_tasks_in_any_order_and_invalid_ones_take_no_part() -> None:
+def test_groups_are_tasks_in_any_order_without_invalid_trajectories() -> None:
     turns = [turn(0, [5], [-1.0])]
     rewards = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("b", None), ("b", 0.5), ("a", None)]
     rows = rows_of([trajectory(task, number, turns, reward) for number, (task, reward) in enumerate(rewards)], dr_grpo)
@@ -73,7 +78,7 @@ def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: 
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
+def test_the_gradient_does_not_depend_on_the_number_of_passes(
     policy: Path, sampled: list[Trajectory], tmp_path: Path, loss_type: str
 ) -> None:
     shortened = [replace(each, turns=each.turns[: 1 + number % 2]) for number, each in enumerate(sampled)]
@@ -100,7 +105,7 @@ def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, chang
     sampler, figures = Sampler(16), list[dict[str, float]]()
     config = CONFIG.model_validate({**CONFIG.model_dump(), "steps": 12, "samples_per_task": 16, "learning_rate": 1e-2, **changes})
     result = learn(policy, tmp_path, config, Scripted(sampler.collect, sampler.publish, lambda step, new: figures.append(new)), 1)
-    before, after = (good_probability(load_policy(folder)[0]) for folder in (policy, result.path))
+    before, after = (good_probability(folder) for folder in (policy, result.path))
     assert after > before + 0.2
     assert sampler.versions == list(range(13))
     assert len(figures) == 12
@@ -110,37 +115,38 @@ def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, chang
     assert len(list((tmp_path / "weights").iterdir())) == 2
 
 
-@torch.no_grad()
-def good_probability(model: PreTrainedModel) -> float:
-    """Probability that the first action token is a good one."""
-    return model(torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
-def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
-    config = CONFIG.model_copy(update={"optimizer": optimizer})
-    whole, stopped, resumed = Sampler(), Sampler(), Sampler()
-    expected = learn(policy, tmp_path / "whole", config, Scripted(whole.collect, whole.publish, quiet), 1)
-    with pytest.raises(KeyboardInterrupt):
-        learn(policy, tmp_path / "resumed", config, Scripted(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
-    result = learn(policy, tmp_path / "resumed", config, Scripted(resumed.collect, resumed.publish, quiet), 1)
-    assert resumed.versions == [2, 3, 4, 5, 6]
-    assert weights_differ(expected.path, result.path) < 1e-6
-    assert weights_differ(expected.path, policy) > 1e-3
+def test_a_stopped_run_resumes_and_ends_like_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
+    """With the same weights, and with the same state of its curriculum."""
+    settings = CurriculumConfig(rounds=(2, 3, 4), gate=GateConfig(steps=2, success=0.01), hops=(1,))
+    config = CONFIG.model_copy(update={"optimizer": optimizer, "samples_per_task": 4})
+
+    def train(folder: Path, last: int) -> tuple[dict[int, int], list[int]]:
+        """The horizon of each step of a run that is killed at step `last`, and the versions that it published."""
+        sampler, horizons, curriculum = Sampler(4), dict[int, int](), Curriculum(settings, [], 1)
+
+        def collect(step: int) -> Collected:
+            if step == last:
+                raise KeyboardInterrupt
+            horizons[step] = curriculum.horizon(step)
+            collected = sampler.collect(step)
+            solved = [replace(each, outcome=Outcome.SUCCESS, horizon=horizons[step]) for each in collected.trajectories]
+            curriculum.observe(step, solved)
+            return collected
+
+        with suppress(KeyboardInterrupt):
+            learn(policy, folder, config, Scripted(collect, sampler.publish, quiet, state={"curriculum": curriculum}), 1)
+        return horizons, sampler.versions
+
+    whole, _ = train(tmp_path / "whole", 99)
+    assert list(whole.values()) == [2, 2, 3, 3, 4, 4]
+    assert train(tmp_path / "resumed", 4)[0] == {step: whole[step] for step in (1, 2, 3)}
+    assert train(tmp_path / "resumed", 99) == ({step: whole[step] for step in (3, 4, 5, 6)}, [2, 3, 4, 5, 6])
+    assert weights_differ(tmp_path / "whole", tmp_path / "resumed") < 1e-6
+    assert weights_differ(tmp_path / "whole", policy) > 1e-3
 
 
-def stopping(collect: Callable[[int], Collected], last: int) -> Callable[[int], Collected]:
-    """`collect`, killed at step `last`."""
-
-    def collect_until(step: int) -> Collected:
-        if step == last:
-            raise KeyboardInterrupt
-        return collect(step)
-
-    return collect_until
-
-
-def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
+def test_a_step_without_a_gradient_leaves_the_weights_unchanged(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
     useless = [replace(each, reward=1.0) for each in sampled]
     steps = {1: sampled, 2: useless, 3: [replace(each, outcome=Outcome.INVALID, reward=None) for each in sampled], 4: []}
     published: dict[int, dict[str, torch.Tensor]] = {}
@@ -166,30 +172,3 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     assert shares == pytest.approx([1.0] * 4) and all(found["learner_memory_gib"] > 0 for found in figures.values())
     assert [figures[step]["learner_tokens_per_second"] > 0 for step in (1, 2, 3, 4)] == [True, False, False, False]
     assert figures[1]["token_mult_prob_error"] >= 1
-
-
-def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_path: Path) -> None:
-    config = CurriculumConfig(rounds=(2, 3, 4), gate=GateConfig(steps=2, success=0.01), hops=(1,))
-
-    def train(folder: Path, last: int) -> dict[int, int]:
-        """The horizon of each step of a run that is killed at step `last`."""
-        sampler, horizons = Sampler(), dict[int, int]()
-        curriculum = Curriculum(config, [], 1)
-
-        def collect(step: int) -> Collected:
-            if step == last:
-                raise KeyboardInterrupt
-            horizons[step] = curriculum.horizon(step)
-            collected = sampler.collect(step)
-            solved = [replace(each, outcome=Outcome.SUCCESS, horizon=horizons[step]) for each in collected.trajectories]
-            curriculum.observe(step, solved)
-            return collected
-
-        with suppress(KeyboardInterrupt):
-            learn(policy, folder, CONFIG, Scripted(collect, sampler.publish, quiet, state={"curriculum": curriculum}), 1)
-        return horizons
-
-    whole = train(tmp_path / "whole", 99)
-    assert list(whole.values()) == [2, 2, 3, 3, 4, 4]
-    assert train(tmp_path / "resumed", 4) == {step: whole[step] for step in (1, 2, 3)}
-    assert train(tmp_path / "resumed", 99) == {step: whole[step] for step in (3, 4, 5, 6)}

@@ -21,7 +21,7 @@ from tests.rl.toy import trajectory, turn
 from warehouse import Batch, Record
 from warehouse.records import Task, Trajectory
 
-NOBODY = cast(Any, None)
+UNUSED = cast(Any, None)
 TASKS = [Task(f"t{number}", "search", "Who?", ("one",), hops=1) for number in range(90)]
 
 
@@ -57,7 +57,7 @@ class Sampled:
 def source(**filters: float) -> SyncRolloutSource:
     config = ReinforceConfig(steps=20, tasks_per_step=6, samples_per_task=2, filters={"variance": True, **filters})  # type: ignore[arg-type]
     run = ReinforceRun(
-        "r", "p", 1, 0, config, NOBODY, NOBODY, dict.fromkeys((task.key for task in TASKS), "search"), NOBODY, cast(Any, Sampled())
+        "r", "p", 1, 0, config, UNUSED, UNUSED, dict.fromkeys((task.key for task in TASKS), "search"), UNUSED, cast(Any, Sampled())
     )
     curriculum = Curriculum(CurriculumConfig(hops=(1,)), TASKS, seed=3)
     return SyncRolloutSource(run, curriculum, ReplayBuffer(config.replay, config.tasks_per_step, 0, lambda ids: []), ahead=True)
@@ -67,7 +67,7 @@ def groups(made: SyncRolloutSource, steps: Sequence[int]) -> list[list[str]]:
     return [list(dict.fromkeys(each.task_key for each in made.collect(step).trajectories)) for step in steps]
 
 
-def test_a_step_asks_at_once_for_as_many_groups_as_bring_enough_with_variance() -> None:
+def test_oversampling_follows_the_share_of_groups_with_variance() -> None:
     sizes = [len(keys) for keys in groups(source(oversampling=4.0), range(1, 21))]
     assert sizes[0] == 6, "nothing is known before the first"
     assert 15 <= sum(sizes[8:]) / 12 <= 21, "a third of the groups have variance"
@@ -75,7 +75,7 @@ def test_a_step_asks_at_once_for_as_many_groups_as_bring_enough_with_variance() 
     assert {len(keys) for keys in groups(source(), range(1, 21))} == {6}
 
 
-def test_it_asks_for_the_same_after_an_interruption() -> None:
+def test_oversampling_is_the_same_after_an_interruption() -> None:
     whole = groups(source(oversampling=4.0), range(1, 13))
     first = source(oversampling=4.0)
     assert groups(first, range(1, 6)) == whole[:5]
@@ -103,7 +103,7 @@ class Idle:
 def asynchronous(store: Sampled, **settings: Any) -> AsyncRolloutSource:
     config = ReinforceConfig.model_validate({"mode": "asynchronous", "steps": 12, "tasks_per_step": 4, "samples_per_task": 2, **settings})
     environments = dict.fromkeys(BY_KEY, "search")
-    run = ReinforceRun("r", "p", 1, 0, config, NOBODY, NOBODY, environments, cast(Any, Idle()), cast(Any, store))
+    run = ReinforceRun("r", "p", 1, 0, config, UNUSED, UNUSED, environments, cast(Any, Idle()), cast(Any, store))
     curriculum = Curriculum(CurriculumConfig(hops=(1,)), list(BY_KEY.values()), seed=3)
     return AsyncRolloutSource(run, curriculum, ReplayBuffer(config.replay, config.tasks_per_step, 0, store.read), BY_KEY)
 
@@ -116,7 +116,7 @@ def collected(made: AsyncRolloutSource, steps: Iterable[int]) -> list[tuple[Coll
     return [(replace(made.collect(step), waited=(0.0, 0.0, 0.0)), made.state_dict()) for step in steps]
 
 
-def test_what_the_filters_left_out_is_not_learnt_from_later_either() -> None:
+def test_filtered_trajectories_are_never_reused() -> None:
     steps = [each for each, _ in collected(asynchronous(Sampled(), **REUSING), range(1, 13))]
     learnt = {trajectory.id for each in steps for trajectory in each.trajectories} - {
         drop.trajectory_id for each in steps for drop in each.drops
@@ -125,7 +125,7 @@ def test_what_the_filters_left_out_is_not_learnt_from_later_either() -> None:
     assert reused and reused <= learnt
 
 
-def test_a_step_that_is_made_again_keeps_the_same_for_reuse() -> None:
+def test_a_repeated_step_keeps_the_same_trajectories_for_reuse() -> None:
     store = Sampled()
     whole = collected(asynchronous(store, **REUSING), range(1, 13))
     resumed = asynchronous(store, **REUSING)
@@ -134,9 +134,9 @@ def test_a_step_that_is_made_again_keeps_the_same_for_reuse() -> None:
     assert collected(resumed, range(5, 13)) == whole[4:]
 
 
-def test_a_group_is_sampled_at_the_temperature_that_the_learner_scores_it_at() -> None:
+def test_a_group_is_sampled_at_the_learners_temperature() -> None:
     config = ReinforceConfig(temperature=0.7, samples_per_task=3)
-    run = ReinforceRun("r", "p", 1, 0, config, NOBODY, NOBODY, {}, NOBODY, NOBODY)
+    run = ReinforceRun("r", "p", 1, 0, config, UNUSED, UNUSED, {}, UNUSED, UNUSED)
     requests = run.requests(Task("k", "search", "Who?", ("one",)), step=2, horizon=4)
     assert [request.temperature for request in requests] == [0.7] * 3
     assert len({request.seed for request in requests}) == len({request.trajectory_id for request in requests}) == 3
@@ -161,7 +161,7 @@ def keys(groups: Sequence[Group]) -> list[str]:
     return [each.task_key for each in groups]
 
 
-def test_what_is_too_old_is_dropped_trajectory_by_trajectory_with_its_reason() -> None:
+def test_stale_trajectories_are_dropped_with_a_reason() -> None:
     replay = buffer(max_staleness=1)
     replay.add([group("t01", 3), group("t02", 4)])
     assert replay.expire(4) == []
@@ -175,7 +175,7 @@ def test_what_is_too_old_is_dropped_trajectory_by_trajectory_with_its_reason() -
     assert (replay.metrics()["replay/dropped"], replay.metrics()["replay/dropped"]) == (1, 0)
 
 
-def test_what_was_trained_on_is_reused_by_share_until_it_is_too_old_and_is_then_no_drop() -> None:
+def test_a_share_of_past_trajectories_is_reused_until_stale() -> None:
     replay = buffer(per_step=4, reuse=0.5, max_staleness=2)
     assert replay.past(1) == []
     replay.keep([group(f"t0{number}", 0) for number in range(4)])
@@ -189,7 +189,7 @@ def test_what_was_trained_on_is_reused_by_share_until_it_is_too_old_and_is_then_
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "expire"]), st.integers(0, 3)), max_size=30), st.integers(0, 30))
-def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves: list[tuple[str, int]], cut: int) -> None:
+def test_a_restored_buffer_equals_the_original(moves: list[tuple[str, int]], cut: int) -> None:
     def play(replay: ReplayBuffer, start: int, end: int) -> list[Any]:
         """What the buffer says to the moves from `start` to `end`; versions and tasks follow from the place of the move."""
         said: list[Any] = []
@@ -213,7 +213,7 @@ def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves:
     assert said + play(resumed, cut, len(moves)) == expected
 
 
-def test_a_group_that_is_reused_is_compared_within_itself_beside_a_fresh_one_of_the_same_task() -> None:
+def test_reused_and_fresh_groups_of_one_task_are_compared_separately() -> None:
     early, late = ([replace(each, step=step) for each in group("a", step).trajectories] for step in (1, 3))
     late = [replace(each, reward=1 + 2 * (each.reward or 0.0)) for each in late]
     rows = rows_of([*late, *early], dr_grpo, {"a": "search"})

@@ -20,8 +20,8 @@ from rl.loop import ReinforceLoop
 from rl.policies.policy import load_policy
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.rollouts.collect import Collected
-from tests.rl.loop.test_workers import TWO, assert_close, weights_differ
-from tests.rl.toy import Scripted, learn, make_policy, sample_pairs
+from tests.rl.loop.test_workers import TWO, assert_close
+from tests.rl.toy import Scripted, learn, sample_pairs, weights_differ
 from warehouse.records import Trajectory
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -39,11 +39,6 @@ def ray_is_up() -> Iterator[None]:
     runtime.close()
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
-
-
 @pytest.mark.parametrize(
     ("estimator", "trunk_gradient", "lora", "stopped"),
     [
@@ -52,7 +47,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gae", 0.5, LoraConfig(rank=4, alpha=8), STOPPED),
     ],
 )
-def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
+def test_sharded_updates_equal_unsharded_ones_and_resume(
     policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None, stopped: int
 ) -> None:
     """One of them stopped where the policy has had no gradient yet."""
@@ -117,7 +112,7 @@ def learn_in_shards(
     run = Scripted(
         lambda step: Collected(tuple(sampled)),
         starter.function("publish"),
-        lambda step, found: broadcast_object_list([report(step, found)])[0],  # all workers end where the main one is told to
+        lambda step, found: broadcast_object_list([report(step, found)])[0],  # all workers end with the main one
     )
     learner = load_learner(policy, output, config, 1, EngineWeights(), None)
     with closing(learner):

@@ -72,7 +72,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
     return load_policy(create_policy(SIZES, ["Amber Stone"], [], tmp_path_factory.mktemp("other"), 2))[0].eval()
 
 
-def test_engines_with_the_learners_weights_are_let_through_and_the_difference_is_a_figure(policy: Path, tmp_path: Path) -> None:
+def test_engines_with_the_learners_weights_pass_the_check(policy: Path, tmp_path: Path) -> None:
     trained = Trained(policy, tmp_path, own)
     assert trained.ended is None
     assert trained.alerts == []
@@ -80,9 +80,7 @@ def test_engines_with_the_learners_weights_are_let_through_and_the_difference_is
     assert all(0 <= figures["weight_difference"] < 1e-5 for figures in trained.figures.values())
 
 
-def test_an_engine_with_other_weights_ends_the_training_before_anything_is_learnt(
-    policy: Path, other: PreTrainedModel, tmp_path: Path
-) -> None:
+def test_an_engine_with_other_weights_stops_training_before_the_first_step(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
     trained = Trained(policy, tmp_path, lambda sampler: [probed(other)])
     assert trained.ended is not None
     assert str(trained.ended).startswith("training ended with a stop: weight_difference is ")
@@ -91,7 +89,7 @@ def test_an_engine_with_other_weights_ends_the_training_before_anything_is_learn
     assert not (tmp_path / "config.json").exists()
 
 
-def test_an_engine_that_did_not_take_an_update_is_found_out_at_the_next(policy: Path, tmp_path: Path) -> None:
+def test_an_engine_that_missed_an_update_is_detected(policy: Path, tmp_path: Path) -> None:
     first = load_policy(policy)[0].eval()
     trained = Trained(policy, tmp_path, lambda sampler: [probed(first)])
     assert trained.ended is not None
@@ -99,7 +97,7 @@ def test_an_engine_that_did_not_take_an_update_is_found_out_at_the_next(policy: 
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_engine_whose_weights_give_no_numbers_ends_the_training(policy: Path, tmp_path: Path, place: int) -> None:
+def test_an_engine_with_nan_logprobs_stops_training(policy: Path, tmp_path: Path, place: int) -> None:
     def probes(sampler: Sampler) -> list[WeightProbe]:
         found = own(sampler)
         found[place] = replace(found[place], logprobs=(math.nan,) * len(found[place].logprobs))

@@ -23,7 +23,7 @@ from rl.rollouts.collect import Collected, RejectedSample
 from rl.supervised.config import CptConfig
 from rl.supervised.cpt import train_cpt
 from rl.worker_death import WorkerDied
-from tests.rl.toy import Scripted, encode_texts, learn, make_policy, sample_pairs
+from tests.rl.toy import Scripted, encode_texts, learn, sample_pairs, weights_differ
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
 
@@ -39,18 +39,13 @@ ROUNDING = 1e-4
 OF_PASSES = ("share/", "entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def ray_is_up() -> Iterator[None]:
     """One Ray for all, and one thread, which models of this size gain most from."""
     with torch_threads(1):
         runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
         yield
         runtime.close()
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +58,6 @@ def sampled(policy: Path) -> list[Trajectory]:
     """Trajectories of unequal length with rewards that differ, one of them invalid."""
     pairs = [replace(each, turns=each.turns[: 1 + number % 3]) for number, each in enumerate(sample_pairs(policy))]
     return [replace(pairs[0], outcome=Outcome.INVALID, reward=None), *pairs[1:]]
-
-
-def weights_differ(first: Path, second: Path) -> float:
-    """The largest difference between the weights in two folders."""
-    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
-    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:
@@ -119,10 +108,9 @@ class Run:
         self.drops += [(step, drop.trajectory_id) for drop in drops]
 
 
+@pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.long
-def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were_killed(
-    policy: Path, sampled: list[Trajectory], tmp_path: Path
-) -> None:
+def test_two_workers_equal_one_and_resume(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
     config = REINFORCE.model_copy(update={"entropy_bonus": 0.05, "beta": 0.05, "tasks_per_step": 8})  # more passes than rows
     shared = config.model_copy(update={"learner": TWO})
     one, killed, resumed = Run(sampled), Run(sampled, last=2), Run(sampled)
@@ -137,7 +125,7 @@ def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were
     assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
 
-def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+def test_impossible_worker_settings_are_refused(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     for changes in ({"rows_per_pass": 4}, {"contexts": (64, 256)}):
         with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
             train_cpt(policy, examples, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
@@ -148,6 +136,7 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
     assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
 
 
+@pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.long
 def test_a_worker_that_is_killed_as_it_starts_is_a_fault(tmp_path: Path) -> None:
     def die(starter: Starter) -> None:

@@ -47,13 +47,13 @@ def changed(policy: Path, folder: Path, change: Callable[[dict[str, Any]], None]
     return folder
 
 
-def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: Path) -> None:
+def test_the_image_processor_is_saved_with_the_weights(policy: Path, tmp_path: Path) -> None:
     adopted = create_policy(PolicyConfig(path=str(policy)), [], [], tmp_path / "adopted", seed=1)
     model, tokenizer = load_policy(adopted)
     save_policy(model, tokenizer, tmp_path / "saved")
     shown = decode_image(noise(1), "image/png")
     assert seeing(tmp_path / "saved").placeholders(shown) == seeing(policy).placeholders(shown)
-    assert "<search>" in tokenizer.get_vocab(), "the tags that it was given beside"
+    assert "<search>" in tokenizer.get_vocab(), "the tags are added"
 
 
 def test_a_processor_that_is_missing_or_of_another_policy_is_refused(policy: Path, tmp_path: Path) -> None:

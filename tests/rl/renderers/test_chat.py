@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +16,15 @@ from eval.graders.verifiers import VERIFIERS
 from rl.envs.base import Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
 from rl.learner.batches import rows_of
-from rl.renderers.base import Action, ActionTurn, DialectConfig, ParseError, Result, Truncation
+from rl.renderers.base import Action, ActionTurn, ParseError, Result, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import PROBE_TOOL, ChatTemplate
-from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.renderers.random_policy import RandomPolicy
-from tests.rl.renderers.templates_of_trl import names, tokenizer_for
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Outcome, StopReason, Task
@@ -62,17 +60,6 @@ def answering(dialect: ChatDialect, text: str) -> tuple[int, ...]:
     return (*dialect.template.plain.ids(text), dialect.template.special[dialect.layout.answer_stop])
 
 
-@pytest.mark.slow
-def test_every_template_is_either_proven_or_refused() -> None:
-    formats = []
-    for name in names():
-        try:
-            formats.append(proven(name).layout.call_format)
-        except RequestError as error:
-            assert str(error).startswith("the policy's chat template cannot be")
-    assert len(formats) >= 28 and set(formats) == {"json_in_tags", "bare_json", "pairs_in_tags", "functions_in_tags"}
-
-
 def test_a_template_that_changes_earlier_turns_is_refused() -> None:
     with pytest.raises(RequestError, match=r"what stands before.*training"):
         prove(chat("qwen3", {"enable_thinking": False}))
@@ -102,7 +89,7 @@ def test_a_template_that_changes_earlier_turns_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_whatever_tools_return_the_ids_are_those_of_the_whole_rendering(name: str) -> None:
+def test_appended_ids_equal_the_full_rendering(name: str) -> None:
     dialect, text = proven(name), 'Found "x".\n\n  3 < 4, été & 北京\t'
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{text}?"}]
     asked = {"name": "search", "arguments": {"query": "Amber Stone"}}
@@ -182,7 +169,7 @@ def test_what_is_no_action_is_an_error(name: str, text: str) -> None:
     assert isinstance(dialect.parse(answering(dialect, text)), ParseError)
 
 
-def test_a_thought_that_the_prompt_has_begun_is_no_answer_before_it_is_closed() -> None:
+def test_an_unclosed_thought_is_not_an_answer() -> None:
     """Else whatever a policy thinks until it stops would be graded, and an answer somewhere in it found."""
     dialect = proven("qwen3_5_think")
     assert dialect.parse(answering(dialect, "It may be Green Lake")) == ParseError("the thought was not closed")
@@ -192,7 +179,7 @@ def test_a_thought_that_the_prompt_has_begun_is_no_answer_before_it_is_closed() 
     assert dialect.parse(dialect.action_ids(ActionTurn((Action(ANSWER, "Green Lake"),)))) == ActionTurn((Action(ANSWER, "Green Lake"),))
 
 
-def test_a_message_that_was_not_ended_is_no_answer_and_is_ended_before_the_correction() -> None:
+def test_an_unfinished_message_is_not_an_answer_and_is_closed_first() -> None:
     dialect = proven("qwen3")
     cut_off = dialect.template.plain.ids("Green")
     assert dialect.parse(cut_off) == ParseError("the message was not ended")
@@ -204,7 +191,7 @@ def test_a_message_that_was_not_ended_is_no_answer_and_is_ended_before_the_corre
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.slow
-def test_what_a_policy_with_random_weights_says_is_trained_on_byte_for_byte(name: str) -> None:
+def test_sampled_ids_are_trained_on_exactly(name: str) -> None:
     dialect = proven(name)
     policy = RandomPolicy(len(tokenizer_for(name)))
     limits = Limits(max_action_tokens=8, max_observation_tokens=32, max_context_tokens=4096)
@@ -223,23 +210,6 @@ def test_what_a_policy_with_random_weights_says_is_trained_on_byte_for_byte(name
 
 def _with_reward(trajectory: Any, reward: float) -> Any:
     return replace(trajectory, outcome=Outcome.SUCCESS if reward else Outcome.FAILURE, reward=reward)
-
-
-def test_dialects_are_opened_by_name(tmp_path: Path) -> None:
-    tokenizer = tokenizer_for("qwen3")
-    assert isinstance(open_dialect("chat", {}, tokenizer), ChatDialect)
-    training = {"trained": DialectConfig(template="training", system="Be brief.")}
-    dialect = open_dialect("trained", training, tokenizer)
-    assert "Be brief." in dialect.decode(dialect.prompt_ids("a"))
-    for name, configured, message in (
-        ("chess", {}, "there is no dialect 'chess'"),
-        ("x", {"x": DialectConfig(kind="chess")}, "no kind of dialect"),
-        ("x", {"x": DialectConfig(kind="json:nothing")}, "cannot be imported"),
-        ("x", {"x": DialectConfig(template=str(tmp_path / "none"))}, "there is no chat template"),
-        ("tags", {}, "has no token <question>"),
-    ):
-        with pytest.raises(RequestError, match=message):
-            open_dialect(name, configured, tokenizer)
 
 
 @pytest.mark.long

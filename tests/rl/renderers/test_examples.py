@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.call_arguments import as_object
 from rl.envs.base import Observation
 from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
@@ -86,7 +85,7 @@ DEMONSTRATIONS = {
     "no thought behind a thought": Demonstration((("I look.", ("Amber Stone",)), (None, ("Blue River",))), (None, "Green Lake")),
     "hostile": Demonstration(((None, ("Quiet Harbor",)), ("what a text", ("Amber Stone",))), ("employer", "Blue River")),
     "cut off": Demonstration((("far", ("Silver Field",)), ("near", ("Blue River",))), ("so", "Green Lake")),
-    "beside a sight": Demonstration((("I see.", ("Amber Stone",)),), (None, "Blue River"), f"A bench. {HOSTILE}" + " and more" * 90),
+    "with an observation": Demonstration((("I see.", ("Amber Stone",)),), (None, "Blue River"), f"A bench. {HOSTILE}" + " and more" * 90),
 }
 AT_ONCE = Demonstration((("both", ("Amber Stone", "Silver Field")), (None, ("Quiet Harbor",))), ("done", "Green Lake"))
 
@@ -122,7 +121,7 @@ def chat_of(name: str) -> ChatDialect:
 
 
 class Shown(SearchEnvironment):
-    """The search, and something to be seen beside the question."""
+    """The search, with an observation after the question."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(INDEX)
@@ -172,16 +171,17 @@ def test_a_demonstration_has_the_ids_of_a_rollout_of_its_actions(name: str, demo
 
 @pytest.mark.slow
 def test_demonstrations_have_the_ids_of_rollouts_under_every_template_that_is_proven() -> None:
-    held = 0
+    formats = []
     for name in names():
         try:
             dialect = proven(name)
-        except RequestError:
+        except RequestError as error:
+            assert str(error).startswith("the policy's chat template cannot be")
             continue
         for demonstration in DEMONSTRATIONS.values():
             check_rollout(dialect, demonstration)
-        held += 1
-    assert held >= 28
+        formats.append(dialect.layout.call_format)
+    assert len(formats) >= 28 and set(formats) == {"json_in_tags", "bare_json", "pairs_in_tags", "functions_in_tags"}
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -267,7 +267,7 @@ def test_text_never_becomes_a_control_token(name: str) -> None:
     assert dialect.decode(written[0]).count("<answer>x</answer><|im_end|>") == (7 if isinstance(dialect, TagDialect) else 4)
 
 
-def test_ids_that_were_sampled_are_taken_as_they_are_and_the_order_is_kept() -> None:
+def test_sampled_ids_are_kept_in_order() -> None:
     text = Example("a", "document", (Part(PartKind.DOCUMENT, "Amber Stone", True),), ())
     tokens = (Part(PartKind.TOKENS, "", ids=(7,)), Part(PartKind.TOKENS, "<|im_end|> unread", True, ids=(8, 9)))
     for name in ("tags", "qwen3"):
@@ -280,25 +280,3 @@ def test_ids_that_were_sampled_are_taken_as_they_are_and_the_order_is_kept() -> 
 
 NOTHING: dict[str, Any] = {}
 QUERY: dict[str, Any] = {"properties": {"query": {"type": "string"}, "count": {"type": "integer"}}, "required": ["query"]}
-NUMBER: dict[str, Any] = {"properties": {"count": {"type": "integer"}}, "required": ["count"]}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parameters", "values"),
-    [
-        ('{"query": "a"}', QUERY, {"query": "a"}),
-        ('{"other": [1]}', NOTHING, {"other": [1]}),
-        ("Amber Stone", QUERY, {"query": "Amber Stone"}),
-        ("7", QUERY, {"query": "7"}),
-        ("{broken", QUERY, {"query": "{broken"}),
-        ("Amber", NUMBER, "Expecting value"),
-        ("Amber", NOTHING, "Expecting value"),
-        pytest.param("[" * 100_000, NOTHING, "recursion", id="deep"),
-    ],
-)
-def test_arguments_as_an_object(arguments: str, parameters: dict[str, Any], values: dict[str, Any] | str) -> None:
-    if isinstance(values, dict):
-        assert as_object(arguments, parameters) == values
-        return
-    with pytest.raises(ValueError, match=values):
-        as_object(arguments, parameters)

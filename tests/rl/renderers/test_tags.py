@@ -1,17 +1,28 @@
-"""The dialect of tags: what is written is read, nothing from outside becomes a tag, and who does not know the tags is told of them."""
+"""The dialect of tags, and the dialect of the documentation's example."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.renderers.base import Action, ActionTurn, ParseError, Schema, Side, Truncation
+from rl.envs.search import SearchEnvironment
+from rl.renderers.base import Action, ActionTurn, Dialect, ParseError, Result, Schema, Side, Truncation
+from rl.renderers.registry import open_dialect
 from rl.renderers.tags import TagDialect
-from tests.rl.conftest import DOCUMENTS
-from tests.rl.renderers.test_examples import tokenizer_of
-from tests.rl.rollouts.test_agent_loop import written
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.config import Limits, RolloutConfig
+from tests.rl.conftest import DOCUMENTS, TASKS
+from tests.rl.renderers.test_examples import AT_ONCE, DEMONSTRATIONS, Demonstration, check_rollout, tokenizer_of
+from tests.rl.rollouts.test_agent_loop import WrittenActions, written
+from warehouse.records import StopReason
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +114,7 @@ INTRODUCED = """Answer the question. You may think first; then write one action,
 <question> Where?</question>"""
 
 
-def test_a_policy_from_elsewhere_is_told_the_tags_of_the_tools_on_offer() -> None:
+def test_a_foreign_policy_gets_an_introduction_to_the_tags() -> None:
     tokenizer = tokenizer_of("tags introduced")
     dialect = TagDialect(tokenizer)
     tools = [tool("browse"), tool("search", "Looks it up."), tool("question")]
@@ -114,3 +125,43 @@ def test_a_policy_from_elsewhere_is_told_the_tags_of_the_tools_on_offer() -> Non
     assert "<code> ...</code>: Does it.\n" in dialect.decode(dialect.prompt_ids("Where?", tools=[*tools, tool("code")]))
     seen = dialect.prompt_ids("Where?", "A bench.", tools, Truncation(20))
     assert dialect.decode(seen) == f"{INTRODUCED}<information> A bench.</information>"
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "agent_loop.md").read_text()
+
+
+@pytest.fixture
+def documented(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> Dialect:
+    """The class of the page under the name that the page's profile gives it."""
+    (code,) = re.findall(r"```python\n(from .*?)```", PAGE, re.DOTALL)
+    (profile,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    config = RolloutConfig.model_validate(tomllib.loads(profile)["rollout"])
+    name, _, _ = config.dialects[config.dialect].kind.partition(":")
+    module = ModuleType(name)
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name.partition(".")[0]))
+    monkeypatch.setitem(sys.modules, name, module)
+    return open_dialect(config.dialect, config.dialects, tokenizer)
+
+
+def test_the_documented_dialect_rolls_out(documented: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:
+    def written(text: str) -> tuple[int, ...]:
+        return (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+
+    engine = WrittenActions([written("search: Amber Stone\nsearch: Blue River"), written("what?"), written("answer: Green Lake")])
+    limits = Limits(max_action_tokens=60, max_observation_tokens=48, max_context_tokens=500)
+    loop = AgentLoop(engine, documented, limits)
+    trajectory = asyncio.run(loop.run(RolloutRequest("t", TASKS[0], "p", 4, seed=1), SearchEnvironment(SearchIndex(DOCUMENTS))))
+    assert (trajectory.stop_reason, trajectory.answer) == (StopReason.ANSWERED, "Green Lake")
+    assert [len(turn.calls) for turn in trajectory.turns] == [2, 0, 1]
+    assert trajectory.turns[0].observation == "".join(f"\n> {document.text}\n" for document in DOCUMENTS[:2])
+
+
+@pytest.mark.parametrize("demonstration", [*DEMONSTRATIONS.values(), AT_ONCE])
+def test_examples_have_the_ids_of_a_rollout(documented: Dialect, demonstration: Demonstration) -> None:
+    check_rollout(documented, demonstration)
+
+
+def test_no_text_becomes_a_control_token(documented: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:
+    ids = documented.reply_ids((), [Result("".join(tokenizer.get_added_vocab()))], Truncation(1_000))
+    assert not set(ids) & set(tokenizer.get_added_vocab().values())

@@ -53,14 +53,14 @@ def test_nothing_found_is_a_typed_miss() -> None:
 
 
 def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
-    """Two thousand queries over texts whose words are as unevenly spread as in language; both ways to the first hit are taken."""
+    """Queries over texts whose words are as unevenly spread as in language; both ways to the first hit are taken."""
     rng = np.random.default_rng(3)
     words = [f"w{number}" for number in range(2_000)]
     drawn = (rng.zipf(1.3, size=(4_000, 20)) - 1) % len(words)
     texts = [" ".join(words[number] for number in row[: rng.integers(1, 21)]) for row in drawn]
     index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
     pruned = 0
-    for _ in range(2_000):
+    for _ in range(500):
         numbers = (
             rng.choice(len(words), rng.integers(1, 9)) if rng.random() < 0.5 else drawn[rng.integers(len(drawn)), : rng.integers(1, 9)]
         )
@@ -70,11 +70,11 @@ def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
         assert index._bm25 is not None and index._scores is not None
         known = index._bm25.get_tokens_ids(query.split())
         pruned += bool(known) and index._scores._pruned(known) is not None
-    assert 100 < pruned < 1_900
+    assert 25 < pruned < 475
 
 
 def test_a_page_is_the_beginning_of_all_scores_in_order() -> None:
-    """By score and then by id, and nothing that no word of the query stands in, however many are asked for."""
+    """By score and then by id, and only documents that contain a word of the query."""
     rng = np.random.default_rng(4)
     words = [f"w{number}" for number in range(30)]
     texts = [" ".join(words[number] for number in rng.integers(0, len(words), 3)) for _ in range(200)]

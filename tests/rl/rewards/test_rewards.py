@@ -74,7 +74,7 @@ def values(name: str, *attempts: GradedAttempt, context: RewardContext = CONTEXT
 RIGHT = (search(0, "Amber Stone\nIt is here."), answer(1, "Green Lake"))
 
 
-def test_outcome_is_the_verifiers_value_and_retools_its_sign() -> None:
+def test_outcome_is_the_verifiers_value_or_its_sign() -> None:
     attempts = [attempt(1.0, *RIGHT), attempt(0.25, *RIGHT)]
     assert [value.value for value in values("outcome", *attempts)] == [1.0, 0.25]
     assert [value.value for value in values("signed_outcome", *attempts)] == [1.0, -1.0]
@@ -98,11 +98,6 @@ def test_a_required_document_counts_in_the_turn_that_finds_it_first() -> None:
     assert value == RewardValue(1.0, (0.5, 0.0, 0.5, 0.0))
 
 
-def test_the_environments_own_rewards_are_those_of_the_calls() -> None:
-    (value,) = values("environment", attempt(1.0, search(0, "", reward=0.5), search(1, "", reward=-0.25), answer(2, "x")))
-    assert value == RewardValue(0.25, (0.5, -0.25, 0.0))
-
-
 def test_penalties_fall_on_void_turns_and_on_tokens() -> None:
     long = attempt(1.0, void(0), *[search(number, "") for number in (1, 2, 3)])
     assert values("void_turns", long)[0] == RewardValue(-0.25, (-0.25, 0.0, 0.0, 0.0))
@@ -116,12 +111,6 @@ def test_agreement_is_the_share_of_the_group_with_the_same_answer() -> None:
     silent = attempt(0.0, search(0, ""), sample=3)
     assert [value.value for value in values("agreement", *attempts, silent)] == [0.5, 0.5, 0.25, 0.0]
     assert values("agreement", attempts[0])[0].value is None
-
-
-def test_confidence_is_the_geometric_mean_of_the_answers_tokens() -> None:
-    sure, silent = attempt(0.0, *RIGHT), attempt(0.0, search(0, ""))
-    assert values("confidence", sure)[0].value == pytest.approx(math.exp(-0.2))
-    assert values("confidence", silent)[0].value == 0.0
 
 
 @pytest.mark.slow
@@ -153,7 +142,7 @@ def test_what_turns_earned_reaches_the_estimator_and_sums_up_to_the_reward() -> 
     assert first > last > 0 > rows[1].advantages[0]
 
 
-def test_what_a_part_cannot_say_leaves_the_trajectory_without_a_reward_and_not_at_zero() -> None:
+def test_an_unknown_part_gives_no_reward_rather_than_zero() -> None:
     config = RewardConfig(parts={"agreement": 1.0})
     (rewarded,), parts = compose([attempt(1.0, *RIGHT)], RewardContext(config))
     assert rewarded.reward is None and rewarded.outcome is Outcome.SUCCESS
@@ -161,7 +150,7 @@ def test_what_a_part_cannot_say_leaves_the_trajectory_without_a_reward_and_not_a
     assert [part.error for part in parts if part.name == "agreement"] == ["the group is a single attempt"]
 
 
-def test_an_invalid_trajectory_has_no_parts_and_no_say_in_its_groups() -> None:
+def test_an_invalid_trajectory_has_no_parts_and_does_not_affect_its_group() -> None:
     faulty = attempt(None, answer(0, "lake"), sample=9)
     attempts = [attempt(1.0, answer(0, "lake")), faulty, attempt(1.0, answer(0, "pond"), sample=1)]
     rewarded, parts = compose(attempts, RewardContext(RewardConfig(parts={"outcome": 0, "agreement": 1.0})))
@@ -178,7 +167,7 @@ def test_answers_agree_that_the_verifier_of_the_step_reads_as_the_same() -> None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_verdict_whose_value_is_no_finite_number_is_invalid_and_its_group_goes_on(value: float) -> None:
+def test_a_non_finite_verdict_is_invalid(value: float) -> None:
     attempts = [attempt(value, *RIGHT), attempt(1.0, *RIGHT, sample=1), attempt(0.0, *RIGHT, sample=2)]
     given = Given({each.score.trajectory_id: each.score for each in attempts})
     made = reward_trajectories([TASK] * 3, [each.trajectory for each in attempts], Verifiers(given), CONTEXT)
@@ -189,7 +178,7 @@ def test_a_verdict_whose_value_is_no_finite_number_is_invalid_and_its_group_goes
     assert describe(made.trajectories)["reward"] == 0.5
 
 
-def test_a_part_that_is_no_finite_number_is_not_known() -> None:
+def test_a_non_finite_part_is_unknown() -> None:
     config = RewardConfig(parts={"environment": 1.0})
     turns = search(0, "", reward=math.inf), search(1, "", reward=-1.0), answer(2, "Green Lake")
     (rewarded,), parts = compose([attempt(1.0, *turns)], RewardContext(config))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -27,16 +26,16 @@ def after(window: int, taken: int, waiting: int, *pressures: EnginePressure, mos
     return next_window(window, taken, waiting, pressures, CONFIG, most)
 
 
-def test_the_window_grows_by_a_number_where_it_is_full_and_somebody_waits() -> None:
+def test_the_window_grows_when_it_is_full_and_requests_wait() -> None:
     assert after(10, 10, 5, CALM) == 12
-    assert after(10, 10, 0, CALM) == 10, "nobody wants more"
-    assert after(10, 9, 5, CALM) == 10, "somebody asked for fewer, or they are just coming in"
+    assert after(10, 10, 0, CALM) == 10, "no request waits"
+    assert after(10, 9, 5, CALM) == 10, "the window is not full"
     assert after(99, 99, 5, CALM) == 100 and after(100, 100, 5, CALM) == 100, "never more than are configured"
 
 
-def test_the_window_shrinks_to_a_share_of_what_is_under_way_and_not_below_the_floor() -> None:
+def test_the_window_shrinks_under_pressure_down_to_the_floor() -> None:
     assert after(20, 20, 5, FULL) == 10
-    assert after(50, 20, 0, FULL) == 10, "places that nobody has are no help against pressure"
+    assert after(50, 20, 0, FULL) == 10, "unused places do not count"
     assert after(5, 5, 5, FULL) == 4
     assert after(3, 3, 5, FULL, most=3) == 3, "a floor above what is configured is what is configured"
 
@@ -51,18 +50,18 @@ def test_the_window_shrinks_to_a_share_of_what_is_under_way_and_not_below_the_fl
         (EnginePressure(9, preempted=1), True),
     ],
 )
-def test_a_full_cache_a_standing_queue_and_a_preemption_are_pressure(pressure: EnginePressure, pressed: bool) -> None:
+def test_a_full_cache_a_queue_and_a_preemption_are_pressure(pressure: EnginePressure, pressed: bool) -> None:
     assert is_pressed(pressure, CONFIG) == pressed
 
 
-def test_of_an_engines_steps_the_fullest_the_shortest_queue_and_all_preemptions_are_kept() -> None:
+def test_the_gauge_aggregates_an_engines_steps() -> None:
     gauge = PressureGauge()
     assert gauge.take() == SILENT
     for kv_usage, waiting, preempted in ((0.2, 7, 0), (0.9, 3, 2), (0.4, 5, 1)):
         gauge.see(kv_usage, waiting, preempted)
     assert gauge.take() == EnginePressure(3, 0.9, 3, 3)
     gauge.see(0.1, 4, 0)
-    assert gauge.take() == EnginePressure(1, 0.1, 4, 0), "from the last time that somebody asked"
+    assert gauge.take() == EnginePressure(1, 0.1, 4, 0), "since the last call"
 
 
 @dataclass
@@ -105,19 +104,13 @@ async def visit(admission: Admission, engine: Engine, looks: int, asked: dict[in
     return seen
 
 
-def test_as_many_come_in_as_the_engine_has_room_for() -> None:
+def test_admission_follows_the_room_of_the_engine() -> None:
     config = PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8)
     seen = asyncio.run(visit(Admission(256, config), Engine(room=20), 40))
     assert seen[0] == (6, 4), "it begins at the floor"
     later = [taken for _, taken in seen[10:]]
     assert max(later) <= 24 and min(later) >= 14, "around what there is room for"
     assert sum(later) / len(later) > 17
-
-
-def test_what_somebody_asked_for_bounds_the_window_and_leaves_it_what_it_was() -> None:
-    config = PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8)
-    seen = asyncio.run(visit(Admission(256, config), Engine(room=1000), 12, {4: 3, 6: 0, 8: None}))
-    assert [taken for _, taken in seen] == [4, 6, 8, 10, 12, 3, 3, 0, 14, 16, 18, 20]
 
 
 class Visitors:
@@ -158,7 +151,7 @@ async def opened(limit: int, visitors: int) -> Visitors:
     return them
 
 
-def test_a_lower_bound_throws_nobody_out_and_a_higher_one_lets_in_who_waits() -> None:
+def test_a_lower_limit_keeps_running_tasks_and_a_higher_one_admits_waiting_ones() -> None:
     async def go() -> None:
         them = await opened(3, 5)
         them.places.limit = 1
@@ -174,7 +167,7 @@ def test_a_lower_bound_throws_nobody_out_and_a_higher_one_lets_in_who_waits() ->
     asyncio.run(go())
 
 
-def test_one_that_is_cancelled_while_it_waits_leaves_its_place_to_the_next() -> None:
+def test_a_task_cancelled_while_waiting_yields_its_place() -> None:
     async def go() -> None:
         them = await opened(1, 3)
         them.tasks[1].cancel()
@@ -186,7 +179,7 @@ def test_one_that_is_cancelled_while_it_waits_leaves_its_place_to_the_next() -> 
     asyncio.run(go())
 
 
-def test_one_that_is_cancelled_in_the_moment_in_which_its_turn_comes_gives_the_place_on() -> None:
+def test_a_task_cancelled_on_admission_yields_its_place() -> None:
     async def go() -> None:
         them = await opened(0, 2)
         them.places.limit = 1
@@ -236,29 +229,6 @@ async def run(request: RolloutRequest) -> Trajectory:
     return replace(DONE, id=request.trajectory_id)
 
 
-def test_the_quick_ones_come_first_and_none_waits_for_the_slowest(loop: asyncio.AbstractEventLoop) -> None:
-    stream = TrajectoryStream(loop, requests(HOUR, 20, 200), run)
-    assert len(stream) == 3
-    assert [next(stream).id, next(stream).id] == ["t1", "t2"]
-    assert len(stream) == 1
-    stream.cancel()
-    assert list(stream) == []
-
-
-def test_a_stream_can_be_given_further_requests_and_says_whether_one_has_ended(loop: asyncio.AbstractEventLoop) -> None:
-    stream = TrajectoryStream(loop, requests(10), run)
-    assert next(stream).id == "t0" and not stream.ready and list(stream) == []
-    stream.extend([replace(each, trajectory_id=f"more-{each.trajectory_id}") for each in requests(HOUR, 10)])
-    assert len(stream) == 2 and next(stream).id == "more-t1" and not stream.ready
-    stream.extend(requests(1))
-    deadline = time.monotonic() + 120
-    while not stream.ready and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert stream.ready and next(stream).id == "t0" and len(stream) == 1
-    stream.cancel()
-    assert list(stream) == []
-
-
 def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop) -> None:
     stream = TrajectoryStream(loop, requests(0, -1, HOUR), run)
     with pytest.raises(ExceptionGroup) as raised:
@@ -266,7 +236,7 @@ def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop)
     assert raised.group_contains(ZeroDivisionError)
 
 
-def test_cancelling_wakes_whoever_is_reading(loop: asyncio.AbstractEventLoop) -> None:
+def test_cancelling_wakes_the_reader(loop: asyncio.AbstractEventLoop) -> None:
     stream = TrajectoryStream(loop, requests(HOUR), run)
     threading.Timer(0.1, stream.cancel).start()
     assert list(stream) == []

@@ -156,7 +156,7 @@ class Workshop:
     async def step(self, action: Action) -> Step:
         self.asked.append(action.arguments)
         if self._over:
-            raise EnvironmentFault("nobody is there")
+            raise EnvironmentFault("the environment is over")
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -289,7 +289,7 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
         work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
 
 
-def test_half_of_a_surrogate_pair_is_shown_as_a_question_mark_wherever_it_comes_from(dialect: TagDialect) -> None:
+def test_lone_surrogates_are_shown_as_question_marks(dialect: TagDialect) -> None:
     trajectory, _ = work(dialect, [search("misspell"), [ANSWER]], question="misspell")
     assert dialect.decode(trajectory.prompt_ids).endswith("<information> A ? bench.</information>")
     assert trajectory.stop_reason is StopReason.ANSWERED
@@ -322,7 +322,7 @@ class Unreliable(WrittenActions):
 
 
 @pytest.mark.slow
-def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_counts_add_up(dialect: TagDialect) -> None:
+def test_every_trajectory_ends_in_one_of_three_outcomes(dialect: TagDialect) -> None:
     @tool
     def lying(query: str) -> str:
         """Says that it takes a text, and then takes none.

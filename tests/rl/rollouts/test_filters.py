@@ -23,7 +23,7 @@ def dropped(trajectories: list[Trajectory], **config: object) -> dict[str, Filte
     return {drop.trajectory_id: drop.filter for drop in filtered(trajectories, FilterConfig.model_validate(config))}
 
 
-def test_groups_without_variance_are_left_out_whole_and_invalid_ones_are_no_filters_doing() -> None:
+def test_groups_without_variance_are_dropped() -> None:
     found = dropped([*group("a", 1, 1, None), *group("b", 1, 0)], variance=True)
     assert found == {"a-0": Filter.NO_VARIANCE, "a-1": Filter.NO_VARIANCE}
 
@@ -37,7 +37,7 @@ def test_the_most_uncertain_share_of_the_tasks_is_kept() -> None:
     assert {name[0] for name in dropped(step, uncertain_share=0.6)} == {"b"}
 
 
-def test_what_a_limit_ended_without_an_answer_is_left_out() -> None:
+def test_overlong_trajectories_are_dropped() -> None:
     cut = replace(group("a", 0)[0], stop_reason=StopReason.MAX_TURNS, turns=(turn(0, [5], [-1.0]),))
     answered = replace(group("b", 0)[0], turns=(replace(TURNS[0], arguments="Green Lake"),))
     assert dropped([cut, answered], overlong=True) == {"a-0": Filter.OVERLONG}
@@ -93,5 +93,5 @@ def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
         ([(10, 10)], 3.0, 10),
     ],
 )
-def test_as_many_groups_are_asked_for_as_lately_had_to_be(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
+def test_the_number_of_requested_groups_follows_recent_yield(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
     assert groups_to_ask(10, recent, oversampling) == expected

@@ -61,18 +61,6 @@ def test_what_is_appended_is_what_the_template_would_render(renderer: ChatRender
     assert renderer.prompt(before, [SEARCH]) + ids + extension == whole
 
 
-def test_a_reply_is_read_as_the_calls_that_the_template_writes(renderer: ChatRenderer) -> None:
-    before = [message("user", "Where?")]
-    ids = sampled(renderer, before, called("Amber Stone"), message("tool", "x", tool_call_id="call00000"))
-    reply, _ = renderer.reply(ids, tools=[SEARCH], first_call=7)
-    assert [(call.id, call.function.name, call.function.arguments) for call in reply.calls] == [
-        ("call00007", "search", '{"query": "Amber Stone"}')
-    ]
-    text, _ = renderer.reply(ids, tools=(), first_call=0)
-    assert not text.calls
-    assert "Amber Stone" in text.text
-
-
 @pytest.mark.parametrize("role", ["system", "user", "tool"])
 def test_no_text_of_a_client_becomes_a_control_token(renderer: ChatRenderer, role: str) -> None:
     def control(text: str) -> int:

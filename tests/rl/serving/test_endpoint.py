@@ -132,7 +132,7 @@ def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: State
     assert trajectory.turns[0].observation == " more"
 
 
-def test_no_completion_goes_on_behind_an_end_that_its_prompt_does_not_hold(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+def test_a_completion_continues_only_a_prompt_with_its_end_token(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts, engine.end = ["", "", "A.", "B."], "<|end_of_text|>"
     asked = {"model": "t1-rl", "user": "e"}
     for prompt in ("Hi", "Hi", "Ho", "Ho A. more"):
@@ -158,7 +158,7 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honored"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_its_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:
+def test_unsupported_settings_are_refused_by_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:
     status, message = refusal(client, **setting)
     assert status == 400
     assert said in message
@@ -211,7 +211,7 @@ def guarded(app: FastAPI) -> TestClient:
 
 
 def error_of(answer: Any, status: int) -> dict[str, Any]:
-    """The error in OpenAI's form, and nothing beside it."""
+    """The error in OpenAI's form, and nothing else."""
     assert answer.status_code == status
     (error,) = (answer.json()["error"],)
     assert list(answer.json()) == ["error"]
@@ -222,7 +222,7 @@ def error_of(answer: Any, status: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("header", [None, b"Bearer", b"Bearer secret2", b"Bearer \xc3\xa9"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
-def test_without_the_key_not_a_byte_of_the_body_is_read(app: FastAPI, header: bytes | None, path: str) -> None:
+def test_the_body_is_not_read_without_the_key(app: FastAPI, header: bytes | None, path: str) -> None:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:
@@ -282,19 +282,19 @@ async def test_a_body_in_pieces_of_one_byte_is_kept_as_one() -> None:
         ("POST", "/v1/chat/completions", b'{"model": "t1-rl", "messages": [{"role": "user", "content": "a"}]}', 400, "no chat"),
     ],
 )
-def test_every_error_has_the_form_of_openai(guarded: TestClient, method: str, path: str, content: bytes, status: int, said: str) -> None:
+def test_errors_have_openais_form(guarded: TestClient, method: str, path: str, content: bytes, status: int, said: str) -> None:
     error = error_of(guarded.request(method, path, content=content, headers={"Content-Type": "application/json"}), status)
     assert said in error["message"]
 
 
-def test_an_endpoint_that_fails_says_so_in_the_form_of_openai_and_no_more(guarded: TestClient, engine: Stated) -> None:
+def test_internal_errors_have_openais_form_and_reveal_nothing(guarded: TestClient, engine: Stated) -> None:
     engine.texts = []  # and the engine falls over
     error = error_of(guarded.post("/v1/completions", json=ASKED), 500)
     assert (error["type"], error["message"]) == ("server_error", "the endpoint failed: IndexError")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", ".", "-rf", "a b", "ä", "x" * 201])
-def test_a_trajectory_is_named_by_a_name(guarded: TestClient, engine: Stated, name: str) -> None:
+def test_invalid_trajectory_names_are_refused(guarded: TestClient, engine: Stated, name: str) -> None:
     engine.texts = ["yes"]
     headers = {"X-Trajectory-Id": name.encode()}
     assert error_of(guarded.post("/v1/completions", json=ASKED, headers=headers), 400)["param"] == "X-Trajectory-Id"

@@ -14,7 +14,7 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
-from rl.rollouts.agent_loop import RolloutRequest, uses_lagged_policy
+from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import Limits
 from rl.serving.langgraph_loop import LangGraphLoop
 from rl.tools import tool
@@ -155,11 +155,3 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
     trajectory = run(Stated("a", "b"), build=forgetful)
     assert trajectory.outcome is Outcome.INVALID
     assert "made 2 contexts" in (trajectory.error or "")
-
-
-def test_an_older_policy_samples_its_share_of_the_actions_as_in_the_loop_react() -> None:
-    engine = Stated(*[call((6, 7))] * 12, "42")
-    request = RolloutRequest("t", TASK, "p", 20, seed=1, older_share=0.5)
-    asyncio.run(LangGraphLoop(engine, DIALECT, LIMITS).run(request, ToolEnvironment({"multiply": multiply})))
-    assert engine.older == [uses_lagged_policy(request, turn) for turn in range(13)]
-    assert 0 < sum(engine.older) < 13

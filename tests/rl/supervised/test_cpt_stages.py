@@ -11,7 +11,7 @@ from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
 from rl.supervised.config import CptConfig, GeneralTextConfig
 from rl.supervised.cpt import mean_loss, split_texts, stretches, take, train_cpt
-from tests.rl.toy import encode_texts
+from tests.rl.toy import encode_texts, weights_differ
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
@@ -36,12 +36,6 @@ def examples(policy: Path) -> list[EncodedExample]:
 def mixed(share: float) -> CptConfig:
     """The configuration with so much general text."""
     return CONFIG.model_copy(update={"general": GeneralTextConfig(path=Path("unread"), share=share, held_out=10)})
-
-
-def weights_differ(first: Path, second: Path) -> float:
-    """The largest difference between the weights in two folders."""
-    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
-    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 def test_each_stage_reads_what_the_one_before_could_not_hold_and_steps_are_counted_on(
@@ -80,9 +74,7 @@ def test_a_run_stopped_in_its_second_stage_ends_with_the_weights_of_an_uninterru
     assert weights_differ(whole.path, resumed.path) < 1e-6
 
 
-def test_general_text_has_its_share_of_every_stage_and_its_loss_is_told_before_and_after(
-    policy: Path, examples: list[EncodedExample], tmp_path: Path
-) -> None:
+def test_general_text_has_its_share_and_its_loss_is_reported(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     told: dict[int, float] = {}
 
     def keep(step: int, figures: dict[str, float]) -> None:
@@ -100,7 +92,7 @@ def test_general_text_has_its_share_of_every_stage_and_its_loss_is_told_before_a
     assert figures["general_loss_after"] < mean_loss(alone.path, held_out, 64) - 0.2
 
 
-def test_no_general_text_is_on_both_sides_and_none_becomes_a_control_token(policy: Path) -> None:
+def test_general_text_is_split_cleanly_and_never_becomes_control_tokens(policy: Path) -> None:
     trained, held_out = split_texts([*GENERAL, *GENERAL], 10, 3)
     assert len(held_out) == 10 and sorted([*trained, *held_out]) == sorted(GENERAL)
     assert split_texts(GENERAL[::-1], 10, 3) == (trained, held_out)

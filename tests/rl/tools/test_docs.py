@@ -21,7 +21,7 @@ def sections() -> list[pytest.param]:  # type: ignore[valid-type]
     found = []
     for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
         if "```console" in part:
-            marks = pytest.mark.engine if "\nworker = " in part else pytest.mark.slow
+            marks = [pytest.mark.engine, pytest.mark.long] if "\nworker = " in part else pytest.mark.slow
             found.append(pytest.param(part, id=part.partition("\n")[0], marks=marks))
     return found
 

@@ -63,7 +63,7 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
         ("[servers.a]", "servers.a: give a `command` or a `url`, and not both"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_in_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+def test_errors_in_a_tools_file_are_one_line(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason) as refused:
         load_tools(write(tmp_path, text))
     assert "\n" not in str(refused.value)

@@ -58,18 +58,11 @@ async def text_of(tool: Tool, arguments: Any) -> str:
     return shown.text
 
 
-async def test_a_server_tells_its_tools_and_answers_calls(tools: dict[str, Tool]) -> None:
+async def test_a_server_lists_its_tools_and_answers_calls(tools: dict[str, Tool]) -> None:
     assert tools["add"].schema["function"]["description"] == "Add two numbers."
     assert tools["add"].parameters["required"] == ["first", "second"]
     assert await text_of(tools["add"], '{"first": 1, "second": 2}') == "3"
     assert await text_of(tools["look_up"], "known") == "value"
-
-
-async def test_wrong_calls_are_told_to_the_policy(tools: dict[str, Tool]) -> None:
-    refused = [await call(tools["add"], arguments) for arguments in ({"first": "a", "second": 2}, {"first": 1}, "no json")]
-    assert all(isinstance(one.refusal, ToolError) for one in refused)
-    assert str(refused[0].refusal) == "wrong arguments for add: first: 'a' is not of type 'integer'"
-    assert "nothing is known of it" in str((await call(tools["look_up"], "unknown")).refusal)
 
 
 async def test_a_server_sees_no_variables_but_those_it_is_given(tools: dict[str, Tool]) -> None:
@@ -77,7 +70,7 @@ async def test_a_server_sees_no_variables_but_those_it_is_given(tools: dict[str,
     assert await text_of(tools["variable"], "TESTS_SECRET") == ""
 
 
-async def test_what_a_server_says_is_bounded_and_its_noise_is_passed_over(tools: dict[str, Tool]) -> None:
+async def test_server_output_is_bounded_and_noise_is_ignored(tools: dict[str, Tool]) -> None:
     shown = (await call(tools["misbehave"], "10 MB")).response
     assert shown is not None
     assert len(shown.text) == 65_536
@@ -97,7 +90,7 @@ async def test_a_server_that_dies_or_hangs_is_at_fault_and_started_again(tools: 
     assert not psutil.pid_exists(int(before))
 
 
-async def test_an_error_that_is_answered_and_a_call_that_is_cancelled_leave_the_server_to_the_others(tools: dict[str, Tool]) -> None:
+async def test_errors_and_cancelled_calls_do_not_restart_the_server(tools: dict[str, Tool]) -> None:
     before = await text_of(tools["process"], {})
     refused = await call(tools["misbehave"], "deny")
     assert isinstance(refused.refusal, ToolError) and str(refused.refusal) == "no such file"

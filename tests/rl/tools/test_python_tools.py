@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from pydantic import Field
 from transformers import AutoTokenizer
 
-from rl.content import ImagePart, TextPart
+from rl.content import TextPart
 from rl.envs.base import EnvironmentFault, Step, ToolOutcome
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action, Truncation
@@ -25,8 +24,8 @@ from rl.tools.config import CallLimits, CallRules
 from rl.tools.deadline import deadline, remaining
 from rl.tools.file import by_name
 from rl.tools.python_tools import ClassTool, FunctionTool
-from rl.tools.tool import CUT_MARK, ToolResult, to_response
-from tests.rl.tools.examples import HOSTILE, LIES, PNG, Notebook, give, lie, lie_slowly, look_up, over, repeat
+from rl.tools.tool import CUT_MARK, to_response
+from tests.rl.tools.examples import HOSTILE, LIES, Notebook, give, lie, lie_slowly, look_up, over, repeat
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
@@ -132,7 +131,7 @@ async def test_wrong_arguments_are_the_callers_error(arguments: str) -> None:
         ("interrupt", "it tried to end the process: KeyboardInterrupt"),
     ],
 )
-async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, how: str, reason: str) -> None:
+async def test_a_misbehaving_tool_is_a_fault_and_named(function: Any, how: str, reason: str) -> None:
     liar = FunctionTool(function, rules=CallRules(max_characters=1000))
     with pytest.raises(ToolFault, match=reason.format(name=liar.name)) as fault:
         await call(liar, how)
@@ -142,13 +141,13 @@ async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, 
 
 
 @pytest.mark.parametrize(("function", "how"), [(lie, "hang"), (lie_slowly, "hang"), (lie_slowly, "hang and hold on")])
-async def test_a_tool_that_hangs_is_left_behind(function: Any, how: str) -> None:
+async def test_a_hanging_tool_times_out(function: Any, how: str) -> None:
     with pytest.raises(ToolFault, match=r"took longer than 0\.2 seconds"):  # it would hang until the next line
         await call(FunctionTool(function, rules=QUICK), how)
     over.set()
 
 
-async def test_threads_that_hang_hold_up_nobody() -> None:
+async def test_hanging_threads_do_not_block_other_calls() -> None:
     liar = FunctionTool(lie, rules=CallRules(timeout_seconds=500))
     hung = [asyncio.ensure_future(call(liar, "hang")) for _ in range(100)]
     await asyncio.sleep(0.05)
@@ -160,7 +159,7 @@ async def test_threads_that_hang_hold_up_nobody() -> None:
 
 
 @pytest.mark.parametrize("function", [lie, lie_slowly])
-async def test_what_a_tool_says_is_bounded_and_clean(function: Any) -> None:
+async def test_tool_output_is_bounded_and_valid_unicode(function: Any) -> None:
     liar = FunctionTool(function, rules=CallRules(max_characters=1000))
     assert len(await text_of(liar, "100 MB")) == 1000
     assert await text_of(liar, "surrogates") == "half ? a pair"
@@ -203,7 +202,7 @@ async def test_a_deadline_is_inherited_and_bounds_all_attempts_of_a_call() -> No
     assert sorted(seen, reverse=True) == seen and seen[0] <= 0.6 and remaining() is None
 
 
-async def test_the_gate_names_the_tools_that_are_dead() -> None:
+async def test_the_health_check_names_dead_tools() -> None:
     @tool(probe={"text": "a"})
     def broken(text: str) -> str:
         raise ConnectionError("refused")
@@ -318,30 +317,12 @@ def test_what_cannot_be_shown_is_refused(what: str, reason: str) -> None:
         to_response(give(what), LIMITS)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"text": "a", "json": 1}, {"reward": math.nan}, {"reward": "high"}, {"figures": {"a": math.inf}}, {"figures": {"a": None}}],
-)
-def test_a_result_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="ToolResult"):
-        ToolResult(**wrong)
-
-
 TOOL_USE_QUICK, PATIENT = (CallRules(timeout_seconds=seconds, max_characters=1000) for seconds in (0.2, 60.0))
 """For tools that may hang, and for those that do not."""
 
 
 async def answer_of(function: Callable[..., Any], argument: str, rules: CallRules = PATIENT) -> Step:
     return await ToolEnvironment({"tool": FunctionTool(function, rules=rules)}).step(Action("tool", argument))
-
-
-async def test_rewards_figures_and_images_come_with_the_step() -> None:
-    rewarded = await answer_of(give, "reward")
-    assert (rewarded.observation, rewarded.reward) == ("well done", 0.5)
-    assert rewarded.info == {"arguments": {"what": "reward"}, "figures": {"seconds": 0.1}}
-    seen = await answer_of(give, "parts")
-    assert seen.parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
-    assert seen.observation == "see:\n[image/png, 69 bytes]"
 
 
 @pytest.mark.parametrize("how", sorted(LIES))
