@@ -196,7 +196,7 @@ def test_each_evaluation_is_a_row_of_a_view(tmp_path: Path) -> None:
     assert (second["suite"], second["success"], second["low"], second["first_version"]) == ("c", None, None, None)
 
 
-SETTINGS = ("rl.steps=2", "rl.rewards.verifier=judge", "rl.rewards.parts={turn_judge=0.5}")
+SETTINGS = ("rl.steps=1", "rl.rewards.verifier=judge", "rl.rewards.parts={turn_judge=0.5}")
 
 
 @pytest.mark.engine
@@ -210,7 +210,7 @@ def test_a_judge_grades_and_rewards_every_turn(tmp_path: Path) -> None:
             runs = {one.id: one for one in lake.trajectories("stage = 'rl'")}
             scores, parts = lake.scores(), lake.read(RewardPart, "name = 'turn_judge'")
             asked = lake.read(Completion)
-    assert len(runs) == 2 * 3 * 4 and {score.verifier for score in scores} == {"judge:openai:small"}
+    assert len(runs) == 3 * 4 and {score.verifier for score in scores} == {"judge:openai:small"}
     assert {runs[score.trajectory_id].answer for score in scores if score.verdict is Outcome.SUCCESS} == {"yes"}
     assert {part.trajectory_id for part in parts} == set(runs) and all(len(part.turns) == 2 for part in parts)
     for part in parts:

@@ -198,7 +198,7 @@ def wanted(parts: tuple[Part, ...]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
+@pytest.mark.parametrize("template", ["qwen3", pytest.param("qwen2_5", marks=pytest.mark.long)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_messages_rendered_by_qwens_template_parse_to_the_same_calls(rows: dict[str, Any], shape: str, template: str) -> None:
     row, parts = rows[shape], SHAPES[shape]

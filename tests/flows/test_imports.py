@@ -50,7 +50,7 @@ def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_
         assert [failure.kind for failure in lake.failures()] == ["openai_row"]
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path) -> None:
     answers = {"a": ("Ann", 'Ann "the" Lee, Jr'), "b": ("[1, 2]",), "c": ('["x"]', "line\nbreak")}
     tasks = [Task(key, "search", f"Who, {key}?\n", told, (("C@X", "r", "?"),), hops=2) for key, told in answers.items()]

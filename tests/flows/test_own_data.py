@@ -135,12 +135,13 @@ def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> Non
     assert len(asked) == 20 + 10, "the questions are new"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "oracle",
     [
         "later.synth.has.mixture={oracle=1.0}",
-        pytest.param('later.sft.from=["own", "oracle"]', marks=pytest.mark.long),
-        pytest.param("later.synth.has.contrasts=1", marks=pytest.mark.long),
+        'later.sft.from=["own", "oracle"]',
+        "later.synth.has.contrasts=1",
     ],
 )
 def test_each_way_in_which_the_oracle_could_write_is_seen(first: Path, tmp_path: Path, oracle: str) -> None:
