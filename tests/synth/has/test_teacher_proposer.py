@@ -89,6 +89,7 @@ def as_it_was(decision: Decision) -> Decision:
     return replace(decision, options=tuple(options))
 
 
+@pytest.mark.slow
 def test_style_does_not_give_the_taken_action_away() -> None:
     made = decided(many(200), writer, n_alternatives=3)
     assert {failure.kind for failure in made.failures} <= {"proposal_repeated", "has_step_too_few_alternatives"}
