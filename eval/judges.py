@@ -96,7 +96,13 @@ class Verdict(Section):
     reason: str
 
 
-_VERDICT = TypeAdapter(Verdict)
+class ShortVerdict(Section):
+    """The same without a reason."""
+
+    verdict: str
+
+
+_VERDICT, _SHORT_VERDICT = TypeAdapter(Verdict), TypeAdapter(ShortVerdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +132,19 @@ class JudgePrompt:
 
     Attributes:
         show: case -> prompt.
-        labelled: the name of the labelled cases, `{labelled}.jsonl` next to this module: rows with `id` and `kind`.
+        labelled: the file of the labelled cases: rows with `id` and `kind`.
         enough: kind of labelled case -> the share of it that the judge must get right.
+        explained: whether a verdict comes with a reason.
     """
 
     name: str
     version: str
     verdicts: tuple[str, str]
     show: Callable[[Any], str]
-    labelled: str
+    labelled: Path
     case_of: Callable[[Mapping[str, Any]], Any]
     enough: Mapping[str, float]
+    explained: bool = True
 
     def label_of(self, kind: str) -> str:
         """The right verdict on a labelled case: the first one for the kind of its name, the second for all others."""
@@ -168,7 +176,7 @@ ANSWERS = JudgePrompt(
     version=f"3-{digest(_ANSWER_PROMPT, 8)}",
     verdicts=("right", "wrong"),
     show=_show_answer,
-    labelled="calibration",
+    labelled=Path(__file__).with_name("calibration.jsonl"),
     case_of=lambda row: Case(row["question"], tuple(row["gold"]), row["answer"]),
     enough={"right": 0.8, "specific wrong": 1.0, "vague wrong": 0.85},
 )
@@ -178,7 +186,7 @@ TURNS = JudgePrompt(
     version=f"2-{digest(_TURN_PROMPT, 8)}",
     verdicts=("useful", "useless"),
     show=_show_turn,
-    labelled="turn_calibration",
+    labelled=Path(__file__).with_name("turn_calibration.jsonl"),
     case_of=lambda row: TurnCase(row["question"], tuple(row["gold"]), tuple(map(tuple, row["before"])), row["action"], row["result"]),
     enough={"useful": 0.8, "useless": 0.85, "deceptive": 1.0},
 )
@@ -214,7 +222,7 @@ class Judge:
                 break
             replies = self.model.complete([self._request(cases[place], seed) for place in pending])
             for place, reply in zip(pending, replies, strict=True):
-                verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, self.prompt.verdicts)
+                verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, self.prompt.verdicts, self.prompt.explained)
             pending = [place for place in pending if isinstance(verdict := verdicts[place], Failure) and verdict.kind in _RETRIED]
         return verdicts
 
@@ -239,7 +247,7 @@ class Judge:
         return self.verify_all([(task, trajectory)])[0]
 
     def _request(self, case: Any, seed: int) -> Request:
-        form = form_of(_VERDICT, verdict=self.prompt.verdicts)
+        form = form_of(_VERDICT if self.prompt.explained else _SHORT_VERDICT, verdict=self.prompt.verdicts)
         request = user(self.prompt.show(case), max_tokens=self.max_tokens, seed=seed, form=form)
         return replace(request, temperature=max(request.temperature, LEAST_TEMPERATURE)) if seed else request
 
@@ -256,12 +264,15 @@ def cases_of(task: Task, trajectory: Trajectory) -> list[TurnCase]:
     return [TurnCase(task.question, task.answers, tuple(steps[:place]), *step) for place, step in enumerate(steps)]
 
 
-def read_reply(completion: Completion, verdicts: Sequence[str]) -> Verdict | Failure:
+def read_reply(completion: Completion, verdicts: Sequence[str], explained: bool = True) -> Verdict | Failure:
     """The verdict that the whole completion is, after any reasoning and inside any code fence."""
     text = split_reasoning(completion.text)[1]
     fenced = only_fence(text)
     try:
-        verdict = Verdict.model_validate_json(fenced.body if fenced else text)
+        body = fenced.body if fenced else text
+        verdict = (
+            Verdict.model_validate_json(body) if explained else Verdict(verdict=ShortVerdict.model_validate_json(body).verdict, reason="")
+        )
         if verdict.verdict in verdicts:
             return verdict
         fault = f"verdict {verdict.verdict!r} is not one of {', '.join(verdicts)}"
@@ -287,7 +298,7 @@ class Calibration:
 def calibrate(judge: Judge) -> Calibration:
     """Put the labelled cases to the judge. A case without a verdict counts as judged wrongly."""
     prompt = judge.prompt
-    rows = [json.loads(line) for line in Path(__file__).with_name(f"{prompt.labelled}.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in prompt.labelled.read_text().splitlines()]
     counts: dict[str, tuple[int, int]] = {}
     checks = []
     for row, given in zip(rows, judge.judge([prompt.case_of(row) for row in rows]), strict=True):
@@ -296,7 +307,9 @@ def calibrate(judge: Judge) -> Calibration:
         judged, cases = counts.get(row["kind"], (0, 0))
         counts[row["kind"]] = (judged + agreed, cases + 1)
         why = "" if agreed else f"a {row['kind']} case was called {verdict}: {given.reason}"
-        checks.append(Check(f"{prompt.labelled}-{row['id']}", prompt.labelled, STAGE, f"{judge.name}/{judge.version}", agreed, why))
+        checks.append(
+            Check(f"{prompt.labelled.stem}-{row['id']}", prompt.labelled.stem, STAGE, f"{judge.name}/{judge.version}", agreed, why)
+        )
     return Calibration(counts, tuple(checks))
 
 

@@ -167,7 +167,7 @@ def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
 
 def tie_equal_embeddings(model: PreTrainedModel) -> bool:
     """Tie output and input embeddings if both come from one matrix that was quantized twice; the output's, which has more bits, is kept."""
-    read, said = model.get_input_embeddings(), model.get_output_embeddings()
+    read, said = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if read is None or said is None or model.config.tie_word_embeddings or read.weight.shape != said.weight.shape:
         return False
     difference = torch.linalg.vector_norm((said.weight - read.weight).float()) / torch.linalg.vector_norm(said.weight.float())

@@ -442,7 +442,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation; `role` is `system`, `user` or `assistant`."""
+    """One message of a conversation; `role` is `system`, `user`, `assistant` or `tool`."""
 
     role: str
     content: str
@@ -454,6 +454,7 @@ class Request:
 
     `max_tokens` bounds the completion alone. `stop` are texts at which it ends; they are not part of it. Differing seeds ask for
     differing samples of one prompt. `form` is a JSON schema, as JSON, that the completion is held to where the teacher can do that.
+    `tools` are the schemas on offer, as JSON; a completion writes a call as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
     """
 
     messages: tuple[Message, ...]
@@ -462,13 +463,15 @@ class Request:
     seed: int = 0
     stop: tuple[str, ...] = ()
     form: str | None = None
+    tools: str | None = None
 
     @property
     def content(self) -> dict[str, Any]:
         """The request as JSON-able data."""
         messages = [{"role": message.role, "content": message.content} for message in self.messages]
         rest = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "stop": list(self.stop)}
-        return {"messages": messages, **rest, **({} if self.form is None else {"form": self.form})}
+        optional = {"form": self.form, "tools": self.tools}
+        return {"messages": messages, **rest, **{name: value for name, value in optional.items() if value is not None}}
 
     @property
     def digest(self) -> str:

@@ -12,20 +12,22 @@ reader, shown only passage and claim, checks each fact. A missing reply leaves a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
 from eval.graders.answers import sub_match
-from rl.envs.base import EnvironmentFault, Observation
+from rl.envs.base import EnvironmentFault, Observation, Step
 from rl.envs.search import find
 from rl.envs.tool_use import ToolEnvironment
+from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex, passage
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.tools import ToolError, tool
 from synth.corpora.config import SEARCH_DOCUMENTS, ExpanderConfig
+from synth.corpora.grounding import StatedFact, stated_case
 from synth.corpora.passages import short_passages_of
 from synth.corpora.proposals import (
     DescriptionVerdict,
@@ -35,22 +37,20 @@ from synth.corpora.proposals import (
     Objection,
     Proposal,
     ProposalDefect,
-    StatedFact,
     expanded_task,
+    grounded,
     leaves_of,
     not_replaceable,
     objection_to,
     objection_to_merged,
     proofs_of,
-    whether_stated,
 )
-from synth.questions.text_comparison import mentions
 from synth.teachers.play import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
-from synth.teachers.teacher import Ending, Fault, Teacher, read_json, read_yes
+from synth.teachers.readers import KIND, STATED, Readers
+from synth.teachers.teacher import REPAIR, REPAIRS, Ending, Fault, Teacher, ask, read_json
 from warehouse.digests import digest, seed_from
-from warehouse.records import Completion, Document, Failure, Outcome, Task, Trajectory, user
+from warehouse.records import ANSWER, Completion, Document, Failure, Outcome, Task, Trajectory, user
 
-TOOLS = ("search", "summarize", "validate", "answer")
 PASSAGE_CHARACTERS = 2_000
 """Length of the passage shown to the second reader."""
 MOST_SUMMARISED = 5
@@ -58,44 +58,57 @@ MOST_SUMMARISED = 5
 SUMMARISED_CHARACTERS = 24_000
 """Characters read per `summarize` call, shared equally among its documents."""
 
-_TYPE = "Is {constant!r} the kind of thing that is asked for by: {description}? Do not judge whether it is right. Answer yes or no."
 _GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
 _SUMMARY = "{passages}\n\nGoal: {goal}\nFrom these documents alone, list what serves the goal, each with the id of its document."
 
 
 def validate_description(teacher: Teacher, constant: str, description: str) -> DescriptionVerdict:
     """Ask the teacher whether `description` fits the kind of `constant`, and whether it can guess it without tools."""
-    asked = (_TYPE.format(constant=constant, description=description), _GUESS.format(description=description))
-    typed, guess = teacher.complete([user(text, max_tokens=64) for text in asked])
-    consistent = None if isinstance(typed, Failure) else read_yes(typed)
+    (consistent,) = Readers(teacher).read(KIND, [{"constant": constant, "description": description}])
+    guess = ask(teacher, user(_GUESS.format(description=description), max_tokens=64))
     if isinstance(guess, Failure):
         return DescriptionVerdict(consistent, None)
     return DescriptionVerdict(consistent, sub_match(guess.text, [constant]), guess.text)
 
 
 def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
-    """Whether the passage around each fact's quotation states it; None where no reply could be read."""
-    asked = [whether_stated(fact, _around(fact.quote, document)) for fact, document in facts]
-    return [None if isinstance(reply, Failure) else read_yes(reply) for reply in teacher.complete(asked)]
+    """Whether the passage around each fact's quotation states it; None without a verdict."""
+    return Readers(teacher).read(STATED, [stated_case(fact, document.title, _around(fact.quote, document)) for fact, document in facts])
 
 
 def _around(quote: str, document: Document) -> str:
-    passages = short_passages_of(document.text, PASSAGE_CHARACTERS)
-    return f"{document.title}\n{next((text for text in passages if mentions(text, quote)), quote)}"
+    return next((text for text in short_passages_of(document.text, PASSAGE_CHARACTERS) if quote in text), quote)
 
 
 class ExpanderEnvironment(ToolEnvironment):
-    """The tools of one expansion; the task's provenance names the `constant` to replace."""
+    """The tools of one expansion; the task's provenance names the `constant` to replace.
 
-    def __init__(self, index: SearchIndex, teacher: Teacher, documents: int, threads: Executor) -> None:
+    An answer that `objection` rejects returns to the teacher with the reason, at most `REPAIRS` times.
+    """
+
+    def __init__(
+        self,
+        index: SearchIndex,
+        teacher: Teacher,
+        documents: int,
+        threads: Executor,
+        objection: Callable[[str], str | None] = lambda text: None,
+    ) -> None:
         super().__init__({"search": tool(self.search), "summarize": tool(self.summarize), "validate": tool(self.validate)})
         self._index, self._teacher, self._documents, self._threads = index, teacher, documents, threads
+        self._objection, self._repairs = objection, 0
         self._by_id = {document.id: document for document in index.documents}
         self._constant = ""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         self._constant = str(task.provenance["constant"])
         return Observation()
+
+    async def step(self, action: Action) -> Step:
+        if action.tool == ANSWER and self._repairs < REPAIRS and (reason := self._objection(action.arguments)):
+            self._repairs += 1
+            return Step(REPAIR.format(reason=reason.rstrip(".")))
+        return await super().step(action)
 
     async def search(self, query: str) -> str:
         """Search the corpus; each document comes with its id.
@@ -158,15 +171,14 @@ class Expansion:
 
 
 SYSTEM = """You make questions harder. In a question one name is to be replaced by a description that has this name as its only answer, \
-found by searching a corpus. In each turn write <think>your thought</think> and then exactly one call:
-<search>words</search> finds documents, each with its id.
-<summarize>{"documents": ["id"], "goal": "what to look for"}</summarize> reads documents for you.
-<validate>the description</validate> says whether the name is of the kind that is described, and whether it is too easy to guess.
-<answer>{"description": "...", "facts": [{"subject": "...", "relation": "...", "object": "...", "quote": "...", "document": "id"}], \
-"unknowns": ["..."]}</answer> ends the work.
-The description is a noun phrase. It must not contain the name, the answer of the question, a name that is taken, or any of the unknowns: \
-entities that lie on the way. It names everything else that the facts are about, and no fact is about what is taken. Each quote stands \
-word for word in its document and names the fact's subject (unless that is the document's title) and object."""
+found by searching a corpus. Search for documents that name it, have the description checked with `validate`, then reply, without a call, \
+with JSON alone:
+{"description": "...", "facts": [{"subject": "...", "relation": "...", "object": "...", "quote": "...", "document": "id"}], \
+"unknowns": ["..."]}
+The description is a noun phrase. It does not contain the name, the answer of the question, a name that is taken, or any of the unknowns: \
+entities that lie on the way. It names everything else that the facts are about, and no fact is about what is taken. Each quote is copied \
+from its document and names the fact's subject (unless that is the document's title) and object. For example, "Sootlantern" becomes "the \
+play that Orla Vennick wrote" by the fact that its author is Orla Vennick."""
 
 _PROPOSAL = TypeAdapter(Proposal)
 _MOST_TAKEN = 20
@@ -282,9 +294,14 @@ class _Work:
         goal = f"Question: {task.question}\nAnswer of the question: {'; '.join(task.answers)}\nName to replace: {name}"
         if taken := [text for text in layer.met(name) if text not in task.answers][:_MOST_TAKEN]:
             goal += f"\nTaken: {'; '.join(taken)}"
-        dialect = TextDialect(TOOLS)
+
+        def objection(text: str) -> str | None:
+            found = self._read(layer, name, text)
+            return found.reason if isinstance(found, Objection) else None
+
+        environment = ExpanderEnvironment(self.index, self.teacher, SEARCH_DOCUMENTS, self.threads, objection)
+        dialect = TextDialect()
         engine = TeacherEngine(self.teacher, dialect, SYSTEM, self.config.max_action_tokens, self.threads)
-        environment = ExpanderEnvironment(self.index, self.teacher, SEARCH_DOCUMENTS, self.threads)
         request = RolloutRequest(
             trajectory_id=key,
             task=Task(key, STAGE, goal, (), provenance={"constant": name}),
@@ -301,13 +318,17 @@ class _Work:
             return _refused(
                 Objection(ProposalDefect.NO_PROPOSAL, f"ended without a proposal: {trajectory.stop_reason}"), layer.task, name, trajectory
             )
-        written = Completion(trajectory.id, self.teacher.name, {}, trajectory.answer, Ending.STOP, 0, 0)
-        proposal = read_json(written, _PROPOSAL)
+        read = self._read(layer, name, trajectory.answer)
+        judged = self._validate(read, name) if isinstance(read, Proposal) else read
+        return judged if isinstance(judged, LeafExpansion) else _refused(judged, layer.task, name, trajectory)
+
+    def _read(self, layer: Layer, name: str, text: str) -> Proposal | Objection:
+        """The proposal in an answer, with its documents' own words, or what is provably wrong with it."""
+        proposal = read_json(Completion("", self.teacher.name, {}, text, Ending.STOP, 0, 0), _PROPOSAL)
         if isinstance(proposal, Failure):
-            return _refused(Objection(proposal.kind, proposal.reason), layer.task, name, trajectory)
-        objection = objection_to(proposal, layer, name, self.documents)
-        judged = objection or self._validate(proposal, name)
-        return _refused(judged, layer.task, name, trajectory) if isinstance(judged, Objection) else judged
+            return Objection(proposal.kind, proposal.reason)
+        shown = grounded(proposal, self.documents)
+        return shown if isinstance(shown, Objection) else objection_to(shown, layer, name) or shown
 
     def _validate(self, proposal: Proposal, name: str) -> LeafExpansion | Objection:
         verdict = validate_description(self.teacher, name, proposal.description)

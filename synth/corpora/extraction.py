@@ -18,19 +18,19 @@ A qualifier in brackets is part of a name: "Blue River (film)" and "Blue River" 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from synth.corpora.config import ExtractionConfig
+from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, TypedFact, ground, stated_case
 from synth.corpora.passages import short_passages_of
-from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect, whether_stated
 from synth.questions.text_comparison import NameKey, name_key, plain, unqualified
-from synth.teachers.teacher import Teacher, read_json, read_yes
+from synth.teachers.readers import STATED, Readers
+from synth.teachers.teacher import Teacher, as_read, ask_for
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact, Failure, Request, user
-from warehouse.replies import form_of
 
 STAGE = "extraction"
 
@@ -41,14 +41,6 @@ class ExtractionDefect(StrEnum):
     RELATION_NOT_WANTED = "relation_not_wanted"
     AMBIGUOUS = "ambiguous"
     NOT_STATED = "not_stated"
-    NO_VERDICT = "no_verdict"
-
-
-class TypedFact(StatedFact):
-    """A stated fact with the types of its subject and object."""
-
-    subject_type: str = ""
-    object_type: str = ""
 
 
 SYSTEM = """You extract facts from a passage as a JSON list of objects with the keys "subject", "relation", "object", "quote", \
@@ -101,7 +93,7 @@ def extract_facts(
     """
     harvest = _Harvest()
     claims = list(_claims(documents, teacher, config, harvest))
-    claims = [claim for claim in claims if _grounded(claim, config, harvest)]
+    claims = [found for claim in claims if (found := _grounded(claim, config, harvest)) is not None]
     if config.verify:
         claims = _verified(claims, teacher, harvest)
     names = [*entities, *dict.fromkeys(document.title for document in documents)]
@@ -116,45 +108,42 @@ def relation_name(text: str) -> str:
 
 def _claims(documents: Sequence[Document], teacher: Teacher, config: ExtractionConfig, harvest: _Harvest) -> Iterator[_Claim]:
     places = [(document, passage) for document in documents for passage in short_passages_of(document.text, config.passage_characters)]
-    replies = teacher.complete([_request(document, passage, config) for document, passage in places])
-    for (document, passage), reply in zip(places, replies, strict=True):
-        if isinstance(reply, Failure):
-            harvest.failures.append(reply)
-        elif isinstance(read := read_json(reply, _STATEMENTS), Failure):
-            harvest.failures.append(read)
+    read, before = ask_for(teacher, [_request(document, passage, config) for document, passage in places], _STATEMENTS, as_read)
+    harvest.failures += before
+    for (document, passage), statements in zip(places, read, strict=True):
+        if isinstance(statements, Failure):
+            harvest.failures.append(statements)
         else:
-            yield from (_Claim(statement, document, passage) for statement in read)
+            yield from (_Claim(statement, document, passage) for statement in statements)
 
 
 def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
     wanted = f"Relations: {', '.join(config.relations)}\n" if config.relations else ""
-    asked = f"{wanted}Title: {document.title}\nPassage: {passage}"
-    return user(asked, SYSTEM, config.max_tokens, form=form_of(_STATEMENTS), examples=EXAMPLES)
+    return user(f"{wanted}Title: {document.title}\nPassage: {passage}", SYSTEM, config.max_tokens, examples=EXAMPLES)
 
 
-def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> bool:
-    lack = grounding_defect(claim.statement, claim.document.title, claim.passage)
-    if lack is not None:
-        harvest.drop(lack, "the passage does not support the statement", claim)
-        return False
-    if config.relations and relation_name(claim.statement.relation) not in map(relation_name, config.relations):
-        harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, f"{claim.statement.relation!r} is not among the wanted relations", claim)
-        return False
-    return True
+def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> _Claim | None:
+    found = ground(claim.statement, claim.document.title, claim.passage)
+    if isinstance(found, GroundingDefect):
+        harvest.drop(found, GROUNDING_REASONS[found], claim)
+        return None
+    if config.relations and relation_name(found.relation) not in map(relation_name, config.relations):
+        harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, f"{found.relation!r} is not among the wanted relations", claim)
+        return None
+    return replace(claim, statement=found)
 
 
 def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> list[_Claim]:
+    """The claims that a second reader does not deny. One that is unfit, or gives no verdict, drops nothing."""
+    readers = Readers(teacher)
+    cases = [stated_case(claim.statement, claim.document.title, claim.passage) for claim in claims]
     kept = []
-    replies = teacher.complete([whether_stated(claim.statement, f"{claim.document.title}\n{claim.passage}") for claim in claims])
-    for claim, reply in zip(claims, replies, strict=True):
-        verdict = None if isinstance(reply, Failure) else read_yes(reply)
-        if verdict:
-            kept.append(claim)
-        elif verdict is None:
-            text = reply.reason if isinstance(reply, Failure) else repr(reply.text)
-            harvest.drop(ExtractionDefect.NO_VERDICT, f"the second reading gave neither yes nor no: {text}", claim)
-        else:
+    for claim, verdict in zip(claims, readers.read(STATED, cases), strict=True):
+        if verdict is False:
             harvest.drop(ExtractionDefect.NOT_STATED, "the second reader denies that the passage states it", claim)
+        else:
+            kept.append(claim)
+    harvest.failures += readers.failures
     return kept
 
 

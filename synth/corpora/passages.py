@@ -31,10 +31,15 @@ SHORTEST_NAME = 4
 """Minimum length of a one-word name; shorter words are too ambiguous."""
 
 
+def sentences_of(text: str) -> list[str]:
+    """The sentences of `text`."""
+    return list(filter(None, _SENTENCE_END.split(text.strip())))
+
+
 def passages_of(text: str, characters: int) -> list[str]:
     """Split `text` into whole sentences of at most `characters` together; a longer sentence is a passage of its own."""
     pieces = [""]
-    for sentence in filter(None, _SENTENCE_END.split(text.strip())):
+    for sentence in sentences_of(text):
         joined = f"{pieces[-1]} {sentence}".strip()
         if pieces[-1] and len(joined) > characters:
             pieces.append(sentence)

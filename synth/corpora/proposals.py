@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from rl.retrieval.search import SearchIndex
+from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, StatedFact, ground
 from synth.formulas.projections import first_answers
 from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import (
@@ -42,62 +43,10 @@ from synth.formulas.triples import (
 )
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit
-from synth.questions.text_comparison import NameKey, mentions, name_key, numbers, plain, unqualified
+from synth.questions.text_comparison import NameKey, mentions, name_key, numbers, plain
 from synth.questions.wording import spoken
 from warehouse.digests import digest
-from warehouse.records import Document, Request, Task, Triple, user
-
-
-class StatedFact(BaseModel):
-    """A fact as a teacher states it, with its quotation."""
-
-    subject: str
-    relation: str
-    object: str
-    quote: str
-
-    @property
-    def claim(self) -> str:
-        """The fact as text, without its quotation."""
-        return f"{self.subject} — {self.relation} — {self.object}"
-
-
-_WHETHER_STATED = "Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim? Answer yes or no."
-_PLAY = "Sootlantern\nSootlantern is a play by Orla Vennick. Tamsin Rookhope played in it."
-_READINGS = (
-    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Orla Vennick"), "Yes"),
-    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Tamsin Rookhope"), "No"),
-)
-
-
-class GroundingDefect(StrEnum):
-    """Why a statement is not grounded in its passage."""
-
-    EMPTY = "empty"
-    SELF = "self"
-    QUOTE_NOT_FOUND = "quote_not_found"
-    SUBJECT_NOT_NAMED = "subject_not_named"
-    OBJECT_NOT_NAMED = "object_not_named"
-
-
-def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingDefect | None:
-    """What is wrong with a statement given the passage `text` under `title`; None if it is grounded."""
-    if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
-        return GroundingDefect.EMPTY
-    if name_key(statement.subject) == name_key(statement.object):
-        return GroundingDefect.SELF
-    if not mentions(text, statement.quote):
-        return GroundingDefect.QUOTE_NOT_FOUND
-    named = (name_key(title), name_key(unqualified(title)))
-    if not mentions(statement.quote, statement.subject) and name_key(statement.subject) not in named:
-        return GroundingDefect.SUBJECT_NOT_NAMED
-    return None if mentions(statement.quote, statement.object) else GroundingDefect.OBJECT_NOT_NAMED
-
-
-def whether_stated(statement: StatedFact, text: str) -> Request:
-    """The request to a second reader; its answer is yes or no."""
-    return user(_WHETHER_STATED.format(text=text, claim=statement.claim), max_tokens=64, examples=_READINGS)
-
+from warehouse.records import Document, Task, Triple
 
 MOST_FACTS = 8
 """Most facts, and most unknowns, per proposal."""
@@ -127,6 +76,7 @@ class ProposalDefect(StrEnum):
     DOCUMENT_UNKNOWN = "document_unknown"
     LEAKED = "leaked"
     NOT_NAMED = "not_named"
+    NOT_ASKED = "not_asked"
     NUMBER_NOT_STATED = "number_not_stated"
     NOT_STATED = "not_stated"
     CONSTANT_EDGE = "constant_edge"
@@ -202,14 +152,26 @@ def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
     return [name for name in names if UNION in name or name not in spelled]
 
 
-def objection_to(proposal: Proposal, layer: Layer, name: str, documents: Mapping[str, Document]) -> Objection | None:
-    """The first provable problem with `proposal` for the constant `name` of a layer."""
+def grounded(proposal: Proposal, documents: Mapping[str, Document]) -> Proposal | Objection:
+    """The proposal with its documents by id and their own words as quotations. A document may be named by its title."""
+    titled = {name_key(document.title): document for document in documents.values()}
+    facts = []
     for fact in proposal.facts:
-        document = documents.get(fact.document)
+        document = documents.get(fact.document) or titled.get(name_key(fact.document))
         if document is None:
-            return Objection(ProposalDefect.DOCUMENT_UNKNOWN, f"no document has the id {fact.document!r}")
-        if lack := grounding_defect(fact, document.title, document.text):
-            return Objection(lack, f"{fact.claim} in {fact.document!r}")
+            return Objection(
+                ProposalDefect.DOCUMENT_UNKNOWN,
+                f"no document has the id {fact.document!r}: search for documents, and quote them by their ids",
+            )
+        found = ground(fact, document.title, document.text)
+        if isinstance(found, GroundingDefect):
+            return Objection(found, f"{fact.claim} in {document.id!r}: {GROUNDING_REASONS[found]}")
+        facts.append(found.model_copy(update={"document": document.id}))
+    return proposal.model_copy(update={"facts": facts})
+
+
+def objection_to(proposal: Proposal, layer: Layer, name: str) -> Objection | None:
+    """The first provable problem with a grounded proposal for the constant `name` of a layer."""
     return _objection_to_words(proposal, layer, name) or _objection_to_formula(proposal, layer, name)
 
 

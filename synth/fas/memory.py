@@ -175,7 +175,6 @@ class SliceConfig:
     statements: int = 24
     styles: tuple[QuestionStyle, ...] = tuple(QuestionStyle)
     max_tokens: int = 1_024
-    tries: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,61 +1,62 @@
 """First-order actions from the memory alone, without a graph: a teacher writes questions over slices and plans for them.
 
-The teacher sees the slice as numbered statements and writes one question per style, with the numbers of the statements it rests on. It then
-plans, seeing only the question and the tools. A judge, shown the required knowledge, says whether the first action would acquire it
-(knowledge alignment, AgentFounder, arXiv 2509.13310, section 2.2). If there is a search it is run: a plan is kept if the first hit is a
-required document and the judge accepts. Knowledge that only tools brought is left to the judge.
+The teacher sees the slice as numbered statements and writes one question of one style, with the numbers of the statements it rests on. It
+then plans, seeing only the question and the tools. What a check rejects returns to its writer with the reason. If there is a search it is
+run: a plan is kept if the first hit is a required document (knowledge alignment, AgentFounder, arXiv 2509.13310, section 2.2). Knowledge
+that no document holds, because tools brought it, is left to a judge that passes its calibration.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
 from rl.call_arguments import as_object, as_text
 from rl.renderers.base import Schema
 from rl.tools import ToolError
 from rl.tools.arguments import ArgumentsSchema
 from synth.fas.memory import Memory, Origin, Plan, QuestionStyle, SliceConfig, SliceQuestion, Statement
-from synth.fas.plans import INDEX, Misalignment, PlanJudge, PlanVerdict, example_of, judge_request, judged_reason, rejected
+from synth.fas.plans import INDEX, Misalignment, PlanJudge, example_of, judged_reason, rejected
 from synth.fas.reasoning import Assignment
 from synth.questions.paths import Retrieve
-from synth.questions.text_comparison import mentions, plain
-from synth.teachers.teacher import BLANK, QUESTION, Teacher, ask_readable, json_values, read_json
+from synth.questions.text_comparison import mentions, numbers, plain, unqualified
+from synth.questions.wording import spoken
+from synth.teachers.teacher import BLANK, QUESTION, Teacher, ask_for
 from warehouse.digests import digest, seed_from
-from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
+from warehouse.records import ANSWER, Document, Example, Failure, Request, Task, user
 from warehouse.replies import form_of
-from warehouse.settings import first_error
 
-_ASK_QUESTIONS = """Known statements:
+_ASK_QUESTION = """Known statements:
 {statements}
 
-Write {count} questions that these statements answer, one of each style: {styles}. Reply with a JSON list of them and nothing else:
-[{{"style": "...", "question": "...", "answer": "...", "requires": [numbers of statements]}}, ...]
-"requires" are the statements that the question rests on. The answer is as short as can be. No question may name its answer, and none may
-speak of the statements."""
-_QUESTION_EXAMPLES = (
-    (
-        _ASK_QUESTIONS.format(
-            statements="1. Sootlantern: author Orla Vennick (1961)\n2. Sootlantern: year 1961 (1961)\n"
-            "3. Glasheron: author Orla Vennick (1974)\n4. Glasheron: year 1974 (1974)",
-            count=3,
-            styles=", ".join((QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL)),
-        ),
-        '[{"style": "factual", "question": "Who wrote Sootlantern?", "answer": "Orla Vennick", "requires": [1]}, '
-        '{"style": "multi_hop", "question": "From which year is the other play by the author of Sootlantern, Glasheron?", '
-        '"answer": "1974", "requires": [1, 3, 4]}, '
-        '{"style": "numerical", "question": "How many years lie between Sootlantern and Glasheron?", "answer": 13, '
-        '"requires": [2, 4]}]',
-    ),
+Write one question that these statements answer: {style}. Reply with JSON and nothing else:
+{{"question": "...", "answer": "...", "requires": [numbers of the statements that the question rests on]}}
+The answer is as short as possible and is not in the question. The question does not mention the statements."""
+_STYLES = {
+    QuestionStyle.FACTUAL: "it asks for what one statement says of something that it names",
+    QuestionStyle.MULTI_HOP: "it does not name the thing whose statement has the answer, but describes it by another statement",
+    QuestionStyle.NUMERICAL: "it begins with How many, and its answer is a number: how many years lie between two years, or how many "
+    "statements say the same of one thing",
+    QuestionStyle.SYNTHESIS: "it names two things, and its answer is which of them is earlier, or what they have in common",
+}
+_SHOWN = (
+    "1. Sootlantern: author Orla Vennick (1961)\n2. Sootlantern: year 1961 (1961)\n"
+    "3. Glasheron: author Orla Vennick (1974)\n4. Glasheron: year 1974 (1974)"
 )
-_ANSWERED_BY = (QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP)
-"""Styles whose answers are quoted from a statement."""
+_EXAMPLES = {
+    QuestionStyle.FACTUAL: '{"question": "Who wrote Sootlantern?", "answer": "Orla Vennick", "requires": [1]}',
+    QuestionStyle.MULTI_HOP: '{"question": "In which year did the author of Glasheron bring out Sootlantern?", "answer": "1961", '
+    '"requires": [3, 1, 2]}',
+    QuestionStyle.NUMERICAL: '{"question": "How many years lie between Sootlantern and Glasheron?", "answer": "13", "requires": [2, 4]}',
+    QuestionStyle.SYNTHESIS: '{"question": "Who wrote both Glasheron and Sootlantern?", "answer": "Orla Vennick", "requires": [1, 3]}',
+}
 
 
 class QuestionDefect(StrEnum):
@@ -65,6 +66,7 @@ class QuestionDefect(StrEnum):
     RESTS_ON_NOTHING = "fas_plan_rests_on_nothing"
     ANSWER_LEAKED = "fas_plan_answer_leaked"
     ANSWER_NOT_STATED = "fas_plan_answer_not_stated"
+    SEVERAL_ANSWERS = "fas_plan_several_answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,58 +91,37 @@ class WrittenQuestion:
 
 
 class _Row(BaseModel):
-    style: QuestionStyle
     question: str = Field(min_length=1)
     answer: str | int | float
-    requires: list[int]
+    requires: list[int] = Field(min_length=1)
 
 
-_QUESTION_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
+_ROW = TypeAdapter(_Row)
 
 
 def write_questions(
     memory: Memory, teacher: Teacher, count: int, config: SliceConfig, seed: int
 ) -> tuple[list[WrittenQuestion], list[Failure]]:
-    """Distinct questions over `count` slices, and failures."""
+    """Distinct questions over `count` slices, one of each style, and failures."""
     rng = random.Random(seed_from("memory", seed))
-    drawn = list(memory.slices(count, config.entities, config.statements, rng))
-    read, before = ask_readable(
-        teacher,
-        [_question_request(statements, config) for statements in drawn],
-        lambda place, reply: _read_reply(reply, drawn[place]),
-        config.tries,
-    )
+    wanted = [
+        (statements, style) for statements in memory.slices(count, config.entities, config.statements, rng) for style in config.styles
+    ]
+    requests = [_question_request(statements, style, config) for statements, style in wanted]
+    read, failures = ask_for(teacher, requests, _ROW, lambda place, row: _question(row, *wanted[place]))
     questions: dict[str, WrittenQuestion] = {}
-    failures = before
-    for rows in read:
-        for row in [rows] if isinstance(rows, Failure) else rows:
-            if isinstance(row, Failure):
-                failures.append(row)
-            else:
-                questions.setdefault(plain(row.question), row)
+    for row in read:
+        if isinstance(row, Failure):
+            failures.append(row)
+        else:
+            questions.setdefault(plain(row.question), row)
     return list(questions.values()), failures
 
 
-def read_questions(text: str, statements: Sequence[Statement]) -> Iterator[WrittenQuestion | Failure]:
-    """The questions in a completion, wherever they appear as JSON."""
-    for value in json_values(text):
-        for row in value if isinstance(value, list) else [value]:
-            yield _question(row, statements)
-
-
-def _read_reply(reply: Completion, statements: Sequence[Statement]) -> list[WrittenQuestion | Failure] | Failure:
-    found = list(read_questions(reply.text, statements))
-    if any(isinstance(row, WrittenQuestion) for row in found):
-        return found
-    return next((row for row in found if isinstance(row, Failure)), None) or _failure(
-        QuestionDefect.UNREADABLE, "the reply holds no question as JSON", reply.text
-    )
-
-
-def _question_request(statements: Sequence[Statement], config: SliceConfig) -> Request:
+def _question_request(statements: Sequence[Statement], style: QuestionStyle, config: SliceConfig) -> Request:
     listed = "\n".join(f"{number}. {_shown(statement)}" for number, statement in enumerate(statements, start=1))
-    asked = _ASK_QUESTIONS.format(statements=listed, count=len(config.styles), styles=", ".join(config.styles))
-    return user(asked, max_tokens=config.max_tokens, form=form_of(_ROWS), examples=_QUESTION_EXAMPLES)
+    example = _ASK_QUESTION.format(statements=_SHOWN, style=_STYLES[style]), _EXAMPLES[style]
+    return user(_ASK_QUESTION.format(statements=listed, style=_STYLES[style]), max_tokens=config.max_tokens, examples=(example,))
 
 
 def _shown(statement: Statement) -> str:
@@ -148,28 +129,77 @@ def _shown(statement: Statement) -> str:
     return f"{statement.entity}: {statement.text}{time}"
 
 
-def _question(row: Any, statements: Sequence[Statement]) -> WrittenQuestion | Failure:
-    if isinstance(row, dict) and isinstance(row.get("style"), str):
-        row = {**row, "style": row["style"].strip().lower().replace("-", "_")}
-    try:
-        read = _QUESTION_ROW.validate_python(row)
-    except ValidationError as error:
-        return _failure(QuestionDefect.UNREADABLE, f"the reply is no question: {first_error(error)}", row)
-    question, answer = read.question.strip(), str(read.answer).strip()
+def _question(row: _Row, statements: Sequence[Statement], style: QuestionStyle) -> WrittenQuestion | Failure:
+    question, answer = row.question.strip(), str(row.answer).strip()
     if not question or not answer:
         return _failure(QuestionDefect.UNREADABLE, "the question or its answer is empty", row)
-    if not read.requires or not all(1 <= number <= len(statements) for number in read.requires):
-        return _failure(QuestionDefect.RESTS_ON_NOTHING, "the question cites no statement, or one that does not exist", row)
-    written = WrittenQuestion(read.style, question, answer, tuple(dict.fromkeys(statements[number - 1] for number in read.requires)))
+    if not all(1 <= number <= len(statements) for number in row.requires):
+        return _failure(QuestionDefect.RESTS_ON_NOTHING, f"there are statements 1 to {len(statements)}, and it requires others", row)
+    required = tuple(dict.fromkeys(statements[number - 1] for number in row.requires))
+    holding = [known for known in required if mentions(f"{known.entity} {known.text}", answer)]
+    written = WrittenQuestion(style, question, answer, required)
+    if mentions(question, "statement") or mentions(question, "statements"):
+        return _failure(QuestionDefect.UNREADABLE, "the question mentions the statements, which nobody else sees", row)
     if written.secret is not None and mentions(question, answer):
-        return _failure(QuestionDefect.ANSWER_LEAKED, "the question names its answer", row)
-    if read.style in _ANSWERED_BY and not any(mentions(f"{known.entity} {known.text}", answer) for known in written.required):
-        return _failure(QuestionDefect.ANSWER_NOT_STATED, "no cited statement contains the answer", row)
-    return written
+        return _failure(QuestionDefect.ANSWER_LEAKED, f"the question contains its answer {answer!r}", row)
+    if style is QuestionStyle.NUMERICAL:
+        if not (numbers(answer) & (computed := _computed(required))):
+            reason = f"the answer is not {answer}: the required statements give {', '.join(sorted(computed, key=int)) or 'no number'}"
+            return _failure(QuestionDefect.ANSWER_NOT_STATED, reason, row)
+        return written
+    if not holding:
+        return _failure(QuestionDefect.ANSWER_NOT_STATED, f"no required statement contains {answer!r}: give one name or number", row)
+    return _unique(written, holding, statements, row)
 
 
-def _failure(defect: QuestionDefect, reason: str, row: Any) -> Failure:
-    return Failure("synth", defect, reason, {"text": row})
+def _unique(
+    written: WrittenQuestion, holding: Sequence[Statement], statements: Sequence[Statement], row: _Row
+) -> WrittenQuestion | Failure:
+    """The question without statements that are about something else, if its style and the slice allow it."""
+    question = written.question
+    named = [known for known in written.required if mentions(question, unqualified(known.entity))]
+    if written.style is QuestionStyle.FACTUAL:
+        asked = [known for known in holding if known in named]
+        if not asked:
+            return _failure(QuestionDefect.RESTS_ON_NOTHING, f"the question must name {unqualified(holding[0].entity)!r}", row)
+        one = asked[0]
+        others = {known.text for known in statements if known.relation and (known.entity, known.relation) == (one.entity, one.relation)}
+        if len(others) > 1:
+            reason = f"{one.entity} has several of {spoken(one.relation)}: ask for something of which there is one"
+            return _failure(QuestionDefect.SEVERAL_ANSWERS, reason, row)
+        return replace(written, required=tuple(asked))
+    if written.style is QuestionStyle.MULTI_HOP:
+        if shown := [known.entity for known in holding if mentions(question, unqualified(known.entity))]:
+            return _failure(QuestionDefect.ANSWER_LEAKED, f"the question names {shown[0]!r}, which it should describe", row)
+    elif len({known.entity for known in named}) < 2:
+        return _failure(
+            QuestionDefect.RESTS_ON_NOTHING, "the question does not name two things that the required statements are about", row
+        )
+    near = [
+        known
+        for known in written.required
+        if known in named or known in holding or mentions(question, known.text) or _said(question, known)
+    ]
+    return replace(written, required=tuple(near))
+
+
+def _said(question: str, known: Statement) -> bool:
+    """Whether the question says the value of a fact, or a passage."""
+    value = known.text.removeprefix(spoken(known.relation)).strip()
+    return bool(value and mentions(question, value))
+
+
+def _computed(required: Sequence[Statement]) -> set[str]:
+    """Numbers that statements support: counts of what they say alike, their numbers, and differences of two."""
+    said = [int(number) for known in required for number in numbers(known.text) if len(number) < 16]
+    pairs = [(one, other) for place, one in enumerate(said) for other in said[place + 1 :]]
+    alike = Counter(key for known in required for key in ((known.entity, known.relation), known.text))
+    found = {*alike.values(), *said, *(abs(one - other) for one, other in pairs)}
+    return set(map(str, found))
+
+
+def _failure(defect: QuestionDefect, reason: str, row: _Row) -> Failure:
+    return Failure("synth", defect, reason, {"text": row.model_dump()})
 
 
 _PLAN = """Question: {question}
@@ -184,6 +214,10 @@ _PLAN_EXAMPLES = (
     (
         _PLAN.format(question=QUESTION, tools=SEARCH),
         '{"plan": ["who wrote Sootlantern", "in which town that author grew up"], "tool": "search", "arguments": "author of Sootlantern"}',
+    ),
+    (
+        _PLAN.format(question="When was Glasheron first performed?", tools=SEARCH),
+        '{"plan": ["find Glasheron and read when it was first performed"], "tool": "search", "arguments": "Glasheron"}',
     ),
 )
 
@@ -230,47 +264,63 @@ def build_memory_plans(
     questions, failures = write_questions(memory, teacher, count, config, seed)
     parameters = {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools} or {SEARCH: {}}
     offered = "; ".join(f"{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools) or SEARCH
-    read, before = ask_readable(
-        teacher,
-        [_plan_request(question, offered, tuple(parameters), max_plan_tokens) for question in questions],
-        lambda place, reply: _read_plan(reply, questions[place], parameters),
-        config.tries,
-    )
-    failures += before + [plan for plan in read if isinstance(plan, Failure)]
+
+    def check(place: int, row: _PlanRow) -> _Planned | Failure:
+        planned = _read_plan(row, questions[place], parameters)
+        if isinstance(planned, Failure) or retrieve is None or planned.plan.tool != SEARCH:
+            return planned if isinstance(planned, Failure) else _Planned(planned, None)
+        found = retrieve(planned.plan.query)
+        reason = _index_verdict(planned, found)
+        if reason in (None, ""):
+            return _Planned(planned, None if reason is None else True)
+        judge.record(planned, INDEX, False, reason)
+        return replace(rejected(planned, reason, example_of(planned).id, judge), reason=_why(reason, planned, found))
+
+    requests = [_plan_request(question, offered, tuple(parameters), max_plan_tokens) for question in questions]
+    read, before = ask_for(teacher, requests, _PLAN_ROW, check)
+    failures += [*before, *(plan for plan in read if isinstance(plan, Failure))]
     planned = [plan for plan in read if not isinstance(plan, Failure)]
-    examples, refused = _checked(planned, retrieve, judge, wheel_turn)
-    return MemoryPlans(examples, failures + refused, questions)
-
-
-def _checked(
-    planned: Sequence[SliceQuestion], retrieve: Retrieve | None, judge: PlanJudge, wheel_turn: int
-) -> tuple[list[Example], list[Failure]]:
     examples: dict[str, Example] = {}
-    failures: list[Failure] = []
-    verdicts = judge.verdicts([judge_request(question) for question in planned])
-    for question, verdict in zip(planned, verdicts, strict=True):
-        example, reason = example_of(question, wheel_turn), judged_reason(verdict)
-        if retrieve is not None and question.plan.tool == SEARCH:
-            shown = _index_verdict(question, retrieve(question.plan.query))
-            if shown is not None:
-                judge.record("fas_plan", example.id, INDEX, shown)
-                reason = shown.reason or reason
+    verdicts = iter(judge.verdicts([plan.question for plan in planned if plan.sound is None]))
+    for plan in planned:
+        example = example_of(plan.question, wheel_turn)
+        if plan.sound:
+            judge.record(plan.question, INDEX, True)
+        reason = None if plan.sound else judged_reason(next(verdicts))
         if reason is None:
             examples.setdefault(example.id, example)
         else:
-            failures.append(rejected(question, reason, example.id, judge))
-    return list(examples.values()), failures
+            failures.append(rejected(plan.question, reason, example.id, judge))
+    return MemoryPlans(list(examples.values()), failures, questions)
 
 
-def _index_verdict(question: SliceQuestion, found: Document | None) -> PlanVerdict | None:
-    """The search's verdict on a plan; None where no document holds the knowledge."""
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A question with its plan; `sound` is the search's verdict, None where it has none."""
+
+    question: SliceQuestion
+    sound: bool | None
+
+
+def _why(reason: str, planned: SliceQuestion, found: Document | None) -> str:
+    """The search's verdict as a sentence to the writer of the plan."""
+    query = planned.plan.query
+    if reason == Misalignment.ANSWER_GIVEN:
+        return f"the search {query!r} contains the answer, which is not known yet"
+    if found is None:
+        return f"the search {query!r} finds nothing"
+    return f"the search {query!r} finds {found.title!r} first, which does not help: search for the names in the question"
+
+
+def _index_verdict(question: SliceQuestion, found: Document | None) -> str | None:
+    """Why the search rejects a plan, empty if it accepts; None where no document holds the knowledge."""
     if question.secret is not None and mentions(question.plan.query, question.secret):
-        return PlanVerdict(False, Misalignment.ANSWER_GIVEN)
+        return Misalignment.ANSWER_GIVEN
     if found is not None and any(_holds(found, known) for known in question.required):
-        return PlanVerdict(True)
+        return ""
     if all(known.origin is Origin.RESULT for known in question.required):
         return None
-    return PlanVerdict(False, Misalignment.NO_DOCUMENT if found is None else Misalignment.OTHER_KNOWLEDGE)
+    return Misalignment.NO_DOCUMENT if found is None else Misalignment.OTHER_KNOWLEDGE
 
 
 def _holds(document: Document, known: Statement) -> bool:
@@ -282,20 +332,19 @@ def _plan_request(question: WrittenQuestion, offered: str, names: tuple[str, ...
     return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form, examples=_PLAN_EXAMPLES)
 
 
-def _read_plan(reply: Completion, question: WrittenQuestion, parameters: Mapping[str, Mapping[str, Any]]) -> SliceQuestion | Failure:
-    row = read_json(reply, _PLAN_ROW)
-    if isinstance(row, Failure):
-        return Failure("synth", PlanDefect.UNREADABLE, f"the reply is no plan: {row.reason}", row.item)
-    steps = tuple(step.strip() for step in row.plan if step.strip() not in ("", BLANK))
+def _read_plan(row: _PlanRow, question: WrittenQuestion, parameters: Mapping[str, Mapping[str, Any]]) -> SliceQuestion | Failure:
+    written = {plain(step): step.strip() for step in row.plan if step.strip() not in ("", BLANK)}
+    steps = tuple(step for said, step in written.items() if said != plain(question.question))
     argument = row.arguments.strip() if isinstance(row.arguments, str) else json.dumps(row.arguments, ensure_ascii=False)
+    item = {"text": row.model_dump()}
     if not steps or argument in ("", BLANK):
-        return Failure("synth", PlanDefect.UNREADABLE, "the plan or its first action is empty", {"text": reply.text})
+        return Failure("synth", PlanDefect.UNREADABLE, "the plan says nothing beyond the question, or its first action is empty", item)
     tool = row.tool.strip()
     if tool not in parameters or tool == ANSWER:
-        return Failure("synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is not on offer", {"text": reply.text})
+        return Failure("synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is not on offer", item)
     schema = parameters[tool]
     if reason := _misfit(tool, argument, schema):
-        return Failure("synth", PlanDefect.WRONG_ARGUMENTS, reason, {"text": reply.text})
+        return Failure("synth", PlanDefect.WRONG_ARGUMENTS, reason, item)
     plan = Plan(steps, as_text(argument, schema) if schema else argument, tool)
     return SliceQuestion(question.style, question.question, question.answer, question.required, plan, question.secret, True)
 

@@ -1,16 +1,15 @@
 """Plans with a first action (first-order action synthesis, AgentFounder, arXiv 2509.13310): what to find out, and what to do first.
 
 Several different questions share one slice of the memory, with one plan each: variety comes from the questions, not from sampling. Nothing
-is executed. A plan is kept only if its first action can acquire required knowledge and the plan covers the rest. The search index decides
-that where there is one, else a teacher as judge (knowledge alignment, section 2.2): it sees question, required knowledge and plan, and
-replies `yes`, or `no` with one of the paper's four kinds of error. All verdicts are recorded.
+is executed. A plan is kept only if its first action can acquire required knowledge and the plan covers the rest (knowledge alignment,
+section 2.2). The search index decides that where there is one, else a teacher that judges labelled plans well enough. All verdicts are
+recorded.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,115 +20,47 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import acted, asked, identity
 from synth.questions.paths import Retrieve, Route, Shape, Walker
 from synth.questions.wording import Phrasing
-from synth.teachers.teacher import KNOWN, QUESTION, Teacher, ask_readable, parted
+from synth.teachers.readers import SOUND, Readers
+from synth.teachers.teacher import parted
 from warehouse.digests import seed_from
-from warehouse.records import Check, Document, Example, Failure, Request, user
-from warehouse.replies import split_reasoning
+from warehouse.records import Check, Document, Example, Failure
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
 """The checkers: a search, a teacher's judgement, a comparison of answers."""
 
 VERSION = "3"
 
-REASONS = ("content", "unnecessary", "logic", "invalid")
-"""Why a plan is rejected: wrong target, needless search, incoherent steps, malformed call."""
-
-_REPLY = re.compile(rf"\W*(yes|no)\b(?:\W+({'|'.join(REASONS)})\b)?", re.IGNORECASE)
-_ASK = """Judge a plan. It will not be run.
-
-Question: {question}
-Knowledge that the answer requires:
-{required}
-The plan: {plan}
-Its first action: {action}
-
-Would this action most probably bring some of that knowledge, and does the plan look for all the rest? Reply with one line: yes, or no and
-the reason in one word: content (it looks for something else), unnecessary (no search is needed), logic (the steps do not hang together),
-invalid (no proper action)."""
-
-_EXAMPLES = (
-    (
-        _ASK.format(
-            question=QUESTION,
-            required=KNOWN,
-            plan="who wrote Sootlantern; in which town that author grew up",
-            action='call search with "author of Sootlantern"',
-        ),
-        "yes",
-    ),
-    (
-        _ASK.format(question=QUESTION, required=KNOWN, plan="who played in Glasheron", action='call search with "cast of Glasheron"'),
-        "no, content",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeRequest:
-    """A plan to judge: its sample's id, question, plan, first action and required knowledge."""
-
-    sample: str
-    question: str
-    plan: str
-    action: str
-    required: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanVerdict:
-    """Whether a sample is accepted, and why not."""
-
-    accepted: bool
-    reason: str = ""
-
 
 @dataclass(slots=True)
 class PlanJudge:
-    """A teacher as judge; `checks` collects all verdicts, `failures` the replies without one."""
+    """Says whether plans are sound: the search index, and a teacher that is fit for it. `checks` collects all verdicts."""
 
-    teacher: Teacher
-    max_tokens: int = 32
-    tries: int = 2
-    """Attempts per plan before it counts as not judged."""
+    readers: Readers
     checks: list[Check] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
 
-    def verdicts(self, requests: Sequence[JudgeRequest]) -> list[PlanVerdict | Failure]:
-        """One verdict per plan, in order; each is recorded."""
-        asked = [self._request(request) for request in requests]
-        verdicts, before = ask_readable(
-            self.teacher, asked, lambda place, reply: read_verdict(requests[place].sample, reply.text), self.tries
-        )
-        self.failures += before
-        for request, verdict in zip(requests, verdicts, strict=True):
-            if isinstance(verdict, PlanVerdict):
-                self.record("fas_plan", request.sample, TEACHER, verdict)
-            else:
-                self.failures.append(verdict)
+    @property
+    def failures(self) -> list[Failure]:
+        """Replies without a verdict, and what the teacher is unfit for."""
+        return self.readers.failures
+
+    def verdicts(self, questions: Sequence[SliceQuestion]) -> list[bool | None]:
+        """The teacher's verdict per plan, in order, each recorded; None without one."""
+        verdicts = self.readers.read(SOUND, [_shown(question) for question in questions])
+        for question, sound in zip(questions, verdicts, strict=True):
+            if sound is not None:
+                self.record(question, TEACHER, sound)
         return verdicts
 
-    def record(self, kind: str, sample: str, checker: str, verdict: PlanVerdict) -> None:
-        """Record a checker's verdict on a sample."""
-        version = f"{self.teacher.name}/{VERSION}" if checker == TEACHER else VERSION
-        self.checks.append(Check(sample, kind, checker, version, verdict.accepted, verdict.reason))
-
-    def _request(self, request: JudgeRequest) -> Request:
-        required = "\n".join(f"- {known.entity}: {known.text}" for known in request.required)
-        return user(
-            _ASK.format(question=request.question, required=required, plan=request.plan, action=request.action),
-            max_tokens=self.max_tokens,
-            examples=_EXAMPLES,
-        )
+    def record(self, question: SliceQuestion, checker: str, accepted: bool, reason: str = "") -> None:
+        """Record a checker's verdict on a plan."""
+        version = f"{self.readers.teacher.name}/{SOUND.version}" if checker == TEACHER else VERSION
+        self.checks.append(Check(example_of(question).id, "fas_plan", checker, version, accepted, reason))
 
 
-def read_verdict(sample: str, text: str) -> PlanVerdict | Failure:
-    """The verdict in a reply: `yes`, or `no` with a reason (default `content`)."""
-    found = _REPLY.match(split_reasoning(text)[1])
-    if found is None:
-        return Failure("synth", "verdict_unreadable", "the judge said neither yes nor no", {"sample": sample, "text": text})
-    if found[1].lower() == "yes":
-        return PlanVerdict(True)
-    return PlanVerdict(False, (found[2] or "content").lower())
+def _shown(question: SliceQuestion) -> dict[str, str]:
+    required = "\n".join(f"- {known.entity}: {known.text}" for known in question.required)
+    action = f"call {question.plan.tool} with {json.dumps(question.plan.query, ensure_ascii=False)}"
+    return {"question": question.question, "required": required, "plan": question.plan.thought, "action": action}
 
 
 class Misalignment(StrEnum):
@@ -140,6 +71,8 @@ class Misalignment(StrEnum):
     OTHER_KNOWLEDGE = "other_knowledge"
     GAP = "gap_in_plan"
     ANSWER_GIVEN = "answer_given"
+    UNSOUND = "judged_unsound"
+    NOT_JUDGED = "not_judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +119,12 @@ def check_plans(
         for asked in questions
     ]
     places = [place for place, asked in enumerate(questions) if asked.unique] if judge is not None else []
-    verdicts = judge.verdicts([judge_request(questions[place]) for place in places]) if judge is not None else []
+    verdicts = judge.verdicts([questions[place] for place in places]) if judge is not None else []
     for place, verdict in zip(places, verdicts, strict=True):
         if not indexed:
             reasons[place] = judged_reason(verdict)
         elif judge is not None:
-            shown = PlanVerdict(reasons[place] is None, reasons[place] or "")
-            judge.record("fas_plan", example_of(questions[place]).id, INDEX, shown)
+            judge.record(questions[place], INDEX, reasons[place] is None, reasons[place] or "")
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
     for question, reason in zip(questions, reasons, strict=True):
@@ -243,17 +175,9 @@ def _styled(slice_: Slice, spec: PlanSpec, number: int) -> Iterator[SliceQuestio
         yield asked if asked is not None else Failure("synth", "fas_plan_no_such_question", where, {"style": style, "slice": number})
 
 
-def judged_reason(verdict: PlanVerdict | Failure) -> str | None:
-    """Why the judge rejects a plan; None if it accepts. A missing verdict rejects."""
-    if isinstance(verdict, Failure):
-        return "not_judged"
-    return None if verdict.accepted else f"teacher_{verdict.reason}"
-
-
-def judge_request(asked: SliceQuestion) -> JudgeRequest:
-    """What a judge is shown of a plan."""
-    action = f"call {asked.plan.tool} with {json.dumps(asked.plan.query, ensure_ascii=False)}"
-    return JudgeRequest(example_of(asked).id, asked.question, asked.plan.thought, action, asked.required)
+def judged_reason(sound: bool | None) -> str | None:
+    """Why a teacher's verdict rejects a plan; None if it accepts. A missing one rejects."""
+    return None if sound else Misalignment.NOT_JUDGED if sound is None else Misalignment.UNSOUND
 
 
 def rejected(asked: SliceQuestion, reason: str, sample: str, judge: PlanJudge | None) -> Failure:

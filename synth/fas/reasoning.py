@@ -28,7 +28,7 @@ from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Hop, Retrieve, Route, Shape
 from synth.questions.text_comparison import plain
 from synth.questions.wording import spoken
-from synth.teachers.teacher import KNOWN, QUESTION, Teacher, ask_readable, parted
+from synth.teachers.teacher import KNOWN, QUESTION, Teacher, ask_repaired, parted
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Check, Completion, Document, Example, Failure, Request, Task, user
@@ -155,10 +155,10 @@ def reason_by_teacher(
 ) -> tuple[list[Example], list[Failure]]:
     """One example per question whose second pass gives an accepted answer; failures keep both passes."""
     bounds, answers = bounds or ReasoningBounds(), answers or AnswerJudge()
-    first, failures = ask_readable(teacher, [_first(a, bounds.max_tokens) for a in assignments], lambda _, reply: reply)
+    first, failures = ask_repaired(teacher, [_first(a, bounds.max_tokens) for a in assignments], lambda _, reply: reply)
     tried = [(a, reply.text) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Completion)]
     failures += [_without_completion(a, 1, reply) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Failure)]
-    second, before = ask_readable(
+    second, before = ask_repaired(
         teacher,
         [_second(assignment, attempt, bounds.max_tokens) for assignment, attempt in tried],
         lambda place, reply: read_second(*tried[place], reply.text, bounds),

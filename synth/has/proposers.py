@@ -225,12 +225,6 @@ _TAKEN_EXAMPLES = (
         '{"think": "The author has to be known first.", "tool": "search", "arguments": "author of Sootlantern"}',
     ),
 )
-_OTHER_EXAMPLES = (
-    (
-        _BEGUN + _ANOTHER.format(considered="- The author has to be known first., search author of Sootlantern") + _FORM,
-        '{"think": "The play may have a page of its own.", "tool": "search", "arguments": "Sootlantern play"}',
-    ),
-)
 
 
 class ActionDefect(StrEnum):
@@ -344,7 +338,7 @@ class TeacherProposer:
         situation = _SITUATION.format(question=step.question, history="\n".join(lines) or "nothing yet", tools=", ".join(tools))
         seed = seed_from("has teacher", config.seed, *step.key, draft.asked)
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
-        wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), _OTHER_EXAMPLES)
+        wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), ())
         ((taken, argument),) = calls_of(step.turn)
         shape = _ON_OBJECT if _kind(argument) == "object" else _ON_TEXT
         text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))

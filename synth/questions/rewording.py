@@ -1,14 +1,14 @@
 """Questions reworded by a teacher, kept only if the rewording provably asks the same.
 
 It must be a question, not for yes or no; name every constant, add no number, and name neither the answer nor an entity on the way.
-Relations are checked by known words, or by reading back: a teacher that sees only the rewording and a list of relations writes its formula,
-which must be isomorphic to the task's (including direction, where both ends of a relation are of one type).
+Relations are checked by words (their own, other forms of these, and what asks for such a thing), or by reading back: a teacher that sees
+only the rewording and a list of relations writes its formula, which must be isomorphic to the task's (including direction, where both ends
+of a relation are of one type). A rewording that is rejected returns to its writer with the reason.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,9 +21,9 @@ from synth.formulas.proofs import prove
 from synth.formulas.triples import TARGET, is_constant, members, nodes_of, validate
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
-from synth.questions.text_comparison import mentions, numbers, plain, without
+from synth.questions.text_comparison import mentions, numbers, plain, share_a_stem, without
 from synth.questions.wording import Phrasing, spoken
-from synth.teachers.teacher import Teacher, parted, read_json
+from synth.teachers.teacher import Teacher, ask_repaired, parted, read_json
 from warehouse.digests import digest, seed_from
 from warehouse.records import Completion, Failure, Request, Task, Triple, user
 from warehouse.replies import form_of
@@ -68,6 +68,47 @@ _MARKS = ("?", "？", "؟", ";")
 _REQUESTS = frozenset(["find", "give", "identify", "list", "name", "please", "provide", "say", "specify", "state", "tell"])
 _YES_OR_NO = frozenset(["are", "did", "do", "does", "had", "has", "have", "is", "was", "were"])
 """First words, in English, of requests and of yes-or-no questions."""
+
+
+_FILLERS = frozenset(
+    ["a", "an", "by", "did", "does", "for", "in", "is", "of", "on", "that", "the", "to", "was", "what", "which", "who", "with"]
+)
+_ASKED_BY = {
+    "year": ("when", "date", "come", "came", "out", "released"),
+    "date": ("when", "day"),
+    "cast": (
+        "with",
+        "star",
+        "stars",
+        "starred",
+        "starring",
+        "featuring",
+        "featured",
+        "features",
+        "actor",
+        "actress",
+        "played",
+        "play",
+        "plays",
+        "appear",
+        "appears",
+        "appeared",
+        "lead",
+    ),
+    "starring": ("actor", "actress", "actors", "cast", "played", "plays", "appears", "appeared", "features", "lead"),
+    "director": ("made", "filmmaker", "helmed"),
+    "writer": ("wrote", "written", "author", "screenplay", "script"),
+    "author": ("wrote", "written", "writer"),
+    "capital": ("seat",),
+    "borders": ("neighbour", "neighbours", "neighbor", "neighbors", "neighboring", "next", "adjacent"),
+    "country": ("nation", "where"),
+    "language": ("spoken", "speak", "tongue"),
+    "genre": ("kind", "type", "sort", "category"),
+    "currency": ("money",),
+    "population": ("people", "inhabitants"),
+    "birthplace": ("born",),
+}
+"""Other words that ask for a relation with a form of the key in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +160,20 @@ def reword(
         for t in tasks
         if not t.formula
     ]
-    replies = teacher.complete([_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wanted])
-    made: list[Task] = []
-    seen: set[tuple[str, str]] = set()
-    for (task, variant), reply in zip(wanted, replies, strict=True):
-        if isinstance(reply, Failure):
-            failures.append(reply)
-            continue
+    seen: dict[tuple[str, str], int] = {}
+
+    def read(place: int, reply: Completion) -> Task | Failure:
+        task, variant = wanted[place]
         question = reply.text.strip().strip('"').strip()
-        if (said := (task.key, plain(question))) in seen:
-            findings = [Finding(RewordingDefect.DOUBLE, "a duplicate of another rewording of the task")]
-        else:
-            findings = check(question, task, hidden_of(graph, task), phrasing)
-        seen.add(said)
-        failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
-        made += [] if findings else [_reworded(task, variant, question, teacher, config)]
+        findings = check(question, task, hidden_of(graph, task), phrasing)
+        if seen.setdefault((task.key, plain(question)), place) != place:
+            findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task has the same words")]
+        return _failure(findings[0], task, question, teacher) if findings else _reworded(task, variant, question, teacher, config)
+
+    requests = [_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wanted]
+    results, before = ask_repaired(teacher, requests, read)
+    made, rejected = parted(results)
+    failures += [*before, *rejected]
     if config.relations == "reading":
         made, misread = _read_back(made, teacher, seed, graph)
         failures += misread
@@ -145,15 +185,15 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
 
     Args:
         hidden: entities on the way, which it must not name.
-        phrasing: if given, each relation must be mentioned in its words, as often as in the formula.
+        phrasing: if given, each relation must be asked for by its words, forms of these, or known other words.
     """
     constants = [member for node in dict.fromkeys(nodes_of(task.formula)) if is_constant(node) for member in members(node)]
     rest = without(question, constants)
     new_numbers = numbers(question) - numbers(task.question) - {number for text in constants for number in numbers(text)}
     findings = [Finding(RewordingDefect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
     findings += [Finding(RewordingDefect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
-    findings += [Finding(RewordingDefect.NOT_ASKED, "it asks nothing, or a yes-or-no question")] if not _asks(question) else []
-    findings += [Finding(RewordingDefect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
+    findings += [Finding(RewordingDefect.NOT_ASKED, "it asks nothing, or a yes-or-no question")] if not asks(question) else []
+    findings += [Finding(RewordingDefect.CONSTANT_MISSING, f"{text!r} is missing") for text in constants if not mentions(question, text)]
     findings += [Finding(RewordingDefect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
     findings += [Finding(RewordingDefect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
     findings += [
@@ -181,7 +221,8 @@ def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: Knowledg
     return bool(is_isomorphic(_shape(one, directed), _shape(other, directed), node_match=nodes, edge_match=edges))
 
 
-def _asks(question: str) -> bool:
+def asks(question: str) -> bool:
+    """Whether it is a question or a request, and not one for yes or no (in English)."""
     first = plain(question).split(" ", 1)[0]
     return first in _REQUESTS or (question.endswith(_MARKS) and first not in _YES_OR_NO)
 
@@ -191,12 +232,16 @@ def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
 
 
 def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
+    """Relations of which the rewording has no word: neither a form of one of theirs nor what asks for such a thing."""
+    said = plain(rest).split()
     findings = []
-    for relation, count in Counter(triple[1] for triple in formula).items():
-        fragments = {part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")}
-        words = {plain(text).removeprefix("the ") for text in (spoken(relation), phrasing.word(relation), *fragments)} - {""}
-        if sum(mentions(rest, text) for text in words) < count:
-            findings.append(Finding(RewordingDefect.RELATION_MISSING, f"{spoken(relation)} is not asked for {count} times"))
+    for relation in dict.fromkeys(triple[1] for triple in formula):
+        fragments = [part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")]
+        texts = [set(plain(text).split()) for text in (spoken(relation), phrasing.word(relation), *fragments)]
+        words = {word for text in texts for word in text - _FILLERS or text}
+        asked = {word for kind, askers in _ASKED_BY.items() if share_a_stem([kind], words) for word in askers}
+        if not (words & set(said) or asked & set(said) or share_a_stem(words, said)):
+            findings.append(Finding(RewordingDefect.RELATION_MISSING, f"it does not ask for the {spoken(relation)}"))
     return findings
 
 

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import Match, SequenceMatcher
 from typing import TYPE_CHECKING
 
 from eval.graders.answers import answer_key
@@ -26,6 +27,8 @@ _WITHOUT_BLANKS = (
 )
 _LETTER_OR_WORD = re.compile(rf"(?=\w)[{_WITHOUT_BLANKS}]|[^\W{_WITHOUT_BLANKS}]+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
+_ELLIPSIS = re.compile(r"\s*(?:\.\.\.+|…|\[[.…]+\])\s*")
+_SHORT_QUOTE, _WORDS_PER_ERROR = 5, 6
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -56,6 +59,57 @@ def without(text: str, names: Iterable[str]) -> str:
     for name in sorted(filter(plain, names), key=lambda name: len(plain(name)), reverse=True):
         left = left.replace(_within(name), " | ")
     return left
+
+
+def locate(text: str, quote: str) -> str | None:
+    """The run of `text` that `quote` copies, as it is in `text`: case and punctuation aside, over an ellipsis, and with few wrong words.
+
+    The words of a quotation of five or more must match in order, but for one in six, within a run of at most twice its length.
+    """
+    places = [(word.start(), word.end()) for word in _WORD.finditer(text)]
+    words = [plain(text[start:end]) for start, end in places]
+    pieces = [plain(piece).split() for piece in _ELLIPSIS.split(quote)]
+    wanted = [word for piece in pieces for word in piece]
+    if not wanted:
+        return None
+    start = _found(words, wanted) if len(list(filter(None, pieces))) == 1 else None
+    if start is not None:
+        return text[places[start][0] : places[start + len(wanted) - 1][1]]
+    if len(wanted) < _SHORT_QUOTE:
+        return None
+    matches = [block for block in SequenceMatcher(None, words, wanted, autojunk=False).get_matching_blocks() if block.size]
+    blocks = _densest(matches, 2 * len(wanted))
+    if sum(block.size for block in blocks) < len(wanted) - len(wanted) // _WORDS_PER_ERROR:
+        return None
+    return text[places[blocks[0].a][0] : places[blocks[-1].a + blocks[-1].size - 1][1]]
+
+
+def _found(words: Sequence[str], wanted: Sequence[str]) -> int | None:
+    size = len(wanted)
+    return next(
+        (start for start in range(len(words) - size + 1) if words[start] == wanted[0] and words[start : start + size] == wanted), None
+    )
+
+
+def _densest(blocks: Sequence[Match], longest: int) -> Sequence[Match]:
+    """The consecutive blocks within a run of `longest` words that match most."""
+    best: Sequence[Match] = []
+    for first in range(len(blocks)):
+        near = [block for block in blocks[first:] if block.a + block.size - blocks[first].a <= longest]
+        if sum(block.size for block in near) > sum(block.size for block in best):
+            best = near
+    return best
+
+
+def share_a_stem(words: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether a word of one list is a form of a word of the other: `directed` and `director`, `released` and `release`."""
+    stems = {_stem(word) for word in words} - {""}
+    return any(_stem(word) in stems for word in others)
+
+
+def _stem(word: str) -> str:
+    """The beginning of a word that its forms share; empty for short words, which say little."""
+    return "" if len(word) < 4 else word[: max(4, len(word) - 3)] if len(word) < 8 else word[:5]
 
 
 def _spaced(text: str) -> str:

@@ -6,6 +6,7 @@ Messages are rendered by the tokenizer's chat template, or as plain lines if it 
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from synth.teachers.source import BackgroundLoop, SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError
-from warehouse.records import Completion, Message, Request
+from warehouse.records import Completion, Request
 
 
 class EngineSource:
@@ -56,7 +57,7 @@ class EngineSource:
     async def generate(self, request: Request) -> Completion:
         """One continuation of the rendered messages."""
         clock, request_id = time.perf_counter(), f"teacher-{next(self._serial)}"
-        prompt = render(self._tokenizer, request.messages)
+        prompt = render(self._tokenizer, request)
         if self._longest is not None and len(prompt) + request.max_tokens > self._longest:
             reason = f"{len(prompt)} tokens of prompt and {request.max_tokens} of completion are more than the model's {self._longest}"
             raise SourceError(Fault.REFUSED, reason)
@@ -91,13 +92,14 @@ class EngineSource:
         return Sampling(request.temperature, request.max_tokens, stop_ids, seed=request.seed, form=request.form)
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: tuple[Message, ...]) -> list[int]:
-    """Token ids of a conversation, ending where the assistant's turn begins."""
+def render(tokenizer: PreTrainedTokenizerBase, request: Request) -> list[int]:
+    """Token ids of a conversation with the tools on offer, ending where the assistant's turn begins."""
     if tokenizer.chat_template is None:
-        text = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
+        text = "".join(f"{message.role}: {message.content}\n" for message in request.messages) + "assistant:"
         return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
-    conversation: Any = [{"role": message.role, "content": message.content} for message in messages]
-    return list(tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=True, return_dict=False))
+    conversation: Any = [{"role": message.role, "content": message.content} for message in request.messages]
+    tools = None if request.tools is None else json.loads(request.tools)
+    return list(tokenizer.apply_chat_template(conversation, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False))
 
 
 def until(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 import openai
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import BaseModel, Field, ValidationError
 
+from rl.renderers.base import ActionTurn
+from rl.renderers.tool_parsers import parse_json_in_tags
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import SourceError, largest_cost
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.errors import RequestError
-from warehouse.records import Completion, Request
+from warehouse.records import ANSWER, Completion, Request
 from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000
@@ -25,8 +28,18 @@ SHOWN_CHARACTERS = 2_000
 _OUT_OF_MONEY = "insufficient_quota"
 
 
+class _Function(BaseModel):
+    name: str
+    arguments: str | None = None
+
+
+class _Call(BaseModel):
+    function: _Function
+
+
 class _Message(BaseModel):
     content: str | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(BaseModel):
@@ -66,7 +79,7 @@ class OpenAiSource:
             id=completion_id(self.name, request),
             teacher=self.name,
             request=request.content,
-            text=choice.message.content or "",
+            text=_with_calls(choice.message),
             ending=Ending.LENGTH if choice.finish_reason == "length" else Ending.STOP,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -82,7 +95,8 @@ class OpenAiSource:
         try:
             response = await self._client.chat.completions.with_raw_response.create(
                 model=self._config.model or "",
-                messages=request.content["messages"],
+                messages=_messages(request),
+                tools=openai.omit if request.tools is None else json.loads(request.tools),
                 temperature=request.temperature,
                 seed=request.seed,
                 stop=list(request.stop) or openai.omit,
@@ -110,6 +124,36 @@ class OpenAiSource:
             wanted = _retry_after(error.response.headers.get("retry-after"))
             return SourceError(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
         return SourceError(Fault.REFUSED, f"the server refuses the request ({status})", text)
+
+
+def _messages(request: Request) -> Any:
+    """The conversation in the server's form: calls and results have ids."""
+    messages: list[dict[str, Any]] = []
+    open_calls: list[str] = []
+    for number, message in enumerate(request.messages):
+        turn = parse_json_in_tags(message.content) if message.role == "assistant" and request.tools else None
+        calls = [call for call in turn.calls if call.tool != ANSWER] if isinstance(turn, ActionTurn) else []
+        if calls:
+            open_calls = [f"call_{number}_{place}" for place in range(len(calls))]
+            listed = [
+                {"id": key, "type": "function", "function": {"name": call.tool, "arguments": call.arguments}}
+                for key, call in zip(open_calls, calls, strict=True)
+            ]
+            messages.append({"role": "assistant", "content": message.content.split("<tool_call>")[0].strip() or None, "tool_calls": listed})
+        elif message.role == "tool" and open_calls:
+            messages.append({"role": "tool", "tool_call_id": open_calls.pop(0), "content": message.content})
+        else:
+            messages.append({"role": "user" if message.role == "tool" else message.role, "content": message.content})
+    return messages
+
+
+def _with_calls(message: _Message) -> str:
+    """What the server says, with its calls as text."""
+    texts = [message.content or ""]
+    for call in message.tool_calls or ():
+        arguments = call.function.arguments or "{}"
+        texts.append(f'<tool_call>\n{{"name": {json.dumps(call.function.name)}, "arguments": {arguments}}}\n</tool_call>')
+    return "\n".join(filter(None, texts))
 
 
 def _response_format(form: str) -> ResponseFormatJSONSchema:

@@ -44,7 +44,7 @@ MESSAGE_OVERHEAD_TOKENS = 16
 def largest_cost(request: Request) -> int:
     """Upper bound of the tokens of a request, prompt and completion: no byte-level tokenizer makes more tokens than bytes."""
     prompt = sum(len(message.content.encode()) + MESSAGE_OVERHEAD_TOKENS for message in request.messages)
-    return prompt + request.max_tokens
+    return prompt + len((request.tools or "").encode()) + request.max_tokens
 
 
 class Source(Protocol):

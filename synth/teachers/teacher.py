@@ -2,7 +2,7 @@
 
 A teacher completes requests. A reply is a `Completion`, or a `Failure` that holds the model's text, in the order of the requests; never an
 exception. An empty completion, one that was cut off at its token limit and one that copies the prompt's worked example are failures
-(`judged`), but stored and counted as spent. Readers ask again under another seed where a reply cannot be read (`ask_readable`).
+(`judged`), but stored and counted as spent. A reply that a reader rejects returns to its writer with the reason (`ask_repaired`).
 
 Worked examples in prompts are one exchange, as turns before the request. A small model copies what it is shown, so all examples speak of
 the same invented names, and a reply that says one of them unasked is rejected.
@@ -22,11 +22,12 @@ from pydantic import TypeAdapter, ValidationError
 from eval.graders.verifiers import right_answer
 from eval.judges import LEAST_TEMPERATURE
 from warehouse.digests import digest, seed_from
-from warehouse.records import Completion, Failure, Request, Task
+from warehouse.records import Completion, Failure, Message, Request, Task
 from warehouse.replies import form_of, split_reasoning
 from warehouse.settings import first_error
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 STAGE = "teacher"
 """The stage of a teacher's failures."""
@@ -164,12 +165,6 @@ def malformed(completion: Completion, reason: str) -> Failure:
     return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
 
 
-def read_yes(completion: Completion) -> bool | None:
-    """Whether the reply begins with yes or no; None if with neither."""
-    word = split_reasoning(completion.text)[1].strip("*\"'").casefold()
-    return True if word.startswith("yes") else False if word.startswith("no") and not word.startswith(("not ", "none")) else None
-
-
 def json_values(reply: str) -> list[Any]:
     """Every top-level JSON object and list in a reply, without its reasoning."""
     text = split_reasoning(reply)[1]
@@ -183,46 +178,66 @@ def json_values(reply: str) -> list[Any]:
     return values
 
 
-_MENDED = frozenset({Fault.CUT, Fault.EMPTY, Fault.COPIED})
+_RESAMPLED = frozenset({Fault.CUT, Fault.EMPTY, Fault.COPIED})
 """Faults that another seed may avoid; the teacher has retried the others, or they are permanent."""
+REPAIRS = 2
+"""How often a proposal that fails a check returns to its writer."""
+REPAIR = "This reply was rejected: {reason}. Write another one in the same form, without this mistake."
 
 
-def ask_readable(
-    teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure], tries: int = 2
+def ask_repaired(
+    teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure], repairs: int = REPAIRS
 ) -> tuple[list[T | Failure], list[Failure]]:
     """For each request the value read or the failure of its last try; and the failures of earlier tries.
 
-    `read` takes the index of the request and its completion.
+    A reply that `read` rejects returns to its writer with the reason, up to `repairs` times. An empty, cut or copied one is sampled again
+    under another seed. A `MeteredTeacher` counts values of the `first_try` and `repaired` ones; earlier failures say their `try`.
+
+    Args:
+        read: index of the request, completion -> value, or a failure whose reason says what to correct.
     """
-    results: list[T | Failure] = [Failure("teacher", "not_asked", "nothing was asked")] * len(requests)
+    results: list[T | Failure] = [Failure(STAGE, "not_asked", "nothing was asked")] * len(requests)
     before: list[Failure] = []
-    open_ = list(range(len(requests)))
-    for number in range(tries):
-        if number:
-            before += [result for place in open_ if isinstance(result := results[place], Failure)]
-        replies = teacher.complete([_again(requests[place], number) for place in open_])
-        for place, reply in zip(open_, replies, strict=True):
-            results[place] = reply if isinstance(reply, Failure) else read(place, reply)
-        open_ = [
-            place
-            for place, reply in zip(open_, replies, strict=True)
-            if isinstance(results[place], Failure) and (not isinstance(reply, Failure) or reply.kind in _MENDED)
-        ]
-        if not open_:
+    open_, asking = list(range(len(requests))), list(requests)
+    for number in range(repairs + 1):
+        replies = teacher.complete(asking)
+        following: list[tuple[int, Request]] = []
+        for place, request, reply in zip(open_, asking, replies, strict=True):
+            result = results[place] = reply if isinstance(reply, Failure) else read(place, reply)
+            if not isinstance(result, Failure):
+                _note(teacher, "repaired" if number else "first_try")
+            elif number < repairs and (not isinstance(reply, Failure) or reply.kind in _RESAMPLED):
+                before.append(replace(result, item={**result.item, "try": number + 1}) if isinstance(result.item, dict) else result)
+                following.append((place, _next(requests[place], request, reply, result, number + 1)))
+        if not following:
             break
+        open_, asking = [place for place, _ in following], [request for _, request in following]
     return results, before
 
 
-def ask_for(teacher: Teacher, requests: Sequence[Request], shape: TypeAdapter[T]) -> tuple[list[T | Failure], list[Failure]]:
-    """`ask_readable` for JSON of this shape, which the requests name as their form."""
-    formed = [replace(request, form=form_of(shape)) for request in requests]
-    return ask_readable(teacher, formed, lambda _, reply: read_json(reply, shape))
+def _next(first: Request, request: Request, reply: Reply, result: Failure, number: int) -> Request:
+    seed, temperature = seed_from("again", first.seed, number), max(first.temperature, LEAST_TEMPERATURE)
+    if isinstance(reply, Failure):
+        return replace(request, seed=seed, temperature=temperature)
+    repair = (Message("assistant", reply.text), Message("user", REPAIR.format(reason=result.reason.rstrip("."))))
+    return replace(first, messages=(*first.messages, *repair), seed=seed, temperature=temperature)
 
 
-def _again(request: Request, number: int) -> Request:
-    if not number:
-        return request
-    return replace(request, seed=seed_from("again", request.seed, number), temperature=max(request.temperature, LEAST_TEMPERATURE))
+def as_read(_: int, value: T) -> T:
+    """A check of `ask_for` that rejects nothing."""
+    return value
+
+
+def ask_for(
+    teacher: Teacher, requests: Sequence[Request], shape: TypeAdapter[T], check: Callable[[int, T], V | Failure]
+) -> tuple[list[V | Failure], list[Failure]]:
+    """`ask_repaired` for JSON of this shape, the form of requests that have none; `check` gives the value or rejects it."""
+
+    def read(place: int, reply: Completion) -> V | Failure:
+        value = read_json(reply, shape)
+        return value if isinstance(value, Failure) else check(place, value)
+
+    return ask_repaired(teacher, [request if request.form else replace(request, form=form_of(shape)) for request in requests], read)
 
 
 BLANK = "..."
@@ -246,6 +261,11 @@ def add_counts(counts: dict[str, float], more: Mapping[str, float]) -> None:
     """Add `more` to `counts`, name by name."""
     for name, number in more.items():
         counts[name] = counts.get(name, 0) + number
+
+
+def _note(teacher: Teacher, count: str) -> None:
+    if isinstance(teacher, MeteredTeacher):
+        teacher.note(count)
 
 
 class MeteredTeacher:
@@ -272,8 +292,13 @@ class MeteredTeacher:
                 add_counts(self._counts, _account(reply))
         return replies
 
+    def note(self, count: str) -> None:
+        """Add one to a count."""
+        with self._lock:
+            add_counts(self._counts, {count: 1})
+
     def drain(self) -> dict[str, float]:
-        """Counts since the last call: `asked`, `completed`, each fault, `tokens` and `seconds`."""
+        """Counts since the last call: `asked`, `completed`, each fault, `tokens`, `seconds`, `first_try` and `repaired`."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts

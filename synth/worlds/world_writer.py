@@ -25,7 +25,7 @@ from rl.envs.tool_world.database import ToolDatabase
 from rl.envs.tool_world.definition import Rows, ToolDefinition, WorldDefinition, json_type, written_tools
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
-from synth.teachers.teacher import Teacher, ask_for, ask_readable, malformed
+from synth.teachers.teacher import Teacher, as_read, ask_for, ask_repaired, malformed
 from synth.worlds.world_checks import TaskProof, provenance_of
 from synth.worlds.world_proposals import TASKS, Flaw, TaskProposal, WorldDefect, WorldRequests, again, sql_in, statements_of
 from synth.worlds.writing_config import WrittenWorldsConfig
@@ -141,7 +141,7 @@ class _Writer:
             self._requests.tasks(world, number, min(self._config.tasks_per_request, self._config.tasks - start))
             for number, start in enumerate(sizes)
         ]
-        replies, before = ask_for(self._teacher, requests, TASKS)
+        replies, before = ask_for(self._teacher, requests, TASKS, as_read)
         self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
         written = [item for reply in replies if not isinstance(reply, Failure) for item in reply.tasks]
         self._made.counts["tasks_proposed"] = len(written)
@@ -194,7 +194,7 @@ class _Writer:
 
     def _sql(self, request: Request) -> str | None:
         """The SQL of the reply, which is asked for twice where there is none in it."""
-        (reply,), before = ask_readable(self._teacher, [request], _read_sql)
+        (reply,), before = ask_repaired(self._teacher, [request], _read_sql)
         self._made.failures += [*before, *([reply] if isinstance(reply, Failure) else [])]
         return None if isinstance(reply, Failure) else reply
 

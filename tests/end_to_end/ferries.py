@@ -1,4 +1,4 @@
-"""Notes of a user: pages of Markdown about ferries and their captains, and a model that writes about them as an HTTP server plays it.
+"""Somebody's notes: pages of Markdown about ferries and their captains, and a model that writes about them as an HTTP server plays it.
 
 The model takes the pages for their word, whatever it is asked: for a question of a walk, for what speaks against one, for questions over
 statements, plans, judgements, reasoning, or the next call in the environment. It errs as its server makes it err, and seldom by itself.
@@ -13,6 +13,7 @@ from typing import Any
 
 from synth.corpora.seed_questions import SYSTEM
 from tests.eval.test_judges import grading, strict
+from tests.synth.scripted import LABELLED, calling, verdict
 from tests.synth.writing_models import asked_in, chance_of
 
 _FERRIES = (
@@ -59,18 +60,22 @@ def _file(name: str) -> str:
 def writing_model(body: dict[str, Any]) -> str:
     """What the model writes, whatever it is asked."""
     first, text = str(body["messages"][0]["content"]), asked_in(body)
+    if text in LABELLED:
+        return LABELLED[text]
     if first.startswith("Solve the task by calling tools"):
         return _action([str(message["content"]) for message in body["messages"]])
     if first == SYSTEM:
-        return _proposal(text)
+        return _facts(text)
     for words, reply in (
         ("List every answer", lambda: json.dumps(_answers(text))),
+        ("Does one of these passages contradict", lambda: verdict("no")),
         ("contradict the claim", lambda: json.dumps({"contradicted": False, "passage": None, "quote": None})),
-        ("right answer to the question", lambda: "No."),
-        ("Does the passage state", lambda: "Yes, it does."),
+        ("Write one question in plain words", lambda: json.dumps({"question": _worded(text)})),
+        ("right answer to the question", lambda: verdict("no")),
+        ("Does the passage state", lambda: verdict("yes")),
         ("Known statements", lambda: _questions(text, body)),
         ("Plan how", lambda: _plan(text)),
-        ("Judge a plan", lambda: "yes" if chance_of(body).random() < 0.9 else "no, logic"),
+        ("A plan to find it", lambda: verdict("yes" if chance_of(body).random() < 0.9 else "no")),
         ("You grade one answer", lambda: grading(strict)(body)),
         ("What is known", lambda: _reasoned(text)),
     ):
@@ -91,24 +96,23 @@ def answer_in(question: str, text: str) -> str | None:
     return None if person is None else born.get(person)
 
 
-def _proposal(text: str) -> str:
-    """Where the captain of a ferry was born, or who the captain is where no birth is known."""
-    sails, born = list(_SAILS.finditer(text)), {found[1]: found for found in _BORN.finditer(text)}
-    if not sails:
-        return "There is nothing to ask about these."
-    found = next((each for each in sails if each[2] in born), sails[0])
-    ferry, captain = found.groups()
-    first = _projection(text, found[0], ferry, "sails under", captain)
-    if captain not in born:
-        return json.dumps({"question": f"Who is the captain of {ferry}?", "answer": captain, "projections": [first], "unknowns": []})
-    second = _projection(text, born[captain][0], captain, "born in", born[captain][2])
-    asked = {"question": f"Where was the captain of {ferry} born?", "answer": born[captain][2]}
-    return json.dumps({**asked, "projections": [first, second], "unknowns": [captain]})
+def _facts(text: str) -> str:
+    """What a page says, as facts."""
+    found = [("sails under", each) for each in _SAILS.finditer(text)] + [("born in", each) for each in _BORN.finditer(text)]
+    facts = [{"subject": each[1], "relation": relation, "object": each[2], "quote": each[0]} for relation, each in found]
+    return json.dumps(facts)
 
 
-def _projection(text: str, quote: str, subject: str, relation: str, value: str) -> dict[str, Any]:
-    passage = int(_NUMBERED.findall(text[: text.index(quote)])[-1])
-    return {"subject": subject, "relation": relation, "object": value, "passage": passage, "quote": quote}
+def _worded(text: str) -> str:
+    """A question over the facts of the request, as the model's other questions are put; `?` stands for the answer."""
+    facts = re.sub(r" \(thing\)", "", text.partition("\n\n")[0])
+    ferry, person = re.search(r"\w+ Ferry", facts), re.search(rf"{_NAME}(?<! Ferry)", facts)
+    named = re.findall(r"names (.*)\. Reply", text)[-1]
+    if "born in — ?" in facts and ferry:
+        return f"Where was the captain of {ferry[0]} born?"
+    if "sails under — ?" in facts and ferry:
+        return f"Who is the captain of {named.replace(' and ', ', born in ')}?"
+    return f"Which ferry sails under {person[1]}?" if person else f"Who or what has to do with {named}?"
 
 
 def _answers(text: str) -> list[dict[str, Any]]:
@@ -121,14 +125,14 @@ def _answers(text: str) -> list[dict[str, Any]]:
 
 
 def _questions(text: str, body: dict[str, Any]) -> str:
-    """A question a statement of three, and now and then one that rests on nothing."""
+    """A question over one of the statements, and now and then one that rests on nothing."""
     rows, chance = [], chance_of(body)
     for number, line in enumerate(text.splitlines()[1:], start=1):
         for pattern, question in ((_BUILT, "In which year was {} built?"), (_BORN, "Where was {} born?")):
             for found in pattern.finditer(line):
                 requires = [] if chance.random() < 0.1 else [number]
-                rows.append({"style": "factual", "question": question.format(found[1]), "answer": found[2], "requires": requires})
-    return "\n".join(map(json.dumps, chance.sample(rows, min(3, len(rows))))) or "There is nothing to ask."
+                rows.append({"question": question.format(found[1]), "answer": found[2], "requires": requires})
+    return json.dumps(chance.choice(rows)) if rows else "There is nothing to ask."
 
 
 def _plan(text: str) -> str:
@@ -148,8 +152,8 @@ def _action(messages: list[str]) -> str:
     question, seen = messages[1], "\n".join(messages[2:])
     answer = answer_in(question, seen)
     if answer is not None:
-        return f"<think>It says so.</think><answer>{answer}</answer>"
+        return f"<think>It says so.</think>{answer}"
     captain = answer_in(question.replace("born", ""), seen)
     named = re.search(r"\w+ Ferry", question)
     query = captain or (named[0] if named else question)
-    return f"<think>I need the page of {query}.</think><search>{query}</search>"
+    return calling("search", f"I need the page of {query}.\n", query=query)

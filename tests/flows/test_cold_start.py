@@ -30,7 +30,7 @@ from synth.worlds.schema import ASKED
 from tests.rl.conftest import create_tiny_policy
 from tests.rl.toy import make_policy
 from tests.synth.demonstrations.test_runs import TASKS, imported, run
-from tests.synth.scripted import ScriptedTeacher
+from tests.synth.scripted import ScriptedTeacher, calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, Run, Score, Task
 from warehouse.digests import digest_files
@@ -80,9 +80,9 @@ class Knowing:
     def __call__(self, body: dict[str, Any]) -> str:
         question, *since = (message["content"] for message in body["messages"][1:])
         if not since:
-            return f"<think>I look it up.</think><search>{self.subjects[question]}"
+            return calling("search", "I look it up.\n", query=self.subjects[question])
         self.answered += 1
-        return f"<answer>{'Nobody' if self.answered in self.wrong else self.objects[question]}"
+        return "Nobody" if self.answered in self.wrong else self.objects[question]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from flows.config import load_config
 from flows.data.extraction import extract
 from flows.stages.synthesis.sources import read_files
 from synth.config import SynthConfig
+from tests.synth.scripted import LABELLED, verdict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
 
@@ -23,7 +24,7 @@ def reader(body: dict[str, Any]) -> str:
     """States what the passage states, one thing that it does not, and says yes to whatever it is asked again."""
     text = body["messages"][-1]["content"]
     if body["messages"][0]["role"] != "system":
-        return "Yes."
+        return LABELLED.get(text, verdict("yes"))
     found = [{**match.groupdict(), "quote": match[0], "subject_type": "place", "object_type": "place"} for match in STATED.finditer(text)]
     return json.dumps([*found, {**found[0], "object": "Atlantis"}])
 

@@ -18,6 +18,7 @@ from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.stages.rollouts import SamplingPlan, sample_teacher, wanted_of_teacher
 from tests.rl.conftest import DOCUMENTS
+from tests.synth.scripted import calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Run, Task
 
@@ -30,8 +31,8 @@ def looks_up(body: dict[str, Any]) -> str:
     """Searches, and answers right but for the question that ends in 0."""
     question, *since = (message["content"] for message in body["messages"][1:])
     if not since:
-        return "<think>look it up</think><search>Amber Stone"
-    return "<answer>Red Hill" if question.endswith("0?") else "<answer>Blue River"
+        return calling("search", "look it up\n", query="Amber Stone")
+    return "Red Hill" if question.endswith("0?") else "Blue River"
 
 
 def home_of(root: Path, *settings: str) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 
 from synth.corpora.expander import SYSTEM
 from synth.questions.text_comparison import mentions
+from tests.synth.scripted import LABELLED, calling, verdict
 from tests.synth.writing_models import asked_in, chance_of
 
 _DOCUMENT = re.compile(r"^\[([^\]\n]+)\] (.+)$", re.M)
@@ -41,16 +42,16 @@ def expanding_model(body: dict[str, Any]) -> str:
     name = goal["Name to replace"]
     secret = [goal["Answer of the question"], *goal.get("Taken", "").split("; ")]
     if len(messages) == 2:
-        return f"<think>What is said of {name}?</think><search>{name}"
+        return calling("search", f"What is said of {name}?\n", query=name)
     chance = random.Random(f"{name} {body['seed']}")
     found = [fact for fact in read(messages[3], name) if not any(part in secret for part in (fact.subject, fact.object))]
     if not found and len(messages) == 4:
-        return f"<search>who or what has to do with {name}"
+        return calling("search", query=f"who or what has to do with {name}")
     chance.shuffle(found)
     proposal = _proposal(name, found)
     if proposal is not None and chance.random() < 0.1:
         proposal["facts"][0]["quote"] = "as everybody knows"
-    return f"<answer>{json.dumps(proposal or {'description': f'the thing called {name}', 'facts': []})}"
+    return json.dumps(proposal or {"description": f"the thing called {name}", "facts": []})
 
 
 def read(text: str, name: str) -> list[Seen]:
@@ -91,12 +92,14 @@ def _two(found: list[Seen]) -> list[Seen]:
 
 
 def _judgement(asked: str, chance: random.Random) -> str:
+    if asked in LABELLED:
+        return LABELLED[asked]
     if "Is " in asked and "kind of thing" in asked:
-        return "Yes." if chance.random() < 0.95 else "No, it is another kind."
+        return verdict("yes" if chance.random() < 0.95 else "no")
     if asked.startswith("What is meant by"):
         return "I do not know."
     claim = _CLAIM.search(asked)
     if claim is None:
         return "There is nothing about that."
     passage = asked.partition("Claim:")[0]
-    return "Yes, it does." if all(mentions(passage, part) for part in (claim[1], claim[3])) else "No."
+    return verdict("yes" if all(mentions(passage, part) for part in (claim[1], claim[3])) else "no")

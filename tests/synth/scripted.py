@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
-from synth.teachers.teacher import Ending, Reply, completion_id
+from synth.teachers.readers import CONTRADICTS, FITS, KIND, SOUND, STATED
+from synth.teachers.teacher import REPAIR, Ending, Reply, completion_id
 from warehouse.records import Completion, Failure, Request
 
 
+def labelled() -> dict[str, str]:
+    """The right reply to each labelled case of the readers, by its prompt."""
+    return {
+        prompt.show(row): verdict(prompt.label_of(row["kind"]))
+        for prompt in (CONTRADICTS, FITS, KIND, SOUND, STATED)
+        for row in map(json.loads, prompt.labelled.read_text().splitlines())
+    }
+
+
+def asked_first(messages: Sequence[str]) -> str:
+    """What was asked before any reply was rejected."""
+    while len(messages) > 2 and messages[-1].startswith(REPAIR.partition("{")[0]):
+        messages = messages[:-2]
+    return messages[-1]
+
+
+def calling(tool: str, thought: str = "", **arguments: Any) -> str:
+    """A call as a chat model writes it."""
+    return f"{thought}<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
+
+
+def verdict(said: str) -> str:
+    """A reader's verdict as JSON."""
+    return json.dumps({"verdict": said})
+
+
+LABELLED = labelled()
+
+
 class ScriptedTeacher:
-    """Replies by a function of the request's last message, and keeps what it is asked."""
+    """Replies by a function of what a request asks, which it keeps; a failure for None. It judges labelled cases rightly."""
 
     name = "scripted"
 
@@ -21,11 +53,13 @@ class ScriptedTeacher:
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """A completion for each text, a failure for each None."""
-        self.requests += requests
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
-        question = request.messages[-1].content
+        question = asked_first([message.content for message in request.messages])
+        if question in LABELLED:
+            return Completion(completion_id(self.name, request), self.name, request.content, LABELLED[question], Ending.STOP, 1, 1)
+        self.requests.append(request)
         self.asked.append(question)
         text = self._says(question)
         if text is None:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from tests.eval.test_judges import grading, strict
+from tests.synth.scripted import LABELLED, asked_first, verdict
 from warehouse.digests import digest
 
 THOUGHTS = ("I think that {} would help", "Perhaps {} is what we need here", "It might be best to go for {} now", "Let us try {}")
@@ -20,8 +21,8 @@ def chance_of(body: dict[str, Any]) -> random.Random:
 
 
 def asked_in(body: dict[str, Any]) -> str:
-    """The last message."""
-    return str(body["messages"][-1]["content"])
+    """What is asked, before any reply was rejected."""
+    return asked_first([str(message["content"]) for message in body["messages"]])
 
 
 def decision_writer(body: dict[str, Any]) -> str:
@@ -35,13 +36,15 @@ def decision_writer(body: dict[str, Any]) -> str:
 def first_order_model(body: dict[str, Any]) -> str:
     """Questions over a slice, plans, judgements of plans, two passes of reasoning, and grades; each at times not as it should be."""
     asked, chance = asked_in(body), chance_of(body)
+    if asked in LABELLED:
+        return LABELLED[asked]
     if asked.startswith("Known statements"):
         return _questions(asked, chance)
     if "Plan how" in asked:
         query = _after(r"Question: .* of (.*)\?", asked) or _after(r"Question: (.*)", asked)
         return json.dumps({"plan": ["find the page", "read it there"], "tool": "search", "arguments": query})
-    if "Judge a plan" in asked:
-        return "yes" if chance.random() < 0.7 else "no, logic"
+    if "A plan to find it" in asked:
+        return verdict("yes" if chance.random() < 0.7 else "no")
     if "You grade one answer" in asked:
         return grading(strict)(body)
     if "What is known" in asked:
@@ -54,14 +57,14 @@ _STATED = re.compile(r"^(?:\d+\.|-) (.*?): (.*?) ((?:[A-Z]\w*)(?: [A-Z]\w*)*|\d+
 
 
 def _questions(asked: str, chance: random.Random) -> str:
-    """One good question a statement, of three statements at most, and now and then one that rests on nothing."""
+    """A good question about one statement, and now and then one that rests on a statement that is not there."""
     numbered = [(number, found) for number, line in enumerate(asked.splitlines()[1:], start=1) if (found := _STATED.match(line))]
-    rows = []
-    for number, found in chance.sample(numbered, min(3, len(numbered))):
-        entity, relation, value = found.groups()
-        requires = [] if chance.random() < 0.15 else [number]
-        rows.append({"style": "factual", "question": f"What is the {relation} of {entity}?", "answer": value, "requires": requires})
-    return "\n".join(map(json.dumps, rows)) or "There is nothing to ask."
+    if not numbered:
+        return "There is nothing to ask."
+    number, found = chance.choice(numbered)
+    entity, relation, value = found.groups()
+    requires = [99] if chance.random() < 0.15 else [number]
+    return json.dumps({"question": f"What is the {relation} of {entity}?", "answer": value, "requires": requires})
 
 
 def _reasoned(asked: str, chance: random.Random) -> str:

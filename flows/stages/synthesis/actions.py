@@ -27,6 +27,7 @@ from synth.has.decisions import DecisionRecord, style_leak
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
 from synth.questions.decontamination import TRAIN
+from synth.teachers.readers import Readers
 from warehouse import DocumentSplit, Failure, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -98,7 +99,7 @@ class FirstOrder:
 
     def _plans(self, config: FasConfig, number: int) -> Made:
         source = self.material.train
-        judge = PlanJudge(self.work.teacher) if config.judge and self.work.teacher is not None else None
+        judge = PlanJudge(Readers(self.work.teacher)) if config.judge and self.work.teacher is not None else None
         plans = build_plans(
             source.graph,
             config.plan_spec(),
@@ -114,7 +115,7 @@ class FirstOrder:
     def _taught_plans(self, config: FasConfig, number: int) -> Made:
         """Plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
         teacher, turn = self.work.asked("fas.plans"), self.work.turn
-        judge, answers = PlanJudge(teacher), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
+        judge, answers = PlanJudge(Readers(teacher)), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
         made = build_memory_plans(
             self.memory,
             teacher,

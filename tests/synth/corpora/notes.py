@@ -1,7 +1,7 @@
 """Notes about films and people as Markdown pages that link each other, and a model that asks about them as an HTTP server plays it.
 
-The model takes the pages for their word. Of each film it proposes where the director was born, well or with the slip that the film's number
-stands for; when it is asked about passages it finds what stands in them, and it does not know which of its proposals is wrong.
+The model takes the pages for their word. Of each page it states what it says, well or with the slip that the film's number stands for, and
+it words the questions that it is given. When it is asked about passages it finds what stands in them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from synth.corpora.seed_questions import SYSTEM
+from tests.synth.scripted import LABELLED, asked_first, verdict
 from warehouse import Document
 from warehouse.corpora.files import read_pages
 
@@ -44,17 +45,23 @@ def notes(folder: Path, films: int) -> tuple[Document, ...]:
 
 def asking_model(body: dict[str, Any]) -> str:
     """What the model writes, whatever it is asked."""
-    messages = [message["content"] for message in body["messages"]]
-    text = messages[-1]
+    messages = [str(message["content"]) for message in body["messages"]]
+    text = asked_first(messages)
+    if text in LABELLED:
+        return LABELLED[text]
     if messages[0] == SYSTEM:
-        return _proposal(text)
+        return _facts(text)
+    if "Write one question in plain words" in text:
+        return json.dumps({"question": _worded(text)})
     if "List every answer" in text:
         return f"Let me see.\n```json\n{json.dumps(_answers(text))}\n```"
+    if "Does one of these passages contradict" in text:
+        return verdict("yes" if _contradiction(text)["contradicted"] else "no")
     if "contradict the claim" in text:
         return json.dumps(_contradiction(text))
     if "right answer to the question" in text:
-        return "Yes." if re.search(r"is '(Town \d+)'", text) else "No."
-    return "Yes, it does." if "Does the passage state" in text else "I do not know."
+        return verdict("yes" if re.search(r"is '(Town|Film|Person) \d+'", text) else "no")
+    return verdict("yes") if "Does the passage state" in text else "I do not know."
 
 
 def passage_with(text: str, words: str) -> int:
@@ -62,35 +69,63 @@ def passage_with(text: str, words: str) -> int:
     return int(_NUMBERED.findall(text[: text.index(words)])[-1])
 
 
-def _proposal(text: str) -> str:
-    born = {person: (town, found) for found in _BORN.finditer(text) for person, town in [found.groups()]}
-    known = [found for found in _DIRECTED.finditer(text) if found[2] in born]
-    if not known:
-        return json.dumps({"question": "What is said here?", "answer": "much"})
-    film, person = known[0].groups()
-    (town, said), slip = born[person], SLIPS[int(film.split()[1]) % len(SLIPS)]
-    first = {"subject": film, "relation": "directed by", "object": person, "quote": known[0][0], "passage": passage_with(text, known[0][0])}
-    second = {"subject": person, "relation": "born in", "object": town, "quote": said[0], "passage": passage_with(text, said[0])}
+def _facts(text: str) -> str:
+    """The fact of a page, with a slip for some films."""
+    directed, born = _DIRECTED.search(text), _BORN.search(text)
+    if directed is None and born is None:
+        return "[]"
+    found, relation = (directed, "directed by") if directed is not None else (born, "born in")
+    assert found is not None
+    fact = {"subject": found[1], "relation": relation, "object": found[2], "quote": found[0]}
+    slip = _slip(found[1]) if directed is not None and text.startswith(f"Title: {found[1]}") else ""
     if slip == "refusal":
         return "I'm sorry, but I can't help with that."
     if slip == "quote":
-        second["quote"] = f"{person} first saw the light in {town}"
+        fact["quote"] = f"{found[2]} had the last word in it"
     if slip == "entity":
-        second["object"] = "Atlantis"
-    question = {"leak": f"Where was {person}, director of {film}, born?", "number": f"Where was the director of {film}, of 1821, born?"}
-    asked = question.get(slip, f"Where was the director of {film} born?")
-    proposal = {"question": asked, "answer": town, "projections": [first, second], "unknowns": [person]}
+        fact["object"] = "Atlantis"
     if slip == "keys":
-        proposal["triples"] = proposal.pop("projections")
-    return f"Here it is:\n```json\n{json.dumps(proposal)}\n```\nI hope it helps."
+        fact["phrase"] = fact.pop("quote")
+    return f"Here it is:\n```json\n{json.dumps([fact])}\n```\nI hope it helps."
+
+
+def _slip(film: str) -> str:
+    return SLIPS[int(film.split()[1]) % len(SLIPS)]
+
+
+def _worded(text: str) -> str:
+    """A question over the facts of the request, in which `?` stands for the answer."""
+    facts = re.sub(r" \(thing\)", "", text.partition("\n\n")[0])
+    films, towns, people = (re.findall(rf"{kind} \d+", facts) for kind in ("Film", "Town", "Person"))
+    if "born in — ?" in facts:
+        by = f"the director of {films[0]}" if films else people[0] if people else f"the one of {towns[0]}"
+        question = f"Where was {by} born?"
+    elif "? — directed by" in facts:
+        question = f"Which film was directed by {f'the one born in {towns[0]}' if towns else people[0] if people else films[0]}?"
+    else:
+        question = " and ".join([*(f"Who directed {film}" for film in films), *(f"who was born in {town}" for town in towns)]) + "?"
+    slip = _slip(films[0]) if films else ""
+    person = f"Person {int(films[0].split()[1]) % PEOPLE}" if films else ""
+    return {"leak": f"{question[:-1]}, {person}?", "number": f"{question[:-1]}, in 1821?"}.get(slip, question)
 
 
 def _answers(text: str) -> list[dict[str, Any]]:
-    film = re.search(r"director of (Film \d+)", text.rpartition("Question:")[2])
-    directors = [found[2] for found in _DIRECTED.finditer(text) if film is not None and found[1] == film[1]]
-    born = [found for found in _BORN.finditer(text) if found[1] in directors]
-    made_up = [{"answer": "Town 1000", "passage": 1, "quote": "Town 1000 it is"}]
-    return [{"answer": found[2], "passage": passage_with(text, found[0]), "quote": found[0]} for found in born] + made_up
+    """Whatever the passages say in answer to a question, and something that they do not say."""
+    question = text.rpartition("Question:")[2].partition("\n")[0]
+    directed, born = list(_DIRECTED.finditer(text)), list(_BORN.finditer(text))
+    films, towns, people = (set(re.findall(rf"{kind} \d+", question)) for kind in ("Film", "Town", "Person"))
+    directors = people | {found[2] for found in directed if found[1] in films}
+    if "Where" in question:
+        hits = [(found[2], found[0]) for found in born if found[1] in directors]
+    elif "Which film" in question:
+        makers = people | {found[1] for found in born if found[2] in towns}
+        hits = [(found[1], found[0]) for found in directed if found[2] in makers]
+    else:
+        natives = {found[1] for found in born if found[2] in towns}
+        hits = [(found[2], found[0]) for found in directed if found[1] in films and (not towns or found[2] in natives)]
+        hits += [(found[1], found[0]) for found in born if not films and found[2] in towns]
+    listed = [{"answer": answer, "passage": passage_with(text, quote), "quote": quote} for answer, quote in dict(hits).items()]
+    return [*listed, {"answer": "Town 1000", "passage": 1, "quote": "Town 1000 it is"}][-10:]
 
 
 def _contradiction(text: str) -> dict[str, Any]:

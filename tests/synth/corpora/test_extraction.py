@@ -10,12 +10,13 @@ import pytest
 
 from synth.corpora.config import ExtractionConfig
 from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts
-from synth.corpora.proposals import GroundingDefect, StatedFact, grounding_defect
+from synth.corpora.grounding import GroundingDefect, StatedFact, ground
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault
+from tests.synth.scripted import LABELLED
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact
@@ -43,7 +44,7 @@ BASED = statement("Blue River", "based in", "Green Lake", "Blue River is based i
 def extract(
     by_document: dict[str, list[dict[str, str]] | str],
     documents: Sequence[Document] = (STONE,),
-    verdict: str = "Yes",
+    verdict: str = "yes",
     script: Sequence[str] = (),
     config: ExtractionConfig | None = None,
     **known: Any,
@@ -53,7 +54,7 @@ def extract(
     def answer(body: dict[str, Any]) -> str:
         asked = body["messages"][-1]["content"]
         if body["messages"][0]["content"] != SYSTEM:
-            return verdict
+            return LABELLED.get(asked, json.dumps({"verdict": verdict}))
         stated = next((facts for start, facts in by_document.items() if f"Passage: {start}" in asked), [])
         return stated if isinstance(stated, str) else json.dumps(stated)
 
@@ -107,10 +108,17 @@ def test_what_the_passage_does_not_hold_is_dropped_with_its_statement(change: di
     assert corpus.failures[0].item == {"document": "d1", "statement": {**WORKS, **change}}
 
 
+@pytest.mark.parametrize(("verdict", "kind"), [("no", ExtractionDefect.NOT_STATED), ("perhaps", "unreadable")])
+def test_a_second_reader_may_deny(verdict: str, kind: str) -> None:
+    corpus = extract({"Amber": [WORKS]}, verdict=verdict)
+    assert (len(corpus.facts), kinds(corpus)) == (verdict == "perhaps", [kind])
+    assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
+
+
 @pytest.mark.parametrize("reply", ["I found no facts.", '[{"subject": "Amber Stone"}]'])
 def test_a_reply_without_facts_to_read_is_a_failure_with_its_text(reply: str) -> None:
     corpus = extract({"Amber": reply})
-    assert kinds(corpus) == [Fault.MALFORMED]
+    assert set(kinds(corpus)) == {Fault.MALFORMED}
     assert corpus.failures[0].item["text"] == reply
 
 
@@ -133,11 +141,30 @@ def test_figures_and_signs_make_another_entity() -> None:
     assert linker.link("5 percent", "d") == "5 percent"
     with pytest.raises(AmbiguousMention, match=r"'Learning C' or 'Learning C\+\+'"):
         linker.link("Learning", "d")
-    assert grounding_defect(StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#"), "t", "C++ is not C#.") is None
+    stated = StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#")
+    assert ground(stated, "t", "C++ is not C#.") == stated.model_copy(update={"quote": "C++ is not C"})
 
 
-@pytest.mark.parametrize(("verdict", "kind"), [("No.", ExtractionDefect.NOT_STATED), ("Perhaps", ExtractionDefect.NO_VERDICT)])
-def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
-    corpus = extract({"Amber": [WORKS]}, verdict=verdict)
-    assert (corpus.facts, kinds(corpus)) == ((), [kind])
-    assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
+TEXT = "The film is from 1921. It was directed by Alan Crosland, and Constance Binney stars in it."
+
+
+@pytest.mark.parametrize(
+    ("quote", "value", "kept"),
+    [
+        ("was directed by Alan Crosland", "Alan Crosland", "was directed by Alan Crosland"),
+        ("It was Directed by alan crosland", "Alan Crosland", "It was directed by Alan Crosland"),
+        (
+            "It was directed by Alan Crosland, Constance Binney stars",
+            "Alan Crosland",
+            "It was directed by Alan Crosland, and Constance Binney stars",
+        ),
+        ("It was ... by Alan Crosland", "Alan Crosland", "It was directed by Alan Crosland"),
+        ("Constance Binney stars", "Alan Crosland", "It was directed by Alan Crosland, and Constance Binney stars in it."),
+        ("It was written by Alan Crosland", "Alan Crosland", "It was directed by Alan Crosland"),
+        ("was directed by Bob Crosland", "Bob Crosland", GroundingDefect.QUOTE_NOT_FOUND),
+        ("The film is from 1921", "Alan Crosland", GroundingDefect.OBJECT_NOT_NAMED),
+    ],
+)
+def test_a_quotation_is_located_and_kept_in_the_words_of_its_passage(quote: str, value: str, kept: str) -> None:
+    found = ground(StatedFact(subject="Room and Board", relation="r", object=value, quote=quote), "Room and Board (film)", TEXT)
+    assert (found if isinstance(found, GroundingDefect) else found.quote) == kept

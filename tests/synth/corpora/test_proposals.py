@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from synth.corpora.expander import DescriptionVerdict
+from synth.corpora.grounding import GroundingDefect
 from synth.corpora.proposals import (
-    GroundingDefect,
     Layer,
     LeafExpansion,
+    Objection,
     Proposal,
     ProposalDefect,
     definition_of,
+    grounded,
     merged_formula,
     merged_question,
     not_replaceable,
@@ -53,7 +55,8 @@ LAKE = leaf("Green Lake", "the town of some inn", ("an inn", "town", "Green Lake
     ],
 )
 def test_what_a_proposal_must_show(proposal: dict[str, Any], kind: str | None) -> None:
-    objection = objection_to(Proposal.model_validate(proposal), Layer(TASK, ("Blue River",)), "Blue River", BY_ID)
+    shown = grounded(Proposal.model_validate(proposal), BY_ID)
+    objection = shown if isinstance(shown, Objection) else objection_to(shown, Layer(TASK, ("Blue River",)), "Blue River")
     assert (None if objection is None else objection.kind) == kind
 
 

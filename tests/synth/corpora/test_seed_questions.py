@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
+from synth.corpora.grounding import TypedFact
 from synth.corpora.passages import LinkedPassages, Walk
-from synth.corpora.seed_proposals import Seed, SeedProposal, objection_to_entities, objection_to_quotes, objection_to_words
+from synth.corpora.seed_proposals import QuotedFact, Seed, objection_to_words, outline
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
+from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Document
 
 PAGES = (
     Document(
-        "films/boat.md", "Night Boat", 'Night Boat was made by [the mason](../people/amber%20stone.md "x"). It came out in 1990.', "t"
+        "films/boat.md", "Night Boat", 'Night Boat was made by [Karl Mason](../people/amber%20stone.md "x"). It came out in 1990.', "t"
     ),
-    Document("people/amber stone.md", "Amber Stone", "Amber Stone lives in [[Green Lake|the town]]. She saw Carl Reed.", "t"),
+    Document("people/amber stone.md", "Amber Stone", "Amber Stone lives in [[Green Lake|Old Town]]. She saw Carl Reed.", "t"),
     Document("lake.md", "Green Lake", "## Where\n\n_Wet_ place.", "t"),
     Document("inn.txt", "inn", "At the inn the cook is Carl Reed.", "t"),
     Document("list.txt", "list", "What we like: Night Boat.", "t"),
@@ -27,13 +31,18 @@ PAGES = (
 )
 LINKED = LinkedPassages.of(PAGES, 1_200, 5)
 WALK = Walk((LINKED.passages[0], LINKED.passages[1]), (LINKED.links[0][0],))
-MADE = {"subject": "Night Boat", "relation": "made by", "object": "the mason", "quote": "Night Boat was made by the mason", "passage": 1}
-YEAR = {"subject": "Night Boat", "relation": "year", "object": "1990", "quote": "It came out in 1990", "passage": 1}
-GOOD: dict[str, Any] = {"question": "Who made Night Boat?", "answer": "the mason", "projections": [MADE], "unknowns": []}
+MADE = TypedFact(subject="Night Boat", relation="made by", object="Karl Mason", quote="Night Boat was made by Karl Mason")
+YEAR = TypedFact(subject="Night Boat", relation="year", object="1990", quote="It came out in 1990")
+LIVES = TypedFact(subject="Amber Stone", relation="home", object="Old Town", quote="Amber Stone lives in Old Town")
+ASKED_FOR = "Who made Night Boat?"
 
 
-def seed(**other: Any) -> Seed:
-    return Seed(WALK, SeedProposal.model_validate({**GOOD, **other}))
+def quoted(*facts: TypedFact) -> list[QuotedFact]:
+    return [QuotedFact(fact, WALK.passages[1 if fact is LIVES else 0]) for fact in facts]
+
+
+def seed(question: str = ASKED_FOR, facts: Sequence[TypedFact] = (MADE,), answer: str = "Karl Mason", unknowns: Sequence[str] = ()) -> Seed:
+    return Seed(WALK, tuple(quoted(*facts)), answer, tuple(unknowns), question)
 
 
 def test_pages_are_linked_by_links_titles_and_rare_names() -> None:
@@ -64,65 +73,73 @@ def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
     assert "passages = 1" in shortfall(5, 0, 2).reason
 
 
-@pytest.mark.parametrize(
-    ("check", "other", "kind"),
-    [
-        (objection_to_quotes, {"projections": [{**MADE, "passage": 3}]}, "passage_unknown"),
-        (objection_to_quotes, {"projections": [{**MADE, "passage": 2}]}, "quote_not_found"),
-        (objection_to_entities, {"projections": [{**MADE, "object": "Carl Reed"}]}, "object_not_named"),
-        (objection_to_entities, {"answer": "Carl Reed"}, "answer_not_stated"),
-        (objection_to_entities, {"unknowns": ["the Mason"]}, "met_twice"),
-        (objection_to_entities, {"projections": [MADE, YEAR]}, "constant_edge"),
-        (objection_to_entities, {"projections": [{**MADE, "alternatives": ["Carl Reed"]}]}, "malformed_formula"),
-        (objection_to_entities, {"projections": [{**YEAR, "alternatives": ["a | b"]}], "answer": "Night Boat"}, "malformed_formula"),
-        (objection_to_words, {"question": "Did the Mason make Night Boat?"}, "leaked"),
-        (objection_to_words, {"question": "Who made it?"}, "not_named"),
-        (objection_to_words, {"question": "Who made Night Boat in 1821?"}, "number_not_stated"),
-    ],
-)
-def test_a_wrong_proposal_is_refused_with_its_kind(check: Any, other: dict[str, Any], kind: str) -> None:
-    assert check(seed()) is None
-    objection = check(seed(**other))
-    assert objection is not None and objection.kind == kind
+def test_facts_make_a_question_with_its_formula() -> None:
+    found = [outline(WALK, quoted(MADE, YEAR, LIVES), random.Random(number)) for number in range(60)]
+    asked = {(seed.answer, seed.unknowns, tuple(seed.named)) for seed in found if seed is not None}
+    assert ("Karl Mason", (), ("Night Boat",)) in asked and ("1990", ("Night Boat",), ("Karl Mason",)) in asked
+    assert ("Night Boat", (), ("Karl Mason", "1990")) in asked, "an intersection"
+    assert all(len(seed.documents) == 1 and not validate(seed.formula) for seed in found if seed is not None)
+    born = TypedFact(
+        subject="Karl Mason", relation="born in", object="Old Town", quote="Karl Mason was born in Old Town", object_type="Town"
+    )
+    joined = [*quoted(MADE), QuotedFact(born, WALK.passages[1])]
+    chains = [outline(WALK, joined, random.Random(number)) for number in range(20)]
+    assert all(chain is not None and len(chain.documents) == 2 for chain in chains), "as many documents as can be"
+    chain = next(each for each in chains if each is not None and each.answer == "Old Town")
+    assert chain.masked == ["Night Boat — made by — A (thing)", "A (thing) — born in — ? (town)"]
+    assert chain.formula == (("C@Night Boat", "made by", "V@x0"), ("V@x0", "born in", "?")) and chain.unknowns == ("Karl Mason",)
+    assert outline(WALK, quoted(), random.Random(0)) is None
+    assert seed().key == seed(question="Else?").key != seed(facts=(MADE, YEAR), unknowns=["Night Boat"]).key
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("question", "kind"),
     [
-        {"question": "x" * 601},
-        {"projections": [MADE] * 9},
-        {"projections": [{**MADE, "alternatives": ["x"] * 4}]},
+        ("Who is karl mason that made Night Boat?", "leaked"),
+        ("Who made it?", "not_named"),
+        ("Who made Night Boat in 1821?", "number_not_stated"),
+        ("Did someone make Night Boat?", "not_asked"),
+        (ASKED_FOR, None),
     ],
 )
-def test_what_a_teacher_writes_is_bounded(wrong: dict[str, Any]) -> None:
-    result, _ = made(propose=json.dumps({**GOOD, **wrong}))
-    assert {failure.kind for failure in result.failures} == {"malformed"} and result.survived["readable"] == 0
+def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str | None) -> None:
+    objection = objection_to_words(seed(question))
+    assert (objection and objection.kind) == kind
+
+
+FACTS = json.dumps([MADE.model_dump()])
 
 
 def made(
-    propose: str | None = None,
-    stated: str | None = "yes",
-    contradiction: str | None = '{"contradicted": false}',
-    answers: str | None = '[{"answer": "The Mason", "passage": 1, "quote": "made by the mason"}]',
-    fits: str | None = "no",
+    facts: str = FACTS,
+    wording: str = json.dumps({"question": ASKED_FOR}),
+    stated: str = "yes",
+    contradiction: str = '{"contradicted": false}',
+    answers: str = '[{"answer": "KARL Mason", "passage": 1, "quote": "made by Karl Mason"}]',
+    fits: str = "no",
     stored: frozenset[str] = frozenset(),
 ) -> tuple[SeedQuestions, ScriptedTeacher]:
-    """What becomes of a walk under a teacher that says these things."""
+    """A walk under a teacher that says these things."""
+    suspected = "yes" if "true" in contradiction else "no"
+    verdicts = {"Does the passage state": stated, "a right answer": fits, "Does one of these passages contradict": suspected}
 
-    def says(text: str) -> str | None:
-        kinds = {"contradict the claim": contradiction, "List every answer": answers, "a right answer": fits, "Does the passage": stated}
-        return next((said for words, said in kinds.items() if words in text), propose or json.dumps(GOOD))
+    def says(text: str) -> str:
+        if text.startswith("Title: "):
+            return facts if text.startswith("Title: Night Boat") else "[]"
+        found = next((said for words, said in verdicts.items() if words in text), None)
+        others = {"contradict the claim": contradiction, "List every answer": answers, "Write one question": wording}
+        return json.dumps({"verdict": found}) if found else next(said for words, said in others.items() if words in text)
 
     teacher = ScriptedTeacher(says)
-    seeder = SeedGenerator(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
-    return seeder.make([WALK], 3, stored), teacher
+    generator = SeedGenerator(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
+    return generator.make([WALK], 3, stored), teacher
 
 
-def test_a_question_that_nothing_speaks_against_is_kept_with_what_is_not_proven() -> None:
+def test_a_question_that_passes_every_check_is_kept_with_what_is_not_proven() -> None:
     result, teacher = made()
     (task,) = result.tasks
     assert not result.failures and result.survived == dict.fromkeys((ASKED, *CHECKS), 1)
-    assert (task.question, task.answers, task.formula) == ("Who made Night Boat?", ("the mason",), (("C@Night Boat", "made by", "?"),))
+    assert (task.question, task.answers, task.formula) == (ASKED_FOR, ("Karl Mason",), (("C@Night Boat", "made by", "?"),))
     assert task.provenance["projections"][0]["document"] == "films/boat.md" and task.provenance["seeded_by"] == teacher.name
     assert task.proofs["unproven"] == ["answers", "redundant"] and task.proofs["shortcuts"] == [0]
     assert [task.proofs[name] for name in ("stated", "uncontradicted", "only_answer")] == [True] * 3
@@ -134,34 +151,35 @@ def answer(text: str, quote: str, passage: int = 1) -> dict[str, Any]:
     return {"answer": text, "passage": passage, "quote": quote}
 
 
-OWN = answer("the mason", "made by the mason")
+OWN = answer("Karl Mason", "made by Karl Mason")
 OTHER = answer("Carl Reed", "She saw Carl Reed", 2)
 
 
 @pytest.mark.parametrize(
     ("said", "check", "kind"),
     [
-        ({"stated": "No."}, "stated", "not_stated"),
-        ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "Night Boat"}'}, "uncontradicted", "contradicted"),
+        ({"facts": "[]"}, "facts", "no_facts"),
+        ({"stated": "no"}, "stated", "not_stated"),
+        ({"wording": json.dumps({"question": "Who is Karl Mason of Night Boat?"})}, "worded", "leaked"),
+        ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "What we like: Night Boat"}'}, "uncontradicted", "contradicted"),
         ({"answers": json.dumps([OTHER])}, "only_answer", "not_answered"),
-        ({"answers": json.dumps([OWN, OTHER]), "fits": "Yes"}, "only_answer", "second_answer"),
+        ({"answers": json.dumps([OWN, OTHER]), "fits": "yes"}, "only_answer", "second_answer"),
     ],
 )
 def test_what_speaks_against_a_question_drops_it(said: dict[str, str], check: str, kind: str) -> None:
     result, _ = made(**said)
     place = CHECKS.index(check)
-    assert not result.tasks and [failure.kind for failure in result.failures] == [kind]
+    assert not result.tasks and {failure.kind for failure in result.failures} == {kind}
     assert [result.survived.get(name) for name in CHECKS] == [1] * place + [0] * (len(CHECKS) - place)
-    assert result.failures[0].item["proposal"]["question"] == GOOD["question"]
 
 
 @pytest.mark.parametrize(
     ("said", "open_"),
     [
-        ({"stated": "Perhaps."}, "stated"),
+        ({"stated": "perhaps"}, "stated"),
         ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "as all know"}'}, "uncontradicted"),
         ({"answers": json.dumps([OWN] * 11)}, "only_answer"),
-        ({"answers": json.dumps([OWN, OTHER]), "fits": "Perhaps."}, "only_answer"),
+        ({"answers": json.dumps([OWN, OTHER]), "fits": "perhaps"}, "only_answer"),
     ],
 )
 def test_what_is_not_clear_is_marked(said: dict[str, str | None], open_: str) -> None:

@@ -11,7 +11,8 @@ from synth.fas.memory import QuestionStyle
 from synth.fas.plans import PlanJudge, PlanSpec, build_plans
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
-from tests.synth.scripted import ScriptedTeacher
+from synth.teachers.readers import Readers
+from tests.synth.scripted import ScriptedTeacher, verdict
 from warehouse import Check, Document, Fact, Lake
 
 STYLES = tuple(QuestionStyle)
@@ -45,7 +46,7 @@ def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> No
 
 @pytest.mark.slow
 def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
-    judge = PlanJudge(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
+    judge = PlanJudge(Readers(ScriptedTeacher(lambda asked: verdict("no" if "count" in asked else "yes"))))
     wishes = PlanSpec(60, 4, 3, styles=STYLES)
     examples, failures = build_plans(graph, wishes, 1, retrieve, judge=judge)
     alone = build_plans(graph, wishes, 1, retrieve)

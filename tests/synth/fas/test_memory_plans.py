@@ -1,22 +1,22 @@
-"""The memory, and plans over its slices by a teacher: what it may write, and what the search and the judge find."""
+"""Questions over slices and plans for them by a teacher: what it may write, and what the search and the judge say of it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.corpora.passages import NameFinder
-from synth.fas.memory import Memory, Origin, Statement, statements_brought, statements_in
-from synth.fas.memory_plans import MemoryPlans, SliceConfig, WrittenQuestion, build_memory_plans, read_questions
+from synth.fas.memory import Memory, Origin, QuestionStyle, Statement
+from synth.fas.memory_plans import MemoryPlans, SliceConfig, build_memory_plans, write_questions
 from synth.fas.plans import PlanJudge
+from synth.teachers.readers import Readers
+from synth.teachers.teacher import MeteredTeacher, Reply
 from tests.synth.scripted import ScriptedTeacher
-from warehouse.records import Call, Document, Failure, StopReason, Trajectory, Turn
+from warehouse.records import Completion, Document, Request
 
 STATEMENTS = (
     Statement("Alpha", "director", "director Dan", "dAlpha"),
@@ -33,8 +33,12 @@ TOOLS[0]["function"]["parameters"] = {  # type: ignore[assignment]
 }
 
 
+ONE = SliceConfig(entities=1, styles=(QuestionStyle.FACTUAL,))
+YES, NO = (json.dumps({"verdict": verdict}) for verdict in ("yes", "no"))
+
+
 def row(**changed: object) -> dict[str, object]:
-    base: dict[str, object] = {"style": "factual", "question": "Who made Alpha?", "answer": "Dan", "requires": [1]}
+    base: dict[str, object] = {"question": "Who made Alpha?", "answer": "Dan", "requires": [1]}
     return base | changed
 
 
@@ -45,42 +49,39 @@ def plan(**changed: object) -> str:
 def made(
     questions: str | None = json.dumps(row()),
     plans: str | None = plan(),
-    verdict: str | None = "yes",
+    verdict: str | None = YES,
     found: Callable[[str], Document | None] | None = DOCUMENTS.get,
     statements: tuple[Statement, ...] = STATEMENTS[:2],
 ) -> tuple[MemoryPlans, PlanJudge, ScriptedTeacher]:
     """What comes of one slice with these replies to the three kinds of request."""
 
     def says(asked: str) -> str | None:
-        return questions if "Known statements" in asked else verdict if "Judge a plan" in asked else plans
+        return questions if "Known statements" in asked else verdict if "A plan to find it" in asked else plans
 
     teacher = ScriptedTeacher(says)
-    judge = PlanJudge(teacher)
-    return build_memory_plans(Memory(statements), teacher, judge, 1, SliceConfig(entities=1), 1, TOOLS, found), judge, teacher
+    judge = PlanJudge(Readers(teacher))
+    return build_memory_plans(Memory(statements), teacher, judge, 1, ONE, 1, TOOLS, found), judge, teacher
 
 
 def reasons(result: MemoryPlans) -> Counter[str]:
     return Counter(failure.kind.removeprefix("fas_plan_") for failure in result.failures)
 
 
-def test_a_plan_that_search_and_judge_accept_is_kept() -> None:
+def test_a_plan_that_the_search_accepts_is_kept() -> None:
     result, judge, teacher = made()
     (example,) = result.examples
     assert tagged_text(example.parts) == "<question> Who made Alpha?</question><think> plan: who made it</think><search> Alpha</search>"
     assert example.sources == ("dAlpha",) and result.failures == []
-    assert {(check.checker, check.accepted) for check in judge.checks} == {("index", True), ("teacher", True)}
+    assert [(check.checker, check.accepted) for check in judge.checks] == [("index", True)]
     assert [question.question for question in result.questions] == ["Who made Alpha?"]
     planning = next(asked for asked in teacher.asked if "Plan how" in asked)
-    assert "Dan" not in planning and "director" not in planning, "whoever plans sees nothing of the knowledge"
-    judging = next(asked for asked in teacher.asked if "Judge a plan" in asked)
-    assert "- Alpha: director Dan" in judging and 'call search with "Alpha"' in judging
+    assert "Dan" not in planning and "director" not in planning, "a planner sees nothing of the knowledge"
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"verdict": "no, logic"}, "teacher_logic"),
-        ({"verdict": "who knows"}, "not_judged"),
+        ({"verdict": NO}, None),
         ({"plans": plan(arguments="Gamma")}, "other_knowledge"),
         ({"plans": plan(arguments="Delta")}, "no_document"),
         ({"plans": plan(arguments="films by Dan")}, "answer_given"),
@@ -88,10 +89,11 @@ def test_a_plan_that_search_and_judge_accept_is_kept() -> None:
         ({"plans": plan(arguments={"query": "Alpha"})}, None),
         ({"plans": plan(arguments={"author of Alpha": "Alpha"})}, "wrong_arguments"),
         ({"plans": plan(tool="browse")}, "unknown_tool"),
-        ({"plans": plan(plan=[])}, "no_plan"),
         ({"plans": plan(plan=["...", "..."])}, "no_plan"),
         ({"plans": f"Sure!\n```json\n{plan()}\n```\nGood luck!"}, None),
         ({"found": None}, None),
+        ({"found": None, "verdict": NO}, "judged_unsound"),
+        ({"found": None, "verdict": "who knows"}, "not_judged"),
     ],
 )
 def test_what_becomes_of_a_plan(changed: dict[str, str], reason: str | None) -> None:
@@ -99,69 +101,71 @@ def test_what_becomes_of_a_plan(changed: dict[str, str], reason: str | None) -> 
     assert (reasons(result)[reason] > 0 and result.examples == []) if reason else len(result.examples) == 1
 
 
-def test_a_bad_reply_is_asked_for_once_more_and_both_are_rows() -> None:
-    replies = iter(["Let me think.", json.dumps(row()), "Hm.", plan(), "maybe", "Yes"])
-    teacher = ScriptedTeacher(lambda _: next(replies))
-    judge = PlanJudge(teacher)
-    result = build_memory_plans(Memory(STATEMENTS[:2]), teacher, judge, 1, SliceConfig(entities=1), 1, TOOLS, DOCUMENTS.get)
-    assert len(result.examples) == 1 and len(teacher.asked) == 6
-    assert reasons(result) == {"unreadable": 1, "no_plan": 1}
-    assert [failure.kind for failure in judge.failures] == ["verdict_unreadable"]
+def test_what_no_document_holds_is_for_the_judge_alone() -> None:
+    """The knowledge was brought by a tool of another time: that the search does not bring it says nothing against the plan."""
+    question = json.dumps(row(question="Who stars in Beta?", answer="Ann Lee"))
+    for verdict, kept in ((YES, 1), (NO, 0)):
+        result, judge, teacher = made(question, plan(arguments="Beta"), verdict, statements=STATEMENTS[2:])
+        assert len(result.examples) == kept
+        assert {check.checker for check in judge.checks} == {"teacher"}
+        judging = next(asked for asked in teacher.asked if "A plan to find it" in asked)
+        assert "- Beta: Beta stars Ann Lee." in judging and 'call search with "Beta"' in judging
+    held = {"Beta": Document("x", "Beta", "It is a film. Beta stars Ann Lee.", "films")}
+    _, judge, _ = made(question, plan(arguments="Beta"), YES, held.get, STATEMENTS[2:])
+    assert [(check.checker, check.accepted) for check in judge.checks] == [("index", True)]
+
+
+def test_what_a_check_rejects_returns_to_its_writer_with_the_reason() -> None:
+    replies = ["Let me think.", json.dumps(row(question="Did Dan make Alpha?")), json.dumps(row()), plan(arguments="Gamma"), plan()]
+    said = iter(replies)
+    teacher = ScriptedTeacher(lambda _: next(said))
+    metered = MeteredTeacher(teacher)
+    result = build_memory_plans(Memory(STATEMENTS[:2]), metered, PlanJudge(Readers(teacher)), 1, ONE, 1, TOOLS, DOCUMENTS.get)
+    assert len(result.examples) == 1 and reasons(result) == {"malformed": 1, "answer_leaked": 1, "other_knowledge": 1}
+    repairs = [request.messages[-2:] for request in teacher.requests if request.messages[-1].content.startswith("This reply was rejected")]
+    assert [reply.content for reply, _ in repairs] == [replies[0], replies[1], replies[3]], "only the last reply is shown"
+    assert "contains its answer 'Dan'" in repairs[1][1].content and "finds 'Gamma' first" in repairs[2][1].content
+    counts = metered.drain()
+    assert (counts["asked"], counts["repaired"], counts.get("first_try", 0)) == (5, 2, 0)
+
+
+def test_an_unfit_judge_is_not_asked() -> None:
+    class Unfit(ScriptedTeacher):
+        def complete(self, requests: Sequence[Request]) -> list[Reply]:
+            return [
+                replace(reply, text=YES) if isinstance(reply, Completion) and reply.text == NO else reply
+                for reply in super().complete(requests)
+            ]
+
+    teacher = Unfit(lambda asked: json.dumps(row()) if "Known statements" in asked else plan())
+    judge = PlanJudge(Readers(teacher))
+    result = build_memory_plans(Memory(STATEMENTS[:2]), teacher, judge, 1, ONE, 1, TOOLS, None)
+    assert not result.examples and reasons(result) == {"not_judged": 1} and not judge.checks
+    assert [failure.kind for failure in judge.failures] == ["judge_unfit"]
 
 
 @pytest.mark.parametrize(
-    ("written", "kind"),
+    ("written", "style", "kind"),
     [
-        (row(), None),
-        (row(style="odd"), "unreadable"),
-        (row(requires=[3]), "rests_on_nothing"),
-        (row(question="Did dan make Alpha?"), "answer_leaked"),
-        (row(question="Who is Danny?"), None),
-        (row(answer="Eve"), "answer_not_stated"),
-        (row(style="synthesis", answer="by Dan, at a lake"), None),
-        ({"the_question": "Who?"}, "unreadable"),
+        (row(), "factual", None),
+        (row(requires=[3]), "factual", "rests_on_nothing"),
+        (row(question="Did dan make Alpha?"), "factual", "answer_leaked"),
+        (row(question="Who is Danny of Alpha?"), "factual", None),
+        (row(question="Who is Danny?"), "factual", "rests_on_nothing"),
+        (row(question="Who made the film of Green Lake?", requires=[1, 2]), "multi_hop", None),
+        (row(), "multi_hop", "answer_leaked"),
+        (row(question="Who made Alpha and Alpha?"), "synthesis", "rests_on_nothing"),
+        (row(answer="Eve"), "factual", "answer_not_stated"),
+        (row(answer="by Dan, at a lake"), "synthesis", "answer_not_stated"),
+        (row(question="How many years after 1990 was it shot?", answer=4, requires=[2]), "numerical", "answer_not_stated"),
+        (row(question="When was it shot?", answer="1994", requires=[2]), "numerical", None),
+        (row(question="How many statements are there?", answer="two", requires=[1, 2]), "numerical", "unreadable"),
+        ({"the_question": "Who?"}, "factual", "malformed"),
     ],
 )
-def test_questions_that_a_teacher_may_write(written: object, kind: str | None) -> None:
-    for text in (json.dumps(written), f"Here you are:\n```json\n{json.dumps(written, indent=2)}\n```\n"):
-        (read,) = read_questions(text, STATEMENTS[:2])
-        assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
-        assert isinstance(read, Failure | WrittenQuestion)
-
-
-PAGES = [
-    Document("d1", "Amber Stone", "Amber Stone is an engineer. She works for Blue River since 1994. " + "She likes tea. " * 30, "notes"),
-    Document("d2", "Blue River (company)", "The company is based in Green Lake. It was founded in 1901 and sold in 1950.", "notes"),
-    Document("d3", "Green Lake", "A town.", "notes"),
-]
-FINDER = NameFinder(document.title for document in PAGES)
-
-
-def run(observation: str, outcome: str | None = "ok") -> Trajectory:
-    turn = Turn(0, (), (), "", "search", "Amber", (), f"shown: {observation}", None, outcome, 0.0, 0)
-    turn = replace(turn, calls=(Call("search", "Amber", outcome, observation),))
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory("t1", "k", "p", "rl", 4, (), (turn,), StopReason.ANSWERED, None, None, 0, time, 1.0)
-
-
-def test_passages_are_filed_under_their_title_and_every_name_in_them() -> None:
-    memory = Memory(statements_in(PAGES, FINDER))
-    first, *rest = memory.about("Amber Stone")
-    assert first.text.startswith("Amber Stone is an engineer. She works for Blue River since 1994.") and len(first.text) <= 300
-    assert (first.source, first.time, first.origin, first.relation) == ("d1", "1994", Origin.PASSAGE, "")
-    assert rest and all(statement.source == "d1" for statement in rest)
-    assert [statement.source for statement in memory.about("Blue River (company)")] == ["d1", "d2"]
-    assert [statement.source for statement in memory.about("Green Lake")] == ["d2", "d3"]
-    assert {statement.time for statement in memory.about("Green Lake")} == {None}, "two years, or none, are no time"
-
-
-def test_tool_results_are_filed_under_known_names_and_under_what_looks_like_one() -> None:
-    memory = Memory(statements_brought([run("Amber Stone met Ann of the White Hill in Green Lake, said Ann.")], FINDER))
-    assert list(memory) == ["Amber Stone", "Green Lake", "Ann of the White Hill"]
-    assert {statement.source for statement in memory.about("Green Lake")} == {"t1/0"}
-    assert {statement.origin for statement in memory.about("Green Lake")} == {Origin.RESULT}
-
-
-@pytest.mark.parametrize("outcome", ["timeout", "not_run", "unparsable"])
-def test_what_a_tool_did_not_bring_is_not_remembered(outcome: str) -> None:
-    assert not Memory(statements_brought([run("Amber Stone broke.", outcome)], FINDER))
+def test_questions_that_a_teacher_may_write(written: object, style: QuestionStyle, kind: str | None) -> None:
+    teacher = ScriptedTeacher(lambda _: f"Here you are:\n```json\n{json.dumps(written, indent=2)}\n```\n")
+    config = SliceConfig(entities=1, styles=(QuestionStyle(style),))
+    questions, failures = write_questions(Memory(STATEMENTS[:2]), teacher, 1, config, 0)
+    assert {failure.kind.removeprefix("fas_plan_") for failure in failures} == ({kind} if kind else set())
+    assert len(questions) == (kind is None)

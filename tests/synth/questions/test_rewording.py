@@ -9,7 +9,7 @@ import pytest
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import RewordingConfig, RewordingDefect, check, reword, same_formula
 from synth.questions.wording import Phrasing
-from synth.teachers.teacher import Fault
+from synth.teachers.teacher import REPAIRS, Fault
 from synth.worlds.schema import WORDINGS
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.records import Fact, Task
@@ -121,5 +121,24 @@ def test_variants_are_tasks_of_their_own_and_doubles_are_dropped(graph: Knowledg
     made, failures = reword([TASK], teacher, config, 0, graph)
     assert len({task.key for task in made}) == len({task.question for task in made}) == 3 and failures == []
     assert len({request.seed for request in teacher.requests}) == 3
-    once, (second, third) = reword([TASK], says(GOOD), config, 0, graph)
-    assert len(once) == 1 and second.kind == third.kind == RewordingDefect.DOUBLE
+    once, failures = reword([TASK], says(GOOD), config, 0, graph)
+    assert len(once) == 1 and [failure.kind for failure in failures] == [RewordingDefect.DOUBLE] * 2 * (1 + REPAIRS)
+
+
+@pytest.mark.parametrize(
+    ("question", "relation", "asked"),
+    [
+        ("When was Room and Board released?", "release_year", True),
+        ("From which year is Room and Board?", "release_year", True),
+        ("Who made Room and Board?", "director", True),
+        ("Which actors appear in Room and Board?", "starring", True),
+        ("Who is the leading man of Room and Board?", "director", False),
+        ("What is the plot of Room and Board?", "release_year", False),
+        ("What is the genre of Room and Board?", "director", False),
+    ],
+)
+def test_a_relation_is_asked_for_by_forms_of_its_words_and_by_what_asks_for_such_a_thing(question: str, relation: str, asked: bool) -> None:
+    task = Task("k", "search", "?", ("x",), (("C@Room and Board", relation, "?"),))
+    graph = KnowledgeGraph([Fact("Room and Board", relation, "x", ("d",), "t")], [])
+    defects = [finding.defect for finding in check(question, task, (), Phrasing.of(graph))]
+    assert defects == ([] if asked else [RewordingDefect.RELATION_MISSING])

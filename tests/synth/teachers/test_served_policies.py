@@ -27,7 +27,7 @@ from synth.teachers.teacher import Fault, Reply, Teacher, read_json
 from synth.worlds import world_proposals
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake
-from warehouse.records import Message, user
+from warehouse.records import user
 from warehouse.replies import form_of
 
 WORDS = ("Amber", "Stone", "Blue", "River")
@@ -152,6 +152,6 @@ def test_messages_cannot_spell_control_tokens(policy: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
-    ids = render(tokenizer, (Message("system", "Answer."), Message("user", "</answer> Stone")))
+    ids = render(tokenizer, user("</answer> Stone", "Answer."))
     assert tokenizer.decode(ids) == "system: Answer.\nuser: </answer> Stone\nassistant:"
     assert not set(ids) & set(tokenizer.all_special_ids)

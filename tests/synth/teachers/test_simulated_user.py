@@ -16,7 +16,8 @@ from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from synth.teachers.play import GuardedEnvironment, TextDialect
-from tests.rl.envs.test_tool_world import WORLD, task_of
+from tests.rl.envs.test_tool_world import task_of
+from tests.synth.scripted import calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.records import Outcome, StopReason, Trajectory
 
@@ -46,9 +47,9 @@ def options(server: MisbehavingServer, **changed: Any) -> dict[str, Any]:
 
 
 ACTIONS = [
-    *(f"<{RESPOND}>{said}</{RESPOND}>" for said in list(ANSWERS)[1:5]),
-    '<lend>{"book": "B1", "member": "M2"}</lend>',
-    f"<{RESPOND}>It is lent to you.</{RESPOND}>",
+    *(calling(RESPOND, message=said) for said in list(ANSWERS)[1:5]),
+    calling("lend", book="B1", member="M2"),
+    calling(RESPOND, message="It is lent to you."),
 ]
 
 
@@ -69,9 +70,7 @@ def run(server: MisbehavingServer, lines: list[str], **changed: Any) -> Trajecto
     async def play() -> Trajectory:
         environment = GuardedEnvironment(create(Resources(options=options(server, **changed), trajectory_id="t")))
         request = RolloutRequest("t", TASK, "scripted", 10, 3)
-        loop = AgentLoop(
-            Script(lines), TextDialect([*WORLD["tools"], RESPOND, "answer"]), Limits(max_context_tokens=9_000, max_action_tokens=200)
-        )
+        loop = AgentLoop(Script(lines), TextDialect(), Limits(max_context_tokens=9_000, max_action_tokens=200))
         return await loop.run(request, environment)
 
     played = asyncio.run(play())

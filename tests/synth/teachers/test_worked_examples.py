@@ -8,29 +8,26 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from synth.corpora import extraction, proposals, seed_questions
-from synth.fas import memory_plans, plans, reasoning
+from synth.corpora import extraction, seed_questions
+from synth.fas import memory_plans, reasoning
 from synth.has import proposers
 from synth.questions import rewording
-from synth.teachers.teacher import INVENTED, Ending, Fault, judged, read_json, read_yes
+from synth.teachers.teacher import INVENTED, Ending, Fault, judged, read_json
 from warehouse.records import Completion, Failure, Request, user
 
 Examples = tuple[tuple[str, str], ...]
 OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
     "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
-    "seed": (seed_questions.EXAMPLES, seed_questions._PROPOSAL),
+    "wording": (seed_questions.EXAMPLES, seed_questions.WORDED),
     "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
     "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
-    "questions": (memory_plans._QUESTION_EXAMPLES, memory_plans._ROWS),
+    "question": (tuple((memory_plans._SHOWN, reply) for reply in memory_plans._EXAMPLES.values()), memory_plans._ROW),
     "plan": (memory_plans._PLAN_EXAMPLES, memory_plans._PLAN_ROW),
     "action": (proposers._TAKEN_EXAMPLES, proposers._ON_TEXT),
-    "another": (proposers._OTHER_EXAMPLES, proposers._ON_TEXT),
 }
 IN_WORDS: dict[str, Examples] = {
     "rewording": rewording.EXAMPLES,
-    "stated": proposals._READINGS,
-    "judge": plans._EXAMPLES,
     "first": reasoning._FIRSTS,
     "second": reasoning._SECONDS,
 }
@@ -49,21 +46,18 @@ def test_an_example_has_the_form_that_is_asked_for(name: str) -> None:
 
 
 def test_examples_in_words_are_what_is_read() -> None:
-    assert len(ALL) >= 15 and all(named(asked) for asked, _ in ALL)
-    assert [read_yes(replied(reply, user(asked))) for asked, reply in proposals._READINGS] == [True, False]
-    verdicts = [plans.read_verdict("s", reply) for _, reply in plans._EXAMPLES]
-    assert verdicts == [plans.PlanVerdict(True), plans.PlanVerdict(False, "content")]
+    assert len(ALL) >= 12 and all(named(asked) for asked, _ in ALL)
     assert all(reasoning._ANSWER.search(reply) for _, reply in (*reasoning._FIRSTS, *reasoning._SECONDS))
     for question, reworded in rewording.EXAMPLES:
         assert [name for name in INVENTED if name in question] == [name for name in INVENTED if name in reworded]
 
 
-def test_a_quotation_of_an_example_is_in_its_passage() -> None:
-    for asked, reply in (*extraction.EXAMPLES, *seed_questions.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
+def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
+    for asked, reply in (*extraction.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
         assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
 
 
-def test_a_copied_example_is_a_failure_and_a_name_from_the_request_is_not() -> None:
+def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none() -> None:
     """A reply that could be taken for one's own names something of the example."""
     for examples, _ in OF_A_FORM.values():
         request = user("Question: Where was Ann Lee born?", examples=examples)

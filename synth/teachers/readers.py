@@ -1,0 +1,96 @@
+"""A teacher as a reader that answers yes or no: whether a passage states a claim, whether an answer fits, whether a plan is sound.
+
+A reader is a judge (`eval.judges`) with a short verdict. It is asked only after it has judged labelled cases of its own kind well enough;
+an unfit one leaves every verdict open. Completions are in the lake, so a calibration is paid for once per home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eval.judges import Judge, JudgePrompt, calibrate, unfit_reason
+from synth.teachers.teacher import Teacher
+from warehouse.digests import digest
+from warehouse.records import Check, Failure
+
+YES, NO = "yes", "no"
+READER_TOKENS = 32
+_FORM = '\nReply with JSON alone: {"verdict": "yes" or "no"}'
+
+
+def reader(name: str, text: str, least: Mapping[str, float]) -> JudgePrompt:
+    """The prompt of a reader. `text` has the fields of its cases, which are mappings; cases in `calibration/NAME.jsonl` have the same.
+
+    Args:
+        least: share of the yes and of the no cases that it must judge rightly.
+    """
+    show: Callable[[Any], str] = lambda case: text.format(**case) + _FORM  # noqa: E731
+    labelled = Path(__file__).parent / "calibration" / f"{name}.jsonl"
+    return JudgePrompt(name, f"1-{digest(text, 8)}", (YES, NO), show, labelled, lambda row: row, least, explained=False)
+
+
+STATED = reader("stated", "Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim?", {YES: 0.8, NO: 0.8})
+"""Fields: text, claim."""
+FITS = reader(
+    "fits",
+    "{passages}\n\nQuestion: {question}\n"
+    "By these passages, is {candidate!r} a right answer to the question, and another one than {answer!r}?",
+    {YES: 0.75, NO: 0.8},
+)
+"""Fields: passages, question, candidate, answer."""
+CONTRADICTS = reader(
+    "contradicts",
+    "{passages}\n\nClaim: {claim}\nDoes one of these passages contradict the claim, so that both cannot be true? A passage does not if it "
+    "only adds to the claim, or is about something else of the same name.",
+    {YES: 0.7, NO: 0.8},
+)
+"""Fields: passages, claim."""
+KIND = reader(
+    "kind",
+    "Is {constant!r} the kind of thing that is asked for by: {description}? Do not judge whether it is right.",
+    {YES: 0.8, NO: 0.7},
+)
+"""Fields: constant, description."""
+SOUND = reader(
+    "sound",
+    "Question: {question}\nKnowledge that the answer requires:\n{required}\nA plan to find it: {plan}\nIts first action: {action}\n"
+    "Does this action look for that knowledge, and does the plan look for all of it, without looking for anything else?",
+    {YES: 0.8, NO: 0.8},
+)
+"""Fields: question, required, plan, action."""
+
+
+@dataclass(slots=True)
+class Readers:
+    """The readers that a teacher is fit for; `checks` are its verdicts on labelled cases, `failures` what it is unfit for."""
+
+    teacher: Teacher
+    checks: list[Check] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    _fit: dict[str, bool] = field(default_factory=dict)
+
+    def is_fit(self, prompt: JudgePrompt) -> bool:
+        """Whether the teacher may read so; calibrates it the first time."""
+        if prompt.name not in self._fit:
+            judge = self._judge(prompt)
+            found = calibrate(judge)
+            self.checks += found.checks
+            unfit = unfit_reason(judge, found)
+            self._fit[prompt.name] = unfit is None
+            if unfit is not None:
+                self.failures.append(Failure("synth", "judge_unfit", unfit, {"judge": judge.name}))
+        return self._fit[prompt.name]
+
+    def read(self, prompt: JudgePrompt, cases: Sequence[Mapping[str, str]]) -> list[bool | None]:
+        """Yes or no to each case; None if the reader is unfit or gives no verdict."""
+        if not cases or not self.is_fit(prompt):
+            return [None] * len(cases)
+        verdicts = self._judge(prompt).judge(cases)
+        self.failures += [verdict for verdict in verdicts if isinstance(verdict, Failure)]
+        return [None if isinstance(verdict, Failure) else verdict.verdict == YES for verdict in verdicts]
+
+    def _judge(self, prompt: JudgePrompt) -> Judge:
+        return Judge(self.teacher, prompt, attempts=2, max_tokens=READER_TOKENS)
