@@ -60,7 +60,7 @@ SETTINGS = (
     "evaluation.suites={}",
     "evaluation.gate={}",
     "synth.teacher.kind=engine",
-    'synth.teacher.engine={dtype="auto", threads=2, max_model_len=4096, max_num_seqs=16, kv_cache_gib=2}',
+    'synth.teacher.engine={dtype="auto", threads=2, max_model_len=4096, max_num_seqs=64, kv_cache_gib=2}',
 )
 """Sizes that two cores write in some minutes."""
 

@@ -206,7 +206,7 @@ def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run:
     with open_teacher(settings, context.lake) as teacher:
         for start in range(0, len(missing), TAUGHT_AT_ONCE):
             part = missing[start : start + TAUGHT_AT_ONCE]
-            played = play(part, teacher, environments, indexes, own, settings.concurrency)
+            played = play(part, teacher, environments, indexes, own, settings.places)
             store_graded(context.lake, played, part, verifiers)
             run.advance(start + len(part), len(missing))
     return _sampling_metrics(context, [request.trajectory_id for request in requests])

@@ -39,8 +39,8 @@ class TeacherConfig(Section):
     """Model folder for `kind = "engine"`."""
     engine: ServingEngineConfig = ServingEngineConfig()
     ray: RayConfig = RayConfig()
-    concurrency: PositiveInt = 16
-    """Concurrent requests."""
+    concurrency: PositiveInt | None = None
+    """Concurrent requests; None: 16 for a server, 64 for engines, whose throughput grows with the batch."""
     requests_per_minute: PositiveFloat | None = None
     """Rate limit, retries included."""
     timeout_seconds: PositiveFloat | None = None
@@ -71,6 +71,11 @@ class TeacherConfig(Section):
     def holds_to_forms(self) -> bool:
         """Whether replies are constrained to the JSON schema of requests."""
         return self.kind == "engine" if self.structured is None else self.structured
+
+    @property
+    def places(self) -> int:
+        """Requests that may be in flight."""
+        return self.concurrency or (64 if self.kind == "engine" else 16)
 
     @property
     def try_seconds(self) -> float:

@@ -174,7 +174,7 @@ class ModelTeacher:
         self._asked: dict[str, asyncio.Task[Reply]] = {}
         self._stored: set[str] = set()
         self._under_way: set[asyncio.Task[Any] | None] = set()
-        self._places = asyncio.Semaphore(config.concurrency)
+        self._places = asyncio.Semaphore(config.places)
         rate = config.requests_per_minute
         self._rate = None if rate is None else AsyncLimiter(1, 60 / rate)
         known = cache.spent(source.name) if cache else Spent()

@@ -55,7 +55,7 @@ class TeacherUser:
     def __init__(self, teacher: Teacher, config: SimulatedUserConfig, held: ExitStack | None = None) -> None:
         """`held` keeps the teacher open."""
         self._teacher, self._config, self._held = teacher, config, held
-        self._threads = ThreadPoolExecutor(config.concurrency, "simulated user")
+        self._threads = ThreadPoolExecutor(config.places, "simulated user")
 
     async def say(self, goal: str, said: Sequence[Said], seed: int) -> str:
         """What the user says next.

@@ -170,7 +170,7 @@ def _teach(work: Work, material: Material, questions: Batch) -> Made:
     context, config = work.context, work.context.config.for_turn(work.turn).sft.teacher
     teacher, tasks = work.asked("from = teacher"), [task for task in made if isinstance(task, Task)]
     wanted = requests_for(tasks, teacher.name, config, work.seed("taught"), work.turn)
-    concurrency = work.settings.teacher.concurrency if work.settings.teacher is not None else 1
+    concurrency = work.settings.teacher.places if work.settings.teacher is not None else 1
     played = play(wanted, teacher, context.config.rollout.environments, Indexes(material.searched), config, concurrency)
     rewarded = reward_trajectories([request.task for request in wanted], played, context.verifiers(tasks=tasks))
     choice, by_key = StoredRunsConfig(per_task=config.per_task), {task.key: task for task in tasks}
