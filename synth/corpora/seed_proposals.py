@@ -8,12 +8,12 @@ the other inner ones are unknowns that the question leaves out, the ends are nam
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
-from string import ascii_uppercase
 
 from synth.corpora.grounding import TypedFact
 from synth.corpora.passages import Passage, Walk
@@ -26,6 +26,8 @@ from warehouse.records import Task, Triple
 
 MOST_FACTS = 3
 """Most facts of one question."""
+LETTERS = "XYZ"
+"""What stands for unknowns where a question is worded; none is a word."""
 LONGEST_NAME = 8
 """Most words of a name that a question may name or ask for; longer ones are clauses, and names begin with a capital or a figure."""
 
@@ -83,7 +85,7 @@ class Seed:
     @property
     def masked(self) -> list[str]:
         """The facts with `?` for the answer and letters for the unknowns, each with its type: its writer cannot give them away."""
-        letters = {_key(text): letter for text, letter in zip(self.unknowns, ascii_uppercase, strict=False)} | {_key(self.answer): "?"}
+        letters = {_key(text): letter for text, letter in zip(self.unknowns, LETTERS, strict=False)} | {_key(self.answer): "?"}
         marks = {key: f"{letter} ({self._types.get(key) or 'thing'})" for key, letter in letters.items()}
 
         def shown(text: str) -> str:
@@ -164,6 +166,8 @@ def objection_to_words(seed: Seed) -> Objection | None:
     """What the question gives away, fails to name, or adds."""
     if not asks(seed.question):
         return Objection(ProposalDefect.NOT_ASKED, "it is no question, or one for yes or no")
+    if any(re.search(rf"\b{letter}\b", seed.question) for letter in LETTERS[: len(seed.unknowns)]):
+        return Objection(ProposalDefect.NOT_ASKED, "it must describe what a letter stands for, instead of the letter")
     for secret in seed.secrets:
         if mentions(seed.question, unqualified(secret)):
             return Objection(ProposalDefect.LEAKED, f"the question must not name {secret!r}")

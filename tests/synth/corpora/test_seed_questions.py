@@ -86,7 +86,7 @@ def test_facts_make_a_question_with_its_formula() -> None:
     chains = [outline(WALK, joined, random.Random(number)) for number in range(20)]
     assert all(chain is not None and len(chain.documents) == 2 for chain in chains), "as many documents as can be"
     chain = next(each for each in chains if each is not None and each.answer == "Old Town")
-    assert chain.masked == ["Night Boat — made by — A (thing)", "A (thing) — born in — ? (town)"]
+    assert chain.masked == ["Night Boat — made by — X (thing)", "X (thing) — born in — ? (town)"]
     assert chain.formula == (("C@Night Boat", "made by", "V@x0"), ("V@x0", "born in", "?")) and chain.unknowns == ("Karl Mason",)
     assert outline(WALK, quoted(), random.Random(0)) is None
     assert seed().key == seed(question="Else?").key != seed(facts=(MADE, YEAR), unknowns=["Night Boat"]).key
@@ -105,6 +105,11 @@ def test_facts_make_a_question_with_its_formula() -> None:
 def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str | None) -> None:
     objection = objection_to_words(seed(question))
     assert (objection and objection.kind) == kind
+
+
+def test_a_letter_is_described_and_not_named() -> None:
+    objection = objection_to_words(seed("When was X of Karl Mason made?", (MADE, YEAR), "1990", ["Night Boat"]))
+    assert objection is not None and objection.kind == "not_asked"
 
 
 FACTS = json.dumps([MADE.model_dump()])
