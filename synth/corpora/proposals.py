@@ -154,10 +154,9 @@ def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
 
 def grounded(proposal: Proposal, documents: Mapping[str, Document]) -> Proposal | Objection:
     """The proposal with its documents by id and their own words as quotations. A document may be named by its title."""
-    titled = {name_key(document.title): document for document in documents.values()}
     facts = []
     for fact in proposal.facts:
-        document = documents.get(fact.document) or titled.get(name_key(fact.document))
+        document = documents.get(fact.document) or _titled(fact.document, documents)
         if document is None:
             return Objection(
                 ProposalDefect.DOCUMENT_UNKNOWN,
@@ -168,6 +167,13 @@ def grounded(proposal: Proposal, documents: Mapping[str, Document]) -> Proposal 
             return Objection(found, f"{fact.claim} in {document.id!r}: {GROUNDING_REASONS[found]}")
         facts.append(found.model_copy(update={"document": document.id}))
     return proposal.model_copy(update={"facts": facts})
+
+
+def _titled(title: str, documents: Mapping[str, Document]) -> Document | None:
+    """The last document of this title."""
+    key = name_key(title)
+    found = [document for document in documents.values() if name_key(document.title) == key]
+    return found[-1] if found else None
 
 
 def objection_to(proposal: Proposal, layer: Layer, name: str) -> Objection | None:

@@ -175,11 +175,7 @@ def _unique(
         return _failure(
             QuestionDefect.RESTS_ON_NOTHING, "the question does not name two things that the required statements are about", row
         )
-    near = [
-        known
-        for known in written.required
-        if known in named or known in holding or mentions(question, known.text) or _said(question, known)
-    ]
+    near = [known for known in written.required if known in named or known in holding or _said(question, known)]
     return replace(written, required=tuple(near))
 
 
@@ -267,8 +263,10 @@ def build_memory_plans(
 
     def check(place: int, row: _PlanRow) -> _Planned | Failure:
         planned = _read_plan(row, questions[place], parameters)
-        if isinstance(planned, Failure) or retrieve is None or planned.plan.tool != SEARCH:
-            return planned if isinstance(planned, Failure) else _Planned(planned, None)
+        if isinstance(planned, Failure):
+            return planned
+        if retrieve is None or planned.plan.tool != SEARCH:
+            return _Planned(planned, None)
         found = retrieve(planned.plan.query)
         reason = _index_verdict(planned, found)
         if reason in (None, ""):

@@ -38,11 +38,6 @@ class PlanJudge:
     readers: Readers
     checks: list[Check] = field(default_factory=list)
 
-    @property
-    def failures(self) -> list[Failure]:
-        """Replies without a verdict, and what the teacher is unfit for."""
-        return self.readers.failures
-
     def verdicts(self, questions: Sequence[SliceQuestion]) -> list[bool | None]:
         """The teacher's verdict per plan, in order, each recorded; None without one."""
         verdicts = self.readers.read(SOUND, [_shown(question) for question in questions])

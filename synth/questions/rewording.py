@@ -74,39 +74,21 @@ _FILLERS = frozenset(
     ["a", "an", "by", "did", "does", "for", "in", "is", "of", "on", "that", "the", "to", "was", "what", "which", "who", "with"]
 )
 _ASKED_BY = {
-    "year": ("when", "date", "come", "came", "out", "released"),
-    "date": ("when", "day"),
-    "cast": (
-        "with",
-        "star",
-        "stars",
-        "starred",
-        "starring",
-        "featuring",
-        "featured",
-        "features",
-        "actor",
-        "actress",
-        "played",
-        "play",
-        "plays",
-        "appear",
-        "appears",
-        "appeared",
-        "lead",
-    ),
-    "starring": ("actor", "actress", "actors", "cast", "played", "plays", "appears", "appeared", "features", "lead"),
-    "director": ("made", "filmmaker", "helmed"),
-    "writer": ("wrote", "written", "author", "screenplay", "script"),
-    "author": ("wrote", "written", "writer"),
-    "capital": ("seat",),
-    "borders": ("neighbour", "neighbours", "neighbor", "neighbors", "neighboring", "next", "adjacent"),
-    "country": ("nation", "where"),
-    "language": ("spoken", "speak", "tongue"),
-    "genre": ("kind", "type", "sort", "category"),
-    "currency": ("money",),
-    "population": ("people", "inhabitants"),
-    "birthplace": ("born",),
+    "year": "when date come came out released",
+    "date": "when day",
+    "cast": "with star stars starred starring featuring featured features actor actress played play plays appear appears appeared lead",
+    "starring": "actor actress actors cast played plays appears appeared features lead",
+    "director": "made filmmaker helmed",
+    "writer": "wrote written author screenplay script",
+    "author": "wrote written writer",
+    "capital": "seat",
+    "borders": "neighbour neighbours neighbor neighbors neighboring next adjacent",
+    "country": "nation where",
+    "language": "spoken speak tongue",
+    "genre": "kind type sort category",
+    "currency": "money",
+    "population": "people inhabitants",
+    "birthplace": "born",
 }
 """Other words that ask for a relation with a form of the key in its name."""
 
@@ -160,12 +142,13 @@ def reword(
         for t in tasks
         if not t.formula
     ]
+    hidden = {task.key: hidden_of(graph, task) for task in tasks if task.formula}
     seen: dict[tuple[str, str], int] = {}
 
     def read(place: int, reply: Completion) -> Task | Failure:
         task, variant = wanted[place]
         question = reply.text.strip().strip('"').strip()
-        findings = check(question, task, hidden_of(graph, task), phrasing)
+        findings = check(question, task, hidden[task.key], phrasing)
         if seen.setdefault((task.key, plain(question)), place) != place:
             findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task has the same words")]
         return _failure(findings[0], task, question, teacher) if findings else _reworded(task, variant, question, teacher, config)
@@ -239,7 +222,7 @@ def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[
         fragments = [part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")]
         texts = [set(plain(text).split()) for text in (spoken(relation), phrasing.word(relation), *fragments)]
         words = {word for text in texts for word in text - _FILLERS or text}
-        asked = {word for kind, askers in _ASKED_BY.items() if share_a_stem([kind], words) for word in askers}
+        asked = {word for kind, askers in _ASKED_BY.items() if share_a_stem([kind], words) for word in askers.split()}
         if not (words & set(said) or asked & set(said) or share_a_stem(words, said)):
             findings.append(Finding(RewordingDefect.RELATION_MISSING, f"it does not ask for the {spoken(relation)}"))
     return findings

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from eval.judges import Judge, JudgePrompt, calibrate, unfit_reason
 from synth.teachers.teacher import Teacher
 from warehouse.digests import digest
-from warehouse.records import Check, Failure
+from warehouse.records import Failure
 
 YES, NO = "yes", "no"
 READER_TOKENS = 32
@@ -65,24 +66,26 @@ SOUND = reader(
 
 @dataclass(slots=True)
 class Readers:
-    """The readers that a teacher is fit for; `checks` are its verdicts on labelled cases, `failures` what it is unfit for."""
+    """The readers that a teacher is fit for; thread-safe. `failures` are what it is unfit for, and replies without a verdict.
+
+    One serves all who ask the same teacher, so that it is calibrated once.
+    """
 
     teacher: Teacher
-    checks: list[Check] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     _fit: dict[str, bool] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     def is_fit(self, prompt: JudgePrompt) -> bool:
         """Whether the teacher may read so; calibrates it the first time."""
-        if prompt.name not in self._fit:
-            judge = self._judge(prompt)
-            found = calibrate(judge)
-            self.checks += found.checks
-            unfit = unfit_reason(judge, found)
-            self._fit[prompt.name] = unfit is None
-            if unfit is not None:
-                self.failures.append(Failure("synth", "judge_unfit", unfit, {"judge": judge.name}))
-        return self._fit[prompt.name]
+        with self._lock:
+            if prompt.name not in self._fit:
+                judge = self._judge(prompt)
+                unfit = unfit_reason(judge, calibrate(judge))
+                self._fit[prompt.name] = unfit is None
+                if unfit is not None:
+                    self.failures.append(Failure("synth", "judge_unfit", unfit, {"judge": judge.name}))
+            return self._fit[prompt.name]
 
     def read(self, prompt: JudgePrompt, cases: Sequence[Mapping[str, str]]) -> list[bool | None]:
         """Yes or no to each case; None if the reader is unfit or gives no verdict."""
@@ -91,6 +94,11 @@ class Readers:
         verdicts = self._judge(prompt).judge(cases)
         self.failures += [verdict for verdict in verdicts if isinstance(verdict, Failure)]
         return [None if isinstance(verdict, Failure) else verdict.verdict == YES for verdict in verdicts]
+
+    def drain(self) -> list[Failure]:
+        """The failures since the last call."""
+        failures, self.failures = self.failures, []
+        return failures
 
     def _judge(self, prompt: JudgePrompt) -> Judge:
         return Judge(self.teacher, prompt, attempts=2, max_tokens=READER_TOKENS)

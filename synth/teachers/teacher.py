@@ -186,11 +186,11 @@ REPAIR = "This reply was rejected: {reason}. Write another one in the same form,
 
 
 def ask_repaired(
-    teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure], repairs: int = REPAIRS
+    teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure]
 ) -> tuple[list[T | Failure], list[Failure]]:
     """For each request the value read or the failure of its last try; and the failures of earlier tries.
 
-    A reply that `read` rejects returns to its writer with the reason, up to `repairs` times. An empty, cut or copied one is sampled again
+    A reply that `read` rejects returns to its writer with the reason, up to `REPAIRS` times. An empty, cut or copied one is sampled again
     under another seed. A `MeteredTeacher` counts values of the `first_try` and `repaired` ones; earlier failures say their `try`.
 
     Args:
@@ -199,14 +199,14 @@ def ask_repaired(
     results: list[T | Failure] = [Failure(STAGE, "not_asked", "nothing was asked")] * len(requests)
     before: list[Failure] = []
     open_, asking = list(range(len(requests))), list(requests)
-    for number in range(repairs + 1):
+    for number in range(REPAIRS + 1):
         replies = teacher.complete(asking)
         following: list[tuple[int, Request]] = []
         for place, request, reply in zip(open_, asking, replies, strict=True):
             result = results[place] = reply if isinstance(reply, Failure) else read(place, reply)
             if not isinstance(result, Failure):
                 _note(teacher, "repaired" if number else "first_try")
-            elif number < repairs and (not isinstance(reply, Failure) or reply.kind in _RESAMPLED):
+            elif number < REPAIRS and (not isinstance(reply, Failure) or reply.kind in _RESAMPLED):
                 before.append(replace(result, item={**result.item, "try": number + 1}) if isinstance(result.item, dict) else result)
                 following.append((place, _next(requests[place], request, reply, result, number + 1)))
         if not following:

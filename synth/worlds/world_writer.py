@@ -193,7 +193,7 @@ class _Writer:
         )
 
     def _sql(self, request: Request) -> str | None:
-        """The SQL of the reply, which is asked for twice where there is none in it."""
+        """The SQL of the reply; one without any returns to its writer."""
         (reply,), before = ask_repaired(self._teacher, [request], _read_sql)
         self._made.failures += [*before, *([reply] if isinstance(reply, Failure) else [])]
         return None if isinstance(reply, Failure) else reply

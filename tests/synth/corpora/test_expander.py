@@ -20,6 +20,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.play import TextDialect, messages_of
+from synth.teachers.readers import Readers
 from synth.teachers.teacher import Fault, Reply, Teacher, failed
 from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACTS, GOOD, STAR, TASK, TWO
 from tests.synth.scripted import LABELLED, ScriptedTeacher, calling, verdict
@@ -140,13 +141,13 @@ async def test_what_is_summarised_is_bounded_and_a_refusal_is_told_to_the_agent(
     documents = [Document(f"d{number}", f"Page {number}", "word " * 20_000, "s") for number in range(6)]
     with ThreadPoolExecutor(1) as threads:
         reader = ScriptedTeacher(lambda question: "read")
-        environment = ExpanderEnvironment(SearchIndex(documents), reader, 3, threads)
+        environment = ExpanderEnvironment(SearchIndex(documents), Readers(reader), 3, threads)
         assert await environment.summarize(["d0", "d1"], "who") == "read"
         assert len(reader.asked[0]) < 25_000 and all(f"[d{number}] Page {number}" in reader.asked[0] for number in (0, 1))
         with pytest.raises(ToolError, match="at most 5 documents, not 6"):
             await environment.summarize([document.id for document in documents], "who")
         with pytest.raises(ToolError, match="cannot be read together: too long"):
-            await ExpanderEnvironment(SearchIndex(documents), Refusing(), 3, threads).summarize(["d0"], "who")
+            await ExpanderEnvironment(SearchIndex(documents), Readers(Refusing()), 3, threads).summarize(["d0"], "who")
 
 
 class Refusing:

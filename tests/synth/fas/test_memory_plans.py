@@ -141,7 +141,7 @@ def test_an_unfit_judge_is_not_asked() -> None:
     judge = PlanJudge(Readers(teacher))
     result = build_memory_plans(Memory(STATEMENTS[:2]), teacher, judge, 1, ONE, 1, TOOLS, None)
     assert not result.examples and reasons(result) == {"not_judged": 1} and not judge.checks
-    assert [failure.kind for failure in judge.failures] == ["judge_unfit"]
+    assert [failure.kind for failure in judge.readers.failures] == ["judge_unfit"]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ Examples = tuple[tuple[str, str], ...]
 OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
     "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
-    "stated": (seed_questions.FACT_EXAMPLES, seed_questions.STATEMENTS),
-    "wording": (seed_questions.EXAMPLES, seed_questions.WORDED),
+    "stated": (extraction.EXAMPLES, seed_questions.STATEMENTS),
+    "wording": (seed_questions.WORDINGS, seed_questions.WORDED),
     "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
     "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
     "question": (tuple((memory_plans._SHOWN, reply) for reply in memory_plans._EXAMPLES.values()), memory_plans._ROW),
