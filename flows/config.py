@@ -118,8 +118,8 @@ class FlywheelConfig(TurnConfig):
             raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
         self.synth.check_first(self.policy.path)
         check_first(self.cpt, self.sft)
-        if self.corpus.kind == "pages":
-            self.synth.check_pages("sft" in self.wheel.stages and "oracle" in self.sft.sources)
+        if not self.corpus.trains_on_facts:
+            self.synth.check_documents("sft" in self.wheel.stages and "oracle" in self.sft.sources)
         self.rollout.engine.check_adapters(any(turn.rl.lora is not None for turn in turns))
         for number, turn in enumerate(turns, start=1):
             check_rollouts(turn.rl, self.rollout)

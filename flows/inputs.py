@@ -222,7 +222,7 @@ def check_examples(lake: Lake, config: FlywheelConfig, stage: str, iteration: in
 def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
     """What CPT would read: the configured numbers; decision records depend on earlier trajectories."""
     synth = config.for_turn(iteration).synth
-    graph = config.corpus.kind != "pages"
+    graph = config.corpus.trains_on_facts
     plans, reasoning = graph or synth.fas.plans == "teacher", graph or synth.fas.reasoner == "teacher"
     wanted: Counts = {
         "fas": plans * synth.fas.plan_slices + reasoning * sum(synth.fas.reasoning.values()),
@@ -240,7 +240,7 @@ def _runs(config: FlywheelConfig, lake: Lake | None, source: str, iteration: int
         case "oracle" if settings.synth.tool_worlds is not None:
             return None
         case "oracle":
-            return 0 if config.corpus.kind == "pages" else sum(settings.synth.demonstration_questions.wanted().values())
+            return sum(settings.synth.demonstration_questions.wanted().values()) if config.corpus.trains_on_facts else 0
         case "teacher":
             return None
         case "own":

@@ -30,6 +30,8 @@ class CorpusConfig(Section):
     """A generated world, the film or country graph, files of facts and documents, or pages without facts."""
     path: Path | None = None
     """Folder of the data; None: the public data set of films or countries (`flywheel data list`)."""
+    facts: bool = True
+    """False: training sees the documents of a graph alone, and only suites are drawn from its facts."""
     longest_document: PositiveInt | None = Field(default=None)
     """Maximum characters of a film's document, in whole sentences."""
     wordings: Path | None = None
@@ -47,9 +49,16 @@ class CorpusConfig(Section):
             raise ValueError("path is for films, countries, files and pages; a generated world reads none")
         if self.kind != "generated" and not self.folder.is_dir():
             raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
+        if not self.facts and self.kind in ("generated", "pages"):
+            raise ValueError("facts = false is for films, countries and files, whose documents can be read without their graph")
         if self.wordings is not None and self.kind != "files":
             raise ValueError("wordings are for files; generated worlds, films and countries have their own")
         return self
+
+    @property
+    def trains_on_facts(self) -> bool:
+        """Whether training has a graph to ask about."""
+        return self.facts and self.kind != "pages"
 
     @property
     def folder(self) -> Path:
@@ -140,12 +149,12 @@ class SynthConfig(Section):
                 "set it under later.synth.direct_attempts, or name a model by policy.path"
             )
 
-    def check_pages(self, oracle_demonstrates: bool) -> None:
-        """Raises ValueError where questions of a graph are asked for and the corpus has only pages."""
+    def check_documents(self, oracle_demonstrates: bool) -> None:
+        """Raises ValueError where questions of a graph are asked for and training has only documents."""
         asked = sum(self.webshaper.wanted().values())
         asked += sum(self.demonstration_questions.wanted().values()) if oracle_demonstrates else 0
         if self.seeds is None and asked:
             raise ValueError(
-                "corpus.kind = pages has no facts to ask about: set synth.seeds.count, and a teacher that asks (synth.teacher); or ask for "
-                "no questions (synth.webshaper.counts = {}, sft.from = imported)"
+                "documents alone (corpus.kind = pages, or corpus.facts = false) have no facts to ask about: set synth.seeds.count, and a "
+                "teacher that asks (synth.teacher); or ask for no questions (synth.webshaper.counts = {}, sft.from = imported)"
             )

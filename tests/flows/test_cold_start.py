@@ -179,9 +179,26 @@ def test_a_teacher_behind_a_server_plays_and_its_successes_are_learnt_from(tmp_p
         key = example.sources[1]
         assert example.sources[0] in successes
         assert question.text == asked[key].question
-        assert acts[1] == Part(PartKind.CALL, told.subjects[question.text], True, "search")
+        assert acts[1] == Part(PartKind.CALL, json.dumps({"query": told.subjects[question.text]}), True, "search")
         assert acts[-1] == Part(PartKind.ANSWER, asked[key].answers[0], True)
         assert not any(part.ids for part in example.parts)
+
+
+@pytest.mark.slow
+def test_with_documents_alone_a_teacher_plays_the_training_questions(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "boat.md").write_text("# Night Boat\n\nNight Boat is a film by Dana Moss.\n")
+    pages = ["corpus.kind=pages", f"corpus.path={tmp_path / 'pages'}", "corpus.train={}", "corpus.held_out={}"]
+    none = ["synth.webshaper.counts={}", "synth.demonstration_questions.counts={}", 'sft.from=["teacher"]', "sft.teacher.attempts=1"]
+    task = Task("seed", "search", "Who made Night Boat?", ("Dana Moss",))
+    teacher = ScriptedTeacher(lambda _: "Dana Moss" if teacher.requests[-1].messages[3:] else calling("search", query="Night Boat"))
+    with home_of(tmp_path / "home", *pages, *none, *A_TEACHER) as context:
+        context.lake.add([task])
+        (example,) = cold_started(context, teacher)
+        (played,) = context.lake.trajectories("stage = 'demonstration'")
+        assert context.lake.tasks() == [task]
+    assert example.sources == (played.id, "seed") and played.outcome is Outcome.SUCCESS
+    assert [part.text for part in example.parts if part.kind is PartKind.CALL] == ['{"query": "Night Boat"}']
 
 
 @pytest.mark.slow

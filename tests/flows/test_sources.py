@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
+from flows.context import RunContext
+from flows.home import Home
 from flows.stages.synthesis.examples import corpora
-from flows.stages.synthesis.sources import read_sources
+from flows.stages.synthesis.sources import Material, read_sources
 from synth.config import CorpusConfig
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.wording import Phrasing
@@ -18,6 +20,8 @@ from synth.worlds.schema import RELATIONS
 from synth.worlds.world import WorldConfig, generate_world
 from tests.flows.test_synthesis_kinds import make, shop_at
 from tests.warehouse.corpora.test_wordings import GOOD, written
+from warehouse import Lake
+from warehouse.errors import RequestError
 
 
 def corpus(folder: Path) -> CorpusConfig:
@@ -87,6 +91,25 @@ def test_a_corpus_of_files_speaks_as_its_wordings_say(tmp_path: Path) -> None:
     phrasing = Phrasing.of(KnowledgeGraph.of(read_sources(config.corpus, config.seed).train))
     assert phrasing.questions["release year"][0] == "In which year was {s} released?"
     assert phrasing.conditions == {"release year": "released in {o}"}
+
+
+def test_training_without_facts_sees_documents_alone_and_suites_the_graph(tmp_path: Path) -> None:
+    none = ["corpus.facts=false", "synth.webshaper.counts={}", "synth.demonstration_questions.counts={}", 'sft.from=["imported"]']
+    config = load_config(SMALL, [*corpus_in(tmp_path), *none])
+    with Lake(tmp_path / "home") as lake:
+        material = Material(RunContext(Home(tmp_path / "home"), config, lake), 1)
+        assert [document.title for document in material.train_index.documents] == ["Night Boat"]
+        assert not list(material.train.graph.entities) and "Night Boat" in material.held_out.graph.entities
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [(["corpus.facts=false"], "facts = false is for films"), (["corpus.kind=countries", "corpus.facts=false"], "synth.seeds.count")],
+)
+def test_training_without_facts_where_they_are_needed_is_refused(settings: list[str], named: str, tmp_path: Path) -> None:
+    own = [] if len(settings) == 1 else [f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"]
+    with pytest.raises(RequestError, match=named):
+        load_config(SMALL, [*own, *settings])
 
 
 @pytest.mark.slow

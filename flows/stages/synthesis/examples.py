@@ -157,22 +157,37 @@ def stored_runs(work: Work, material: Material, guard: Guard, part: str, chosen:
 
 
 def taught(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """Questions that a teacher plays in their environment, with examples of its successes; both in one commit per batch."""
-    config = work.settings.demonstration_questions
-    seed, refuse = work.seed("taught"), guard.index.objection
+    """Questions that a teacher plays in their environment, with examples of its successes; all in one commit per batch.
+
+    With documents alone these are the training questions themselves.
+    """
+    part, config = "taught", work.settings.demonstration_questions
+    if not work.context.config.corpus.trains_on_facts:
+        asked = sorted(work.context.lake.tasks(split="train"), key=lambda task: task.key)
+        for number, tasks in work.in_batches(asked, ASKED_BATCH):
+            yield Batch(part, number, partial(_teach, work, material, tasks))
+        return
+    seed, refuse = work.seed(part), guard.index.objection
     size, setting = min(work.settings.batch, ASKED_BATCH), f"synth.demonstration_questions.{config.asked_by}"
-    for batch in question_batches("taught", material.train, config, seed, size, work.keys, setting, refuse, "demonstration"):
-        yield Batch(batch.part, batch.number, partial(_teach, work, material, batch))
+
+    def teach(questions: Batch) -> Made:
+        made, dropped = questions.make()
+        tasks = [task for task in made if isinstance(task, Task)]
+        records, failures = _teach(work, material, tasks)
+        return [*tasks, *records], [*dropped, *failures]
+
+    for batch in question_batches(part, material.train, config, seed, size, work.keys, setting, refuse, "demonstration"):
+        yield Batch(part, batch.number, partial(teach, batch))
 
 
-def _teach(work: Work, material: Material, questions: Batch) -> Made:
-    made, dropped = questions.make()
+def _teach(work: Work, material: Material, tasks: Sequence[Task]) -> Made:
+    """A teacher's runs of `tasks`, their scores, and examples of the successes."""
     context, config = work.context, work.context.config.for_turn(work.turn).sft.teacher
-    teacher, tasks = work.asked("from = teacher"), [task for task in made if isinstance(task, Task)]
+    teacher = work.asked("from = teacher")
     wanted = requests_for(tasks, teacher.name, config, work.seed("taught"), work.turn)
     concurrency = work.settings.teacher.places if work.settings.teacher is not None else 1
     played = play(wanted, teacher, context.config.rollout.environments, Indexes(material.searched), config, concurrency)
     rewarded = reward_trajectories([request.task for request in wanted], played, context.verifiers(tasks=tasks))
     choice, by_key = StoredRunsConfig(per_task=config.per_task), {task.key: task for task in tasks}
     examples, failures = choose_runs(rewarded.trajectories, by_key, choice, material.tools, frozenset(), work.seed("taught"), work.turn)
-    return [*tasks, *rewarded.trajectories, *rewarded.scores, *examples], [*dropped, *failures]
+    return [*rewarded.trajectories, *rewarded.scores, *examples], failures

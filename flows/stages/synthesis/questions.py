@@ -143,8 +143,8 @@ class DirectAttempts:
 
 
 def questions(work: Work, material: Material, guard: Guard, attempts: DirectAttempts) -> Iterator[Batch]:
-    """The tasks that RL trains on; pages have no graph to draw them from."""
-    if work.context.config.corpus.kind == "pages":
+    """The tasks that RL trains on; documents alone have no graph to draw them from."""
+    if not work.context.config.corpus.trains_on_facts:
         return
     config = work.settings.webshaper
     setting, size = f"synth.webshaper.{config.asked_by}", work.settings.batch

@@ -145,13 +145,16 @@ class Material:
     @cached_property
     def train(self) -> QuestionSource:
         """What training may see."""
-        return QuestionSource(KnowledgeGraph.of(self.sources.train), first_hit(self.train_index), self.allowed(TRAIN))
+        corpus = self.sources.train
+        seen = corpus if self.context.config.corpus.trains_on_facts else replace(corpus, facts=())
+        return QuestionSource(KnowledgeGraph.of(seen), first_hit(self.train_index), self.allowed(TRAIN))
 
     @cached_property
     def held_out(self) -> QuestionSource:
         """What suites are drawn from."""
         index = SearchIndex(self.sources.documents(DocumentSplit.TRAIN))
-        graph = self.train.graph if self.sources.shared else KnowledgeGraph.of(self.sources.held_out)
+        same = self.sources.shared and self.context.config.corpus.trains_on_facts
+        graph = self.train.graph if same else KnowledgeGraph.of(self.sources.held_out)
         return QuestionSource(graph, first_hit(index), self.allowed(HELD_OUT))
 
     def allowed(self, side: str) -> Callable[[str], bool] | None:

@@ -105,8 +105,8 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
 def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
     """Check that every suite has tasks, training has some if any were asked for, and RL finds those that it draws from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
-    if "train" in empty and context.config.corpus.kind == "pages" and context.config.for_turn(turn).synth.seeds is not None:
-        raise _nothing_left(context, run, "question about the pages", seed_questions.STAGE)
+    if "train" in empty and not context.config.corpus.trains_on_facts and context.config.for_turn(turn).synth.seeds is not None:
+        raise _nothing_left(context, run, "question about the documents", seed_questions.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
         raise _nothing_left(context, run, "task of a tool world", TOOL_WORLDS)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
