@@ -1,4 +1,4 @@
-# make demo: the whole wheel on this machine; make demo-smollm2: a pretrained chat model on real films; make test: the tests (make test-long: the longest of them); make setup: the environment alone.
+# make demo: the whole wheel on this machine; make demo-smollm2: a pretrained chat model on real films; make demo-documents: the same from documents and a teacher alone; make test: the tests (make test-long: the longest of them); make setup: the environment alone.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do command -v $$name && break; done)
 EXTRA ?= cpu
 VENV := .venv
@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -q --max-worker-restart 0
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo demo-smollm2 test test-long unit lint docs clean lock
+.PHONY: setup demo demo-smollm2 demo-documents test test-long unit lint docs clean lock
 
 setup: $(STAMP)
 
@@ -25,6 +25,12 @@ demo-smollm2: $(STAMP)
 	$(BIN)/flywheel data get films
 	test -d models/smollm2 || $(BIN)/flywheel model smollm2 --to models/smollm2
 	$(BIN)/flywheel run --profile smollm2 --home runs/smollm2
+
+demo-documents: $(STAMP)
+	$(BIN)/flywheel data get films
+	test -d models/smollm2 || $(BIN)/flywheel model smollm2 --to models/smollm2
+	test -d models/qwen-1.5b || $(BIN)/flywheel model qwen-coder-1.5b --to models/qwen-1.5b --dtype bfloat16
+	$(BIN)/flywheel run --profile documents --home runs/documents
 
 test test-long unit: export PYTHONDONTWRITEBYTECODE =
 

@@ -11,6 +11,8 @@ Plain JSON (`read_json_calls`) counts only if tools are on offer. After the reas
 - call-shaped JSON objects, or lists of them, and nothing else: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
 - text followed by one fence at the end that holds only calls of tools on offer. Text after the JSON makes the reply an answer.
 
+The outer braces of an object may be doubled, as Qwen2.5-Coder writes them, because its chat template shows them so.
+
 An object is call-shaped if it names a tool (`name`, `tool`, `tool_name`, `function`, `function_name`) and gives arguments (`arguments`,
 `parameters`, `args`, `input`, `tool_input`) as an object or JSON text, with nothing else but `id`, `call_id` and `type`; or if it wraps
 such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be missing if the tool is on offer.
@@ -41,6 +43,7 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 _EXTRA_KEYS = {"id", "call_id", "type"}
 _BETWEEN = re.compile(r"(?:[\s,;]|</?(?:tool_calls?|tools|function_calls?|functioncall)>)*")
 """Allowed around the objects of several calls."""
+_CLOSING = re.compile(r"\}{0,2}")
 _BEGUN = re.compile(rf'[\s\[{{]*"(?:{"|".join(_NAMES)})"\s*:\s*(?:\{{\s*"name"\s*:\s*)?"([^"\\]*)"\s*,\s*"(?:{"|".join(_ARGUMENTS)})"\s*:')
 """Beginning of a JSON call, with the tool's name."""
 _LONGEST = 200
@@ -140,7 +143,10 @@ def _values_from(text: str, place: int) -> list[Any]:
     while place < len(text):
         if text[place] not in "{[":
             return []
-        value, place = read_json_at(text, place)
+        doubled = text.startswith("{{", place)
+        value, place = read_json_at(text, place + doubled)
+        if doubled:
+            place = _CLOSING.match(text, place).end()  # type: ignore[union-attr]
         if isinstance(value, dict) and value.keys() == {"tool_calls"} and isinstance(value["tool_calls"], list):
             value = value["tool_calls"]
         values += value if isinstance(value, list) else [value]

@@ -40,6 +40,12 @@ _ROLES = {USER: "user", ASSISTANT: "assistant", TOOL: "tool"}
 _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
 the answer, reply with it alone, as short as possible, without a call."""
+REMINDERS = {
+    "user": "\n\nBegin with a call, and write nothing but the call.",
+    "tool": "\n\nDoes this show the answer? Then reply with the answer alone: a name or a number, no sentence. If it does not, call a tool "
+    "again with other arguments.",
+}
+"""Ends of messages by role. Without them Qwen2.5-Coder-1.5B explains tools instead of calling them, and repeats a call."""
 
 
 class TextDialect:
@@ -83,12 +89,13 @@ def _cut(text: str, most: int, cut: Truncation) -> str:
     return text[: room - right] + TRUNCATION_MARKER + text[len(text) - right :]
 
 
-def messages_of(token_ids: Sequence[int], system: str) -> tuple[Message, ...]:
-    """A context as messages."""
+def messages_of(token_ids: Sequence[int], system: str, reminders: Mapping[str, str] | None = None) -> tuple[Message, ...]:
+    """A context as messages, each with the reminder of its role, if any, at its end."""
     messages = [Message("system", system)]
     for part in re.split(f"(?={_MARKS.pattern})", "".join(map(chr, token_ids))):
         if text := _MARKS.sub("", part):
-            messages.append(Message(_ROLES[ord(part[0])], text))
+            role = _ROLES[ord(part[0])]
+            messages.append(Message(role, text + (reminders or {}).get(role, "")))
     return tuple(messages)
 
 
@@ -99,15 +106,23 @@ class TeacherEngine:
     makes the trajectory invalid.
     """
 
-    def __init__(self, teacher: Teacher, dialect: TextDialect, system: str, max_tokens: int, threads: Executor) -> None:
-        self._teacher, self._dialect, self._system = teacher, dialect, system
+    def __init__(
+        self,
+        teacher: Teacher,
+        dialect: TextDialect,
+        system: str,
+        max_tokens: int,
+        threads: Executor,
+        reminders: Mapping[str, str] | None = None,
+    ) -> None:
+        self._teacher, self._dialect, self._system, self._reminders = teacher, dialect, system, reminders
         self._max_tokens, self._threads = max_tokens, threads
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
         """The teacher's next action as characters, with zeros as log-probabilities; the dialect refuses images."""
-        messages, tools = messages_of(prompt_ids, self._system), json.dumps(self._dialect.tools)
+        messages, tools = messages_of(prompt_ids, self._system, self._reminders), json.dumps(self._dialect.tools)
         request = Request(
             messages, self._max_tokens, sampling.temperature, sampling.seed or 0, tools=tools if self._dialect.tools else None
         )
@@ -221,7 +236,7 @@ async def _play(
     async def one(request: RolloutRequest, threads: ThreadPoolExecutor) -> Trajectory:
         kind = kinds[request.task.environment]
         dialect = TextDialect()
-        engine = TeacherEngine(teacher, dialect, INSTRUCTIONS, config.max_action_tokens, threads)
+        engine = TeacherEngine(teacher, dialect, INSTRUCTIONS, config.max_action_tokens, threads, REMINDERS)
         async with places:
             environment = kind.open(request)
             try:

@@ -56,6 +56,9 @@ TAKEN = {
     "tags in a fence": f"```xml\n<tool_call>\n{CALL}\n</tool_call>\n```",
     "other tags": f"<tools>\n{CALL}\n</tools>",
     "closing tag alone": f"{CALL}\n</tool_call>",
+    "doubled braces": f"{{{CALL}}}",
+    "doubled braces, one too many": f"{{{CALL}}}}}",
+    "doubled braces in tags": f"<tools>\n{{{CALL}}}\n</tools>",
     "indented": json.dumps(json.loads(CALL), indent=2),
 }
 MALFORMED = {
