@@ -5,13 +5,18 @@ What is kept as the quotation are the passage's own words.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import dropwhile, islice
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from synth.corpora.passages import sentences_of
 from synth.questions.text_comparison import locate, mentions, name_key, plain, unqualified
+
+_WORDS = re.compile(r"[\w'’.-]*\w|,")
 
 
 class StatedFact(BaseModel):
@@ -43,6 +48,7 @@ class GroundingDefect(StrEnum):
     QUOTE_NOT_FOUND = "quote_not_found"
     SUBJECT_NOT_NAMED = "subject_not_named"
     OBJECT_NOT_NAMED = "object_not_named"
+    OTHER_RELATION = "other_relation"
 
 
 S = TypeVar("S", bound=StatedFact)
@@ -51,21 +57,69 @@ S = TypeVar("S", bound=StatedFact)
 def ground(statement: S, title: str, text: str) -> S | GroundingDefect:
     """The statement with the passage's own words as its quotation, or what is wrong with it given the passage `text` under `title`.
 
-    The quotation is located by alignment. Where it names one end only, its sentence is quoted. The subject may be the title instead.
+    The quotation is located by alignment; where it names one end only, or is not found, a sentence that names both and the relation is
+    quoted. One end may be the title instead. If the evidence has a word of the relation, it must belong to the end that is not the title.
     """
     if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
         return GroundingDefect.EMPTY
     if name_key(statement.subject) == name_key(statement.object):
         return GroundingDefect.SELF
-    quote = locate(text, statement.quote)
-    if quote is None:
-        return GroundingDefect.QUOTE_NOT_FOUND
-    titled = name_key(statement.subject) in (name_key(title), name_key(unqualified(title)))
-    sentence = next((each for each in sentences_of(text) if quote in each), quote)
-    for evidence in (quote, sentence):
-        if (titled or mentions(evidence, statement.subject)) and mentions(evidence, statement.object):
-            return statement.model_copy(update={"quote": evidence})
-    return GroundingDefect.OBJECT_NOT_NAMED if titled or mentions(sentence, statement.subject) else GroundingDefect.SUBJECT_NOT_NAMED
+    titles = {name_key(title), name_key(unqualified(title))}
+    ends = [end for end in (statement.subject, statement.object) if name_key(end) not in titles]
+    quote, sentences = locate(text, statement.quote), sentences_of(text)
+    quoted = [] if quote is None else [quote, *(each for each in sentences if quote in each)]
+    said = f"{statement.relation} {statement.quote}"
+    told = [each for each in sentences if all(_belongs(each, end, said) for end in ends)]
+    evidence = next((each for each in (*quoted, *told) if all(mentions(each, end) for end in ends)), None)
+    if evidence is None:
+        if quote is None:
+            return GroundingDefect.QUOTE_NOT_FOUND
+        unnamed = next(end for end in ends if not mentions(quoted[-1], end))
+        return GroundingDefect.SUBJECT_NOT_NAMED if unnamed == statement.subject else GroundingDefect.OBJECT_NOT_NAMED
+    around = next((each for each in sentences if evidence in each), evidence)
+    if len(ends) == 1 and _belongs(around, ends[0], statement.relation) is False:
+        return GroundingDefect.OTHER_RELATION
+    return statement.model_copy(update={"quote": evidence})
+
+
+_LINKING = frozenset(
+    ("a", "an", "and", "as", "at", "by", "de", "del", "di", "for", "from", "in", "is", "la", "of", "on", "or", "the", "to", "van", "von")
+) | {"was", "were", "with"}
+"""Words between a relation and a name that say nothing of it."""
+_VERBS = ("ed", "en", "ing")
+_MOST_ROLES = 6
+_SHARED = 4
+"""Letters that forms of a word share: starring and stars, written and writer."""
+
+
+def _belongs(sentence: str, name: str, relation: str) -> bool | None:
+    """Whether the words before `name`, other names aside, are those of the relation; None where the sentence has no word of it.
+
+    In "directed by A and starring B, C", `starring` belongs to B and C, and `directed` to A.
+    """
+    words, wanted = _WORDS.findall(sentence), [word for word in plain(relation).split() if word not in _LINKING]
+    words[:1] = [word.lower() for word in words[:1]]
+    forms = {word.lower() for word in words if any(_alike(word.lower().removeprefix("co-"), each) for each in wanted)}
+    size = len(plain(name).split())
+    places = [place for place in range(len(words)) if plain(" ".join(words[place : place + size])) == plain(name)]
+    if not forms or not places:
+        return None
+    return any(forms & _roles(words[:place]) or forms & set(words[place + size : place + size + 1]) for place in places)
+
+
+def _roles(before: Sequence[str]) -> set[str]:
+    """The words that say what a name after `before` is: `written` and `directed` of "written and directed by"."""
+    found: list[str] = []
+    words = dropwhile(lambda word: word in _LINKING or not word.islower(), reversed(before))
+    for word in islice(words, _MOST_ROLES):
+        if found and found[-1].endswith(_VERBS) and word not in ("and", ","):
+            break
+        found.append(word)
+    return set(found)
+
+
+def _alike(one: str, other: str) -> bool:
+    return one[:_SHARED] == other[:_SHARED] and min(len(one), len(other)) >= _SHARED
 
 
 GROUNDING_REASONS = {
@@ -74,6 +128,7 @@ GROUNDING_REASONS = {
     GroundingDefect.QUOTE_NOT_FOUND: "the quote is not in the passage: copy it from there",
     GroundingDefect.SUBJECT_NOT_NAMED: "neither the quoted sentence nor the title names the subject as it is written",
     GroundingDefect.OBJECT_NOT_NAMED: "the quoted sentence does not name the object as it is written",
+    GroundingDefect.OTHER_RELATION: "the passage says something else of that name",
 }
 """Sentences for the writer of a statement."""
 

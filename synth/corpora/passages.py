@@ -24,7 +24,8 @@ from urllib.parse import unquote
 from synth.questions.text_comparison import plain, unqualified
 from warehouse.records import Document
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)(?<!\bMrs\.)\s+")
+"""Not after an initial or a title: "J. Smith", "Joe Kirkwood Jr. and"."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
 SHORTEST_NAME = 4
