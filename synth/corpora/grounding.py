@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from synth.corpora.passages import sentences_of
-from synth.questions.text_comparison import locate, mentions, name_key, plain, unqualified
+from synth.questions.text_comparison import locate, mentions, name_key, plain, unqualified, without
 
 _WORDS = re.compile(r"[\w'’.-]*\w|,")
 
@@ -68,7 +68,7 @@ def ground(statement: S, title: str, text: str) -> S | GroundingDefect:
     ends = [end for end in (statement.subject, statement.object) if name_key(end) not in titles]
     quote, sentences = locate(text, statement.quote), sentences_of(text)
     quoted = [] if quote is None else [quote, *(each for each in sentences if quote in each)]
-    said = f"{statement.relation} {statement.quote}"
+    said = without(f"{statement.relation} {statement.quote}", (statement.subject, statement.object))
     told = [each for each in sentences if all(_belongs(each, end, said) for end in ends)]
     evidence = next((each for each in (*quoted, *told) if all(mentions(each, end) for end in ends)), None)
     if evidence is None:

@@ -40,12 +40,8 @@ _ROLES = {USER: "user", ASSISTANT: "assistant", TOOL: "tool"}
 _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
 the answer, reply with it alone, as short as possible, without a call."""
-REMINDERS = {
-    "user": "\n\nBegin with a call, and write nothing but the call.",
-    "tool": "\n\nDoes this show the answer? Then reply with the answer alone: a name or a number, no sentence. If it does not, call a tool "
-    "again with other arguments.",
-}
-"""Ends of messages by role. Without them Qwen2.5-Coder-1.5B explains tools instead of calling them, and repeats a call."""
+REMINDER = "\n\nIf this shows the answer, reply with the answer alone. If not, search for something else."
+"""End of each result. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn."""
 
 
 class TextDialect:
@@ -89,13 +85,13 @@ def _cut(text: str, most: int, cut: Truncation) -> str:
     return text[: room - right] + TRUNCATION_MARKER + text[len(text) - right :]
 
 
-def messages_of(token_ids: Sequence[int], system: str, reminders: Mapping[str, str] | None = None) -> tuple[Message, ...]:
-    """A context as messages, each with the reminder of its role, if any, at its end."""
+def messages_of(token_ids: Sequence[int], system: str, reminder: str = "") -> tuple[Message, ...]:
+    """A context as messages, with the reminder at the end of each result."""
     messages = [Message("system", system)]
     for part in re.split(f"(?={_MARKS.pattern})", "".join(map(chr, token_ids))):
         if text := _MARKS.sub("", part):
             role = _ROLES[ord(part[0])]
-            messages.append(Message(role, text + (reminders or {}).get(role, "")))
+            messages.append(Message(role, text + reminder * (role == "tool")))
     return tuple(messages)
 
 
@@ -113,16 +109,16 @@ class TeacherEngine:
         system: str,
         max_tokens: int,
         threads: Executor,
-        reminders: Mapping[str, str] | None = None,
+        reminder: str = "",
     ) -> None:
-        self._teacher, self._dialect, self._system, self._reminders = teacher, dialect, system, reminders
+        self._teacher, self._dialect, self._system, self._reminder = teacher, dialect, system, reminder
         self._max_tokens, self._threads = max_tokens, threads
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
         """The teacher's next action as characters, with zeros as log-probabilities; the dialect refuses images."""
-        messages, tools = messages_of(prompt_ids, self._system, self._reminders), json.dumps(self._dialect.tools)
+        messages, tools = messages_of(prompt_ids, self._system, self._reminder), json.dumps(self._dialect.tools)
         request = Request(
             messages, self._max_tokens, sampling.temperature, sampling.seed or 0, tools=tools if self._dialect.tools else None
         )
@@ -236,7 +232,7 @@ async def _play(
     async def one(request: RolloutRequest, threads: ThreadPoolExecutor) -> Trajectory:
         kind = kinds[request.task.environment]
         dialect = TextDialect()
-        engine = TeacherEngine(teacher, dialect, INSTRUCTIONS, config.max_action_tokens, threads, REMINDERS)
+        engine = TeacherEngine(teacher, dialect, INSTRUCTIONS, config.max_action_tokens, threads, REMINDER)
         async with places:
             environment = kind.open(request)
             try:

@@ -25,7 +25,7 @@ from flows.stages.training import encode, finetune
 from rl.renderers.base import Truncation
 from rl.renderers.tags import TagDialect
 from rl.rollouts.config import RolloutConfig
-from synth.teachers.play import REMINDERS
+from synth.teachers.play import REMINDER
 from synth.teachers.teacher import Teacher
 from synth.worlds.schema import ASKED
 from tests.rl.conftest import create_tiny_policy
@@ -79,7 +79,7 @@ class Knowing:
         self.wrong, self.answered = wrong, 0
 
     def __call__(self, body: dict[str, Any]) -> str:
-        question, *since = (message["content"].removesuffix(REMINDERS[message["role"]]) for message in body["messages"][1::2])
+        question, *since = (message["content"].removesuffix(REMINDER) for message in body["messages"][1::2])
         if not since:
             return calling("search", "I look it up.\n", query=self.subjects[question])
         self.answered += 1

@@ -81,7 +81,7 @@ def _facts(text: str) -> str:
     if slip == "refusal":
         return "I'm sorry, but I can't help with that."
     if slip == "quote":
-        fact["quote"] = f"{found[2]} had the last word in it"
+        fact |= {"object": "Erewhon", "quote": f"{found[2]} had the last word in it"}
     if slip == "entity":
         fact["object"] = "Atlantis"
     if slip == "keys":

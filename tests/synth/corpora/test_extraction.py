@@ -94,7 +94,7 @@ def test_known_entities_and_aliases_join_what_documents_say() -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"quote": "Amber Stone founded Blue River"}, GroundingDefect.QUOTE_NOT_FOUND),
+        ({"relation": "founder of", "quote": "Amber Stone founded Blue River"}, GroundingDefect.QUOTE_NOT_FOUND),
         ({"subject": "Red Hill"}, GroundingDefect.SUBJECT_NOT_NAMED),
         ({"object": "Green Lake"}, GroundingDefect.OBJECT_NOT_NAMED),
         ({"object": "Amber  stone"}, GroundingDefect.SELF),

@@ -44,7 +44,7 @@ LAKE = leaf("Green Lake", "the town of some inn", ("an inn", "town", "Green Lake
         (GOOD, None),
         (DEEP, None),
         ({**GOOD, "facts": [{**FACT, "document": "d9"}]}, ProposalDefect.DOCUMENT_UNKNOWN),
-        ({**GOOD, "facts": [{**FACT, "quote": "Amber Stone owns Blue River"}]}, GroundingDefect.QUOTE_NOT_FOUND),
+        ({**GOOD, "facts": [{**FACT, "relation": "owner", "quote": "Amber Stone owns Blue River"}]}, GroundingDefect.QUOTE_NOT_FOUND),
         ({**GOOD, "description": "Blue River of Amber Stone"}, ProposalDefect.LEAKED),
         ({**GOOD, "description": "what Amber Stone has in Green Lake"}, ProposalDefect.LEAKED),
         ({**GOOD, "description": "the workplace"}, ProposalDefect.NOT_NAMED),
