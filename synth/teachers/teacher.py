@@ -293,9 +293,10 @@ class MeteredTeacher:
         return replies
 
     def note(self, count: str) -> None:
-        """Add one to a count."""
+        """Add one to a count, and to that of a metered teacher within."""
         with self._lock:
             add_counts(self._counts, {count: 1})
+        _note(self._teacher, count)
 
     def drain(self) -> dict[str, float]:
         """Counts since the last call: `asked`, `completed`, each fault, `tokens`, `seconds`, `first_try` and `repaired`."""

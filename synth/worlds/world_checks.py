@@ -1,9 +1,8 @@
-"""Whether a proposed task of a written world holds: seen by playing it, in the environment that rollouts use.
+"""Whether a task of a written world holds: seen by playing it, in the environment that rollouts use.
 
-A task is kept where its calls make exactly the changes that its goal makes, and nothing less does:
+A task is kept where its calls reach its goal, and nothing less does:
 
-    the calls fit the tools' schemas, and none is refused
-    the state after them is that after the goal's SQL, which the teacher wrote independently of them
+    none of the calls is refused, and the state after them is the goal
     the arguments can be known: each text is in the question, in the tool's description, or in the result of an earlier call (where a
         call is left out, each number too: it may have been the one that shows an id)
     an answer is shown by the calls, and not by the question
@@ -13,26 +12,49 @@ A task is kept where its calls make exactly the changes that its goal makes, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from eval.graders.state import REFERENCE, STATE, compare
 from rl.envs.base import EnvironmentFault, Resources, ToolOutcome
-from rl.envs.tool_world.database import ToolDatabase
-from rl.envs.tool_world.definition import Statement, WorldDefinition, split_statements
+from rl.envs.tool_world.definition import WorldDefinition
 from rl.envs.tool_world.environment import DEFINITION, create
 from rl.renderers.base import Action
-from rl.tools import ToolError, ToolFault, ToolMiss
-from rl.tools.arguments import ArgumentsSchema
 from synth.questions.text_comparison import mentions, plain
-from synth.worlds.world_proposals import Flaw, ProposedCall, TaskProposal, WorldDefect
+from synth.worlds.solutions import Seen, Solution
+from synth.worlds.world_proposals import Flaw, WorldDefect
 from warehouse.records import ANSWER, Task
 
-MOST_CALLS = 8
-"""Maximum calls in a task's solution."""
+MOST_WORDS = 70
+"""Words of a question."""
+_UNNATURAL = re.compile(r"\b[a-z]+_[a-z_]+\b|[{}<>]|\bSELECT\b")
+"""Names of tools and columns, and marks to be filled in."""
+
+
+def flaw_in_words(question: str, solution: Solution) -> Flaw | None:
+    """Why a question is not one for this solution, in a sentence for its writer."""
+    missing = [str(value) for value in solution.told if not isinstance(value, bool) and not mentions(question, str(value))]
+    if missing:
+        return Flaw(WorldDefect.NOT_SAID, f"the question must hold, exactly as written: {'; '.join(dict.fromkeys(missing))}")
+    told = " ".join(map(str, solution.told))
+    for value in solution.hidden:
+        if mentions(question, str(value)) and not mentions(told, str(value)):
+            return Flaw(WorldDefect.GIVEN_AWAY, f"the question must not say {value}")
+    if solution.answer is not None and (not plain(solution.answer) or mentions(question, solution.answer)):
+        return Flaw(WorldDefect.GIVEN_AWAY, f"the question says its answer, {solution.answer}")
+    if found := _UNNATURAL.search(question):
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"{found[0]} is not what a person says")
+    if len(question.split()) > MOST_WORDS:
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"the question has more than {MOST_WORDS} words")
+    return None
+
+
+def provenance_of(world: WorldDefinition, goal: dict[str, Any]) -> dict[str, Any]:
+    """What a task says of its world and of the changes that it asks for."""
+    named = {"domain": world.domain, DEFINITION: world.as_data, "digest": world.digest}
+    return {"world": named, "verifier": "state", REFERENCE: goal}
 
 
 @dataclass(slots=True)
@@ -46,61 +68,27 @@ class _Played:
     fault: str | None = None
 
 
-def provenance_of(world: WorldDefinition, goal: dict[str, Any]) -> dict[str, Any]:
-    """What a task says of its world and of the changes that it asks for."""
-    named = {"domain": world.domain, DEFINITION: world.as_data, "digest": world.digest}
-    return {"world": named, "verifier": "state", REFERENCE: goal}
-
-
 @dataclass(frozen=True, slots=True)
 class TaskProof:
-    """Plays the proposals of one world."""
+    """Plays the tasks of one world."""
 
     world: WorldDefinition
 
-    async def prove(self, proposal: TaskProposal) -> dict[str, Any] | Flaw:
-        """The changes that a proposal asks for, or the first reason why it is no task of the world."""
-        if flaw := self._flaw_in_calls(proposal) or _flaw_in_words(proposal):
+    async def flaw(self, question: str, solution: Solution) -> Flaw | None:
+        """The first reason why a question with this solution is no task of the world."""
+        played = await self._play(question, solution, solution.calls)
+        if flaw := self._flaw_in_run(question, solution, played):
             return flaw
-        goal = self._goal(proposal)
-        if isinstance(goal, Flaw):
-            return goal
-        played = await self._play(proposal, proposal.calls, goal)
-        if flaw := self._flaw_in_run(proposal, played, goal):
-            return flaw
-        for left_out, calls in _left_out(proposal.calls):
-            without = await self._play(proposal, calls, goal)
-            if without.fault is None and without.reward == 1.0 and self._untold(proposal.question, calls, without, numbers=True) is None:
+        for left_out, calls in _left_out(solution.calls):
+            without = await self._play(question, solution, calls)
+            if without.fault is None and without.reward == 1.0 and self._untold(question, calls, without, numbers=True) is None:
                 return Flaw(WorldDefect.NEEDLESS_CALL, f"it is solved without {left_out}")
-        return goal
-
-    def _flaw_in_calls(self, proposal: TaskProposal) -> Flaw | None:
-        if len(proposal.calls) > MOST_CALLS:
-            return Flaw(WorldDefect.MALFORMED_TASK, f"it has {len(proposal.calls)} calls, and {MOST_CALLS} are the most")
-        for call in proposal.calls:
-            if call.tool not in self.world.tools:
-                return Flaw(WorldDefect.UNKNOWN_TOOL, f"there is no tool {call.tool!r:.100}")
-            try:
-                ArgumentsSchema(self.world.tools[call.tool].json_schema, call.tool).check(call.arguments)
-            except ToolError as error:
-                return Flaw(WorldDefect.WRONG_ARGUMENTS, str(error))
         return None
 
-    def _goal(self, proposal: TaskProposal) -> dict[str, Any] | Flaw:
-        """The changes that the goal's SQL makes."""
-        database = ToolDatabase(self.world)
-        try:
-            database.execute([Statement(sql=sql) for text in proposal.goal for sql in split_statements(text)], {})
-            return database.changes()
-        except (ToolError, ToolMiss, ToolFault, ValidationError) as error:
-            return Flaw(WorldDefect.WRONG_GOAL, str(error))
-        finally:
-            database.close()
-
-    async def _play(self, proposal: TaskProposal, calls: Sequence[ProposedCall], goal: dict[str, Any]) -> _Played:
-        """Make calls in a fresh world and answer: with the proposed answer if they showed it, else with nothing."""
-        answers = () if proposal.answer is None else (proposal.answer,)
-        task = Task("proof", "tool_world", proposal.question, answers, provenance=provenance_of(self.world, goal))
+    async def _play(self, question: str, solution: Solution, calls: Sequence[Seen]) -> _Played:
+        """Make calls in a fresh world and answer: with the right answer if they showed it, else with nothing."""
+        answers = () if solution.answer is None else (solution.answer,)
+        task = Task("proof", "tool_world", question, answers, provenance=provenance_of(self.world, dict(solution.wish.changes)))
         environment = create(Resources())
         played = _Played()
         try:
@@ -109,7 +97,7 @@ class TaskProof:
                 step = await environment.step(Action(call.tool, json.dumps(call.arguments)))
                 played.outcomes.append(step.tool_outcome)
                 played.observations.append(step.observation)
-            answer = proposal.answer if proposal.answer is not None and _shown(proposal.answer, played) else ""
+            answer = solution.answer if solution.answer is not None and _shown(solution.answer, played) else ""
             last = await environment.step(Action(ANSWER, answer))
         except EnvironmentFault as fault:
             played.fault = str(fault)
@@ -119,26 +107,20 @@ class TaskProof:
         played.changes, played.reward = dict(last.info["figures"][STATE]), last.reward or 0.0
         return played
 
-    def _flaw_in_run(self, proposal: TaskProposal, played: _Played, goal: dict[str, Any]) -> Flaw | None:
+    def _flaw_in_run(self, question: str, solution: Solution, played: _Played) -> Flaw | None:
         if played.fault is not None:
             return Flaw(WorldDefect.TOOL_FAILED, played.fault)
-        for call, outcome, shown in zip(proposal.calls, played.outcomes, played.observations, strict=True):
+        for call, outcome, shown in zip(solution.calls, played.outcomes, played.observations, strict=True):
             if outcome is not ToolOutcome.OK:
                 return Flaw(WorldDefect.CALL_REFUSED, f"{call.tool}: {shown}")
-        if not goal and proposal.answer is None:
-            return Flaw(WorldDefect.NOTHING_ASKED, "its goal changes nothing, and it has no answer")
-        verdict = compare(goal, played.changes)
-        if not verdict.reached or verdict.extra:
-            differences = {"missing": verdict.missing, "other": verdict.wrong, "more": verdict.extra}
-            named = "; ".join(f"{name} {', '.join(paths[:3])}" for name, paths in differences.items() if paths)
-            return Flaw(WorldDefect.GOAL_NOT_REACHED, f"its calls do not make the changes of its goal: {named}")
-        if untold := self._untold(proposal.question, proposal.calls, played):
+        verdict = compare(solution.wish.changes, played.changes)
+        if not verdict.reached or verdict.extra or played.reward != 1.0:
+            return Flaw(WorldDefect.GOAL_NOT_REACHED, "its calls do not reach its goal, or change more than that")
+        if untold := self._untold(question, solution.calls, played):
             return Flaw(WorldDefect.NOT_TOLD, untold)
-        if proposal.answer is not None and not _shown(proposal.answer, played):
-            return Flaw(WorldDefect.ANSWER_NOT_SHOWN, f"no call shows {proposal.answer!r:.100}")
         return None
 
-    def _untold(self, question: str, calls: Sequence[ProposedCall], played: _Played, numbers: bool = False) -> str | None:
+    def _untold(self, question: str, calls: Sequence[Seen], played: _Played, numbers: bool = False) -> str | None:
         """The first argument that cannot be known by then: a text, or a number too, which a question may also put into words."""
         known = question
         for call, shown in zip(calls, played.observations, strict=True):
@@ -152,19 +134,11 @@ class TaskProof:
         return None
 
 
-def _left_out(calls: Sequence[ProposedCall]) -> Iterator[tuple[str, Sequence[ProposedCall]]]:
+def _left_out(calls: Sequence[Seen]) -> Iterator[tuple[str, Sequence[Seen]]]:
     """No calls at all, and then all but one, each with what is left out."""
     yield "any call", ()
     for place, call in enumerate(calls):
         yield f"call {place + 1}, of {call.tool}", (*calls[:place], *calls[place + 1 :])
-
-
-def _flaw_in_words(proposal: TaskProposal) -> Flaw | None:
-    if not proposal.goal and proposal.answer is None:
-        return Flaw(WorldDefect.NOTHING_ASKED, "it has neither goal nor answer")
-    if proposal.answer is not None and (not plain(proposal.answer) or mentions(proposal.question, proposal.answer)):
-        return Flaw(WorldDefect.ANSWER_GIVEN, f"its question says {proposal.answer!r:.100}")
-    return None
 
 
 def _shown(answer: str, played: _Played) -> bool:

@@ -1,12 +1,12 @@
-"""A tool world from a description: a teacher proposes it part by part, and of each part is kept what holds.
+"""A tool world from a description: a teacher writes it part by part, and of each part is kept what holds.
 
-    tables     of one reply; without them there is no world
-    tools      each by itself: readable, and compiled by SQLite over the tables
-    rows       each INSERT by itself, then without the rows that refer to what is not there
-    tasks      each by itself, by playing it (`world_checks.py`)
+    tables     compiled by SQLite, with keys and references that rows can have; without them there is no world
+    rows       of one table after the other, parents first; each row by itself
+    tools      planned in one list, written one by one, and tried with the rows
+    tasks      solutions found by calling the tools (`solutions.py`), put into words one by one, and proven (`world_checks.py`)
 
-Tables and tools that SQLite refuses are asked for once more, with its errors. A tool that no kept task uses is dropped in the end, for
-nothing has shown that it works. What is dropped is a `Failure` each. The replies are in the lake, so a run that goes on asks nothing twice.
+What a check rejects returns to the teacher with the check's sentence (`ask_repaired`); what is dropped is a `Failure` each. A tool that no
+kept task uses is dropped in the end, for nothing has shown that it works. The replies are in the lake, so a resumed run asks nothing twice.
 """
 
 from __future__ import annotations
@@ -14,25 +14,51 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from rl.envs.tool_world.conversation import RESPOND
 from rl.envs.tool_world.database import ToolDatabase
-from rl.envs.tool_world.definition import Rows, ToolDefinition, WorldDefinition, json_type, written_tools
+from rl.envs.tool_world.definition import Rows, Statement, ToolDefinition, Value, WorldDefinition, json_type, written_tools
+from rl.tools import ToolError, ToolFault, ToolMiss
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
-from synth.teachers.teacher import Teacher, as_read, ask_for, ask_repaired, malformed
-from synth.worlds.world_checks import TaskProof, provenance_of
-from synth.worlds.world_proposals import TASKS, Flaw, TaskProposal, WorldDefect, WorldRequests, again, sql_in, statements_of
+from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
+from synth.worlds.layout import Column, Layout, Use, in_dialect, levels, places_of, read_layout
+from synth.worlds.solutions import Explorer, Solution
+from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of
+from synth.worlds.world_proposals import (
+    PLAN,
+    QUESTION,
+    ROWS,
+    Flaw,
+    PlannedTool,
+    ProposedQuestion,
+    ProposedRows,
+    ToolPlan,
+    WorldDefect,
+    WorldRequests,
+    sql_in,
+    statements_of,
+)
 from synth.worlds.writing_config import WrittenWorldsConfig
-from warehouse.digests import digest
+from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Completion, Failure, Request, Task
+from warehouse.records import Completion, Failure, Task
 from warehouse.settings import first_error
+
+T = TypeVar("T")
+
+SPARE = 3
+"""Rows of each table that are requested beyond the world's, for new values."""
+FIRST_KEY = 101
+"""The first number of the first table's keys; those of the next table begin a hundred later, so that a number names one row."""
+MOST_PARAMETERS = 5
+_COUNTS = ("asked", "first_try", "repaired", "tokens")
 
 
 @dataclass(slots=True)
@@ -50,138 +76,192 @@ def write_world(name: str, description: str, teacher: Teacher, config: WrittenWo
     Raises:
         RequestError: no request to the teacher can succeed.
     """
-    return _Writer(name, teacher, WorldRequests(description, config, seed)).write()
+    return _Writer(name, description, teacher, config, seed).write()
 
 
 class _Writer:
     """The work on one world."""
 
-    def __init__(self, name: str, teacher: Teacher, requests: WorldRequests) -> None:
-        self._name, self._teacher, self._requests, self._config = name, teacher, requests, requests.config
+    def __init__(self, name: str, description: str, teacher: Teacher, config: WrittenWorldsConfig, seed: int) -> None:
+        self._name, self._teacher, self._config, self._seed = name, teacher, config, seed
+        self._requests = WorldRequests(description, config, seed)
         self._domain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"-\d+$", "", name).lower()).strip("_")[:40] or "service"
         self._made = WrittenTasks(counts={"worlds_proposed": 1})
 
     def write(self) -> WrittenTasks:
-        database = self._tables()
-        if database is None:
+        tables = self._tables()
+        if tables is None:
             return self._made
-        tools, rows = self._tools(database), self._rows(database)
-        try:
-            world = database.definition.model_copy(update={"tools": tools, "rows": rows})
-            ToolDatabase(world).close()
-        except ValueError as error:
-            self._drop(Flaw(WorldDefect.WRONG_ROWS, str(error)), {"rows": rows})
-            return self._made
-        self._finish(world, self._tasks(world) if tools else [])
+        empty, layout = tables
+        rows, spare = self._rows(empty, layout)
+        world = empty.definition.model_copy(update={"rows": rows})
+        explorer = Explorer(world, layout, spare, Random(seed_from("explorer", self._seed)))
+        world = world.model_copy(update={"tools": self._tools(ToolDatabase(world), layout, explorer)})
+        self._finish(world, self._tasks(world, explorer))
         return self._made
 
-    def _tables(self) -> ToolDatabase | None:
-        """An empty database of the tables, or None if there are none that hold."""
-        request = self._requests.tables()
-        for last in (False, True):
-            sql = self._sql(request)
-            if sql is None:
-                return None
-            tables = "\n".join(statements_of(sql, "CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX"))
+    def _ask(self, part: str, ask: Callable[[Teacher], tuple[list[T | Failure], list[Failure]]]) -> list[T | Failure]:
+        """The results of the requests for a part, whose failures and counts are noted."""
+        meter = MeteredTeacher(self._teacher)
+        results, before = ask(meter)
+        self._made.failures += [*before, *parted(results)[1]]
+        counted = meter.drain()
+        for name in _COUNTS:
+            self._made.counts[f"{part}_{name}"] = self._made.counts.get(f"{part}_{name}", 0) + int(counted.get(name, 0))
+        return results
+
+    def _count(self, part: str, proposed: int, kept: int) -> None:
+        self._made.counts |= {f"{part}_proposed": proposed, f"{part}_kept": kept}
+
+    def _rejected(self, flaw: Flaw, **item: Any) -> Failure:
+        return flaw.failure(self._name, item)
+
+    def _drop(self, flaw: Flaw, **item: Any) -> None:
+        self._made.failures.append(self._rejected(flaw, **item))
+
+    def _tables(self) -> tuple[ToolDatabase, Layout] | None:
+        """An empty database of the tables with their layout, or None if there are none that hold."""
+
+        def read(_: int, reply: Completion) -> tuple[ToolDatabase, Layout] | Failure:
+            sql = sql_in(reply.text)
+            tables = in_dialect("\n".join(statements_of(sql, "CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX")))
+            if not tables:
+                return self._rejected(Flaw(WorldDefect.NO_SQL, "the reply holds no CREATE TABLE statement"), tables=reply.text)
             try:
-                return ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
+                database = ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
+                return database, read_layout(database)
             except ValueError as error:
                 reason = first_error(error) if isinstance(error, ValidationError) else str(error)
-            if last:
-                self._drop(Flaw(WorldDefect.WRONG_TABLES, reason), {"tables": sql})
-            request = again(request, sql, [reason])
-        return None
+                return self._rejected(Flaw(WorldDefect.WRONG_TABLES, reason), tables=sql)
 
-    def _tools(self, database: ToolDatabase) -> dict[str, ToolDefinition]:
-        request = self._requests.tools(database.definition.tables)
-        kept, flawed, proposed = dict[str, ToolDefinition](), dict[str, tuple[Flaw, Any]](), set[str]()
-        for _ in range(2):
-            sql = self._sql(request)
-            for name, written in written_tools(sql or ""):
-                if name in kept and not flawed:  # the first reply gives a name twice: another tool of that name is not meant
-                    self._drop(Flaw(WorldDefect.MALFORMED_TOOL, f"there is a tool {name} already"), {"tool": {"name": name, **written}})
-                if name in kept:
+        found, _ = parted(self._ask("tables", lambda teacher: ask_repaired(teacher, [self._requests.tables()], read)))
+        self._count("tables", 1, len(found))
+        return found[0] if found else None
+
+    def _rows(self, database: ToolDatabase, layout: Layout) -> tuple[Rows, Rows]:
+        """The rows of the world, inserted into `database`, and the spare ones of each table."""
+        keys, spare, proposed = dict[str, dict[Value, str]](), dict[str, list[dict[str, Value]]](), 0
+        for tables in levels(layout):
+            fillings = [
+                _Filling(database, layout[table], FIRST_KEY + 100 * list(layout).index(table), self._config.records) for table in tables
+            ]
+            for filling, filled in zip(fillings, self._filled(fillings, keys), strict=True):
+                if isinstance(filled, Failure):
+                    keys[filling.table] = {}
                     continue
-                proposed.add(name)
-                read = _read_tool(name, written, database)
-                if isinstance(read, Flaw):
-                    flawed[name] = read, {"name": name, **written}
-                else:
-                    kept[name] = read
-                    flawed.pop(name, None)
-            if sql is None or not flawed:
-                break
-            request = again(request, sql, [flaw.reason for flaw, _ in flawed.values()])
-        for flaw, written in flawed.values():
-            self._drop(flaw, {"tool": written})
-        self._made.counts["tools_proposed"] = len(proposed)
-        return kept
-
-    def _rows(self, empty: ToolDatabase) -> Rows:
-        database, sql = empty.copy(), self._sql(self._requests.rows(empty.definition.tables)) or ""
-        dropped = 0
-        for statement in statements_of(sql, "INSERT"):
-            try:
-                database.insert(statement)
-            except (sqlite3.Error, sqlite3.Warning) as error:
-                self._drop(Flaw(WorldDefect.WRONG_ROWS, str(error)), {"rows": statement})
-                dropped += 1
-        for reason in database.drop_dangling():
-            self._drop(Flaw(WorldDefect.WRONG_ROWS, reason), {"rows": reason})
-            dropped += 1
+                filling.insert(filled.kept)
+                for row, reason in filled.dropped:
+                    self._drop(Flaw(WorldDefect.WRONG_ROWS, reason), rows=row)
+                proposed += len(filled.kept) + len(filled.spare) + len(filled.dropped)
+                spare[filling.table], keys[filling.table] = filled.spare, filling.keys(filled.kept)
         rows = database.rows()
-        kept = sum(map(len, rows.values()))
-        self._made.counts |= {"records_proposed": kept + dropped, "records_kept": kept}
-        return rows
+        self._count("records", proposed, sum(map(len, [*rows.values(), *spare.values()])))
+        return rows, spare
 
-    def _tasks(self, world: WorldDefinition) -> list[tuple[TaskProposal, dict[str, Any]]]:
-        """The proposals that hold with their goals, in the order of the replies."""
-        sizes = range(0, self._config.tasks, self._config.tasks_per_request)
-        requests = [
-            self._requests.tasks(world, number, min(self._config.tasks_per_request, self._config.tasks - start))
-            for number, start in enumerate(sizes)
-        ]
-        replies, before = ask_for(self._teacher, requests, TASKS, as_read)
-        self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
-        written = [item for reply in replies if not isinstance(reply, Failure) for item in reply.tasks]
-        self._made.counts["tasks_proposed"] = len(written)
-        kept = asyncio.run(self._proven(TaskProof(world), written))
-        self._made.counts["tasks_kept"] = len(kept)
-        return kept
+    def _filled(self, fillings: Sequence[_Filling], keys: Mapping[str, Mapping[Value, str]]) -> list[_Filled | Failure]:
+        """The rows of tables that do not refer to each other."""
+        wanted, tables = self._config.records, fillings[0].database.definition.tables
 
-    async def _proven(self, proof: TaskProof, written: Sequence[Any]) -> list[tuple[TaskProposal, dict[str, Any]]]:
-        kept, known = list[tuple[TaskProposal, dict[str, Any]]](), set[str]()
-        for item in written:
-            try:
-                proposal = TaskProposal.model_validate(item)
-            except ValidationError as error:
-                self._drop(Flaw(WorldDefect.MALFORMED_TASK, first_error(error, "the task")), {"task": item})
+        def read(place: int, reply: ProposedRows) -> _Filled | Failure:
+            filled = fillings[place].fill(reply.rows)
+            if len(filled.kept) < max(2, wanted // 2):
+                return self._rejected(Flaw(WorldDefect.WRONG_ROWS, filled.reason), rows=reply.rows)
+            return filled
+
+        requests = [self._requests.rows(tables, filling.columns, keys, wanted + SPARE) for filling in fillings]
+        return self._ask("records", lambda teacher: ask_for(teacher, requests, ROWS, read))
+
+    def _tools(self, database: ToolDatabase, layout: Layout, explorer: Explorer) -> dict[str, ToolDefinition]:
+        (plan,) = self._ask("plan", lambda teacher: ask_for(teacher, [self._requests.plan(database.definition.tables)], PLAN, self._plan))
+        if isinstance(plan, Failure):
+            return {}
+
+        def read(place: int, reply: Completion) -> ToolDefinition | Failure:
+            planned, sql = plan[place], sql_in(reply.text)
+            tool = _read_tool(planned, sql, database, layout)
+            if not isinstance(tool, Flaw) and (reason := explorer.try_tool(planned.name, tool)):
+                tool = Flaw(WorldDefect.TOOL_FAILED, reason)
+            return self._rejected(tool, tool=planned.name, sql=sql) if isinstance(tool, Flaw) else tool
+
+        requests = [self._requests.tool(database.definition.tables, planned) for planned in plan]
+        written = self._ask("tools", lambda teacher: ask_repaired(teacher, requests, read))
+        kept = dict[str, ToolDefinition]()
+        for planned, tool in zip(plan, written, strict=True):
+            if isinstance(tool, Failure):
                 continue
-            proven: Flaw | dict[str, Any] = await proof.prove(proposal)
-            if not isinstance(proven, Flaw) and plain(proposal.question) in known:
-                proven = Flaw(WorldDefect.DOUBLE, "another task asks the same in the same words")
-            if isinstance(proven, Flaw):
-                self._drop(proven, {"task": proposal.model_dump(mode="json")})
+            if tool.statements in [each.statements for each in kept.values()]:
+                self._drop(Flaw(WorldDefect.DOUBLE, f"{planned.name} does what another tool does"), tool=planned.name)
+                del explorer.seen[planned.name]
             else:
-                known.add(plain(proposal.question))
-                kept.append((proposal, proven))
+                kept[planned.name] = tool
+        self._count("tools", len(plan), len(kept))
         return kept
 
-    def _finish(self, world: WorldDefinition, kept: Sequence[tuple[TaskProposal, dict[str, Any]]]) -> None:
+    def _plan(self, _: int, reply: ToolPlan) -> list[PlannedTool] | Failure:
+        """The planned tools whose names can be used, each once."""
+        plan = dict[str, PlannedTool]()
+        for each in reply.tools[: 2 * self._config.tools]:
+            name = re.sub(r"\W+", "_", each.name.strip().lower()).strip("_")[:40]
+            try:
+                check_name(name)
+            except RequestError:
+                continue
+            if name != RESPOND and name not in plan:
+                plan[name] = each.model_copy(update={"name": name})
+        self._count("plan", len(reply.tools), len(plan))
+        wanted = max(2, self._config.tools // 2)
+        if len(plan) < wanted:
+            return self._rejected(Flaw(WorldDefect.MALFORMED_TOOL, f"it names {len(plan)} different tools"), tool=reply.model_dump())
+        return list(plan.values())[: self._config.tools]
+
+    def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, Solution]]:
+        """Questions with their solutions."""
+        proof, solutions = TaskProof(world), self._solutions(world, explorer)
+        service = self._domain.replace("_", " ")
+        words = [self._requests.words(service, each, world.tools[each.wish.tool].description, n) for n, each in enumerate(solutions)]
+        known = set[str]()
+
+        def read(place: int, reply: ProposedQuestion) -> tuple[str, Solution] | Failure:
+            question, solution = " ".join(reply.question.split()), solutions[place]
+            flaw = flaw_in_words(question, solution) or asyncio.run(proof.flaw(question, solution))
+            if flaw is None and plain(question) in known:
+                flaw = Flaw(WorldDefect.DOUBLE, "another person says the same: say it in other words")
+            known.add(plain(question))
+            return self._rejected(flaw, task=question, details=list(solution.details)) if flaw else (question, solution)
+
+        kept, _ = parted(self._ask("tasks", lambda teacher: ask_for(teacher, words, QUESTION, read)))
+        self._count("tasks", len(solutions), len(kept))
+        return kept
+
+    def _solutions(self, world: WorldDefinition, explorer: Explorer) -> list[Solution]:
+        """As many solutions as tasks are wanted, of all tools in turn; each holds for a question that says its details."""
+        proof, found = TaskProof(world), list[Solution]()
+        left = {name: explorer.solutions(name) for name in world.tools}
+        while left and len(found) < self._config.tasks:
+            for name in list(left):
+                holding = (each for each in left[name] if asyncio.run(proof.flaw(", ".join(map(str, each.told)), each)) is None)
+                solution = next(holding, None)
+                if solution is None:
+                    del left[name]
+                elif len(found) < self._config.tasks:
+                    found.append(solution)
+        return found
+
+    def _finish(self, world: WorldDefinition, kept: Sequence[tuple[str, Solution]]) -> None:
         """The tasks over the world without the tools that none of them uses."""
-        used = {call.tool for proposal, _ in kept for call in proposal.calls}
+        used = {call.tool for _, solution in kept for call in solution.calls}
         for name in sorted(world.tools.keys() - used) if kept else ():
-            self._drop(Flaw(WorldDefect.TOOL_UNUSED, f"no task that is kept calls {name}"), {"tool": name})
+            self._drop(Flaw(WorldDefect.TOOL_UNUSED, f"no task that is kept calls {name}"), tool=name)
         world = world.model_copy(update={"tools": {name: tool for name, tool in world.tools.items() if name in used}})
-        self._made.tasks = [self._task(world, proposal, goal) for proposal, goal in kept]
+        self._made.tasks = [self._task(world, question, solution) for question, solution in kept]
         self._made.counts |= {"tools_kept": len(world.tools), "worlds_kept": int(bool(kept))}
         if not kept:
-            self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), {"domain": world.domain})
+            self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), domain=world.domain)
 
-    def _task(self, world: WorldDefinition, proposal: TaskProposal, goal: dict[str, Any]) -> Task:
-        calls = [call.model_dump(mode="json") for call in proposal.calls]
-        answers = () if proposal.answer is None else (proposal.answer,)
-        question = proposal.question.strip()
+    def _task(self, world: WorldDefinition, question: str, solution: Solution) -> Task:
+        calls = [{"tool": call.tool, "arguments": dict(call.arguments)} for call in solution.calls]
+        answers = () if solution.answer is None else (solution.answer,)
+        goal = dict(solution.wish.changes)
         return Task(
             key=f"tool-world-{world.domain}-{digest([question, world.digest, goal, answers])}",
             environment="tool_world",
@@ -192,34 +272,119 @@ class _Writer:
             provenance={**provenance_of(world, goal), "calls": calls, "written_by": self._teacher.name, "described_in": self._name},
         )
 
-    def _sql(self, request: Request) -> str | None:
-        """The SQL of the reply; one without any returns to its writer."""
-        (reply,), before = ask_repaired(self._teacher, [request], _read_sql)
-        self._made.failures += [*before, *([reply] if isinstance(reply, Failure) else [])]
-        return None if isinstance(reply, Failure) else reply
 
-    def _drop(self, flaw: Flaw, item: dict[str, Any]) -> None:
-        self._made.failures.append(flaw.failure(self._name, item))
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """Rows for a table, spare ones, and those that SQLite refuses, with its reason."""
+
+    kept: list[dict[str, Value]]
+    spare: list[dict[str, Value]]
+    dropped: list[tuple[dict[str, Value], str]]
+
+    @property
+    def reason(self) -> str:
+        """Why there are not enough."""
+        return f"only {len(self.kept)} of the rows can be inserted; {self.dropped[0][1] if self.dropped else 'give more rows'}"
 
 
-def _read_sql(_: int, reply: Completion) -> str | Failure:
-    return sql_in(reply.text) or malformed(reply, "the reply holds no SQL")
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """Inserts rows into one table; numbers its keys from `first`."""
+
+    database: ToolDatabase
+    columns: tuple[Column, ...]
+    first: int
+    wanted: int
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+        return self.columns[0].table
+
+    def fill(self, rows: Sequence[Sequence[Value]]) -> _Filled:
+        """The rows that can be inserted one after the other; they give the values of all columns but numbered keys."""
+        scratch, filled = self.database.copy(), _Filled([], [], [])
+        names = [column.name for column in self.columns if not column.numbered]
+        for values in rows:
+            number = self.first + len(filled.kept) + len(filled.spare)
+            row = {**{each.name: number for each in self.columns if each.numbered}, **dict(zip(names, values, strict=False))}
+            reason = f"a row has {len(names)} values" if len(values) != len(names) else self._refused(scratch, row)
+            if reason:
+                filled.dropped.append((row, reason))
+            else:
+                (filled.kept if len(filled.kept) < self.wanted else filled.spare).append(row)
+        scratch.close()
+        return filled
+
+    def insert(self, rows: Sequence[dict[str, Value]]) -> None:
+        """Insert rows that can be."""
+        for row in rows:
+            self._refused(self.database, row)
+
+    def keys(self, rows: Sequence[dict[str, Value]]) -> dict[Value, str]:
+        """The key of each row, with the first text that names it."""
+        key = next(column.name for column in self.columns if column.in_key)
+        text = next((column.name for column in self.columns if column.type == "string" and column.name != key and not column.parent), key)
+        return {row[key]: str(row.get(text, "")) if text != key else "" for row in rows if key in row}
+
+    def _refused(self, database: ToolDatabase, row: dict[str, Value]) -> str | None:
+        names, marks = ", ".join(f'"{name}"' for name in row), ", ".join(f":{name}" for name in row)
+        try:
+            database.execute([Statement(sql=f'INSERT INTO "{self.table}" ({names}) VALUES ({marks})')], row)
+        except (ToolError, ToolMiss, ToolFault) as error:
+            return str(error)
+        return None
 
 
-def _read_tool(name: str, written: dict[str, Any], database: ToolDatabase) -> ToolDefinition | Flaw:
-    """The tool as it was written; parameters that are not declared have the type of the column of their name, unused ones are left out."""
+_WRITES = re.compile(r"^\s*(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
+_HEADER = re.compile(r"^[ \t]*--[ \t]*tool:.*$", re.MULTILINE | re.IGNORECASE)
+_MARKED = re.compile(r"(?<![\w'@$])[@$](\w+)")
+_CHANGES_ALL = re.compile(r"^\s*(?:UPDATE|DELETE)\b(?!.*\bWHERE\b)", re.IGNORECASE | re.DOTALL)
+
+
+def _read_tool(planned: PlannedTool, sql: str, database: ToolDatabase, layout: Layout) -> ToolDefinition | Flaw:
+    """The tool that a teacher wrote, or what is wrong with it; its parameters have the types of their columns."""
+    body = _MARKED.sub(r":\1", _HEADER.sub("", sql))
+    _, written = written_tools(f"-- tool: {planned.name}\n{body}")[0]
+    statements = [each["sql"] for each in written["statements"]]
+    if not statements:
+        return Flaw(WorldDefect.NO_SQL, "the reply holds no SQL")
+    if flaw := _flaw_in_statements(planned, statements):
+        return flaw
     try:
-        check_name(name)
-        if name == RESPOND:
-            raise ValueError(f"{RESPOND} is the tool that speaks to users")
-        tool = ToolDefinition.model_validate({**written, "description": written["description"] or name.replace("_", " ")})
-        used = set[str]().union(*(database.parameters_of(statement.sql) for statement in tool.statements))
-        declared = {key: value for key, value in written["parameters"].items() if key in used}
-        inferred = {key: {"type": json_type(database.columns.get(key, "text"))} for key in sorted(used - declared.keys())}
-        return ToolDefinition.model_validate({**written, "description": tool.description, "parameters": {**declared, **inferred}})
+        used = sorted(set[str]().union(*map(database.parameters_of, statements)), key=lambda name: body.find(f":{name}"))
     except (sqlite3.Error, sqlite3.Warning) as error:
-        return Flaw(WorldDefect.WRONG_SQL, f"{name}: {error}")
+        return Flaw(WorldDefect.WRONG_SQL, str(error))
+    if len(used) > MOST_PARAMETERS or (not used and planned.kind == "change"):
+        return Flaw(WorldDefect.MALFORMED_TOOL, f"it has {len(used)} parameters, such as :name; it may have 1 to {MOST_PARAMETERS}")
+    places = places_of(statements, layout)
+    for name in used:
+        if name in places and places[name].use is Use.INSERT and places[name].column.numbered:
+            return Flaw(WorldDefect.MALFORMED_TOOL, f"leave out {places[name].column.name}: SQLite numbers it when a row is inserted")
+    types = {name: places[name].column.type if name in places else json_type(database.columns.get(name, "text")) for name in used}
+    try:
+        return ToolDefinition.model_validate(
+            {
+                "description": planned.does,
+                "parameters": {name: {"type": kind} for name, kind in types.items()},
+                "statements": written["statements"],
+            }
+        )
     except ValidationError as error:
-        return Flaw(WorldDefect.MALFORMED_TOOL, f"{name:.60}: {first_error(error)}")
-    except (ValueError, RequestError) as error:
-        return Flaw(WorldDefect.MALFORMED_TOOL, f"{name:.60}: {error}")
+        return Flaw(WorldDefect.MALFORMED_TOOL, first_error(error))
+
+
+def _flaw_in_statements(planned: PlannedTool, statements: Sequence[str]) -> Flaw | None:
+    foreign = [sql for sql in statements if not re.match(r"(?i)\s*(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH)\b", sql)]
+    writes = any(map(_WRITES.match, statements))
+    if foreign:
+        return Flaw(
+            WorldDefect.MALFORMED_TOOL, f"a tool is SELECT, INSERT, UPDATE and DELETE statements alone, and no {foreign[0].split()[0]}"
+        )
+    if writes is (planned.kind == "find"):
+        return Flaw(WorldDefect.MALFORMED_TOOL, "it must change nothing" if writes else "it must change rows by INSERT, UPDATE or DELETE")
+    if everything := next(filter(_CHANGES_ALL.match, statements), None):
+        return Flaw(WorldDefect.MALFORMED_TOOL, f"it changes every row: add WHERE to {everything.split()[0]}")
+    if any("?" in re.sub(r"'[^']*'", "", sql) for sql in statements):
+        return Flaw(WorldDefect.MALFORMED_TOOL, "name the parameters, such as :name, instead of ?")
+    return None

@@ -11,8 +11,9 @@ from warehouse.settings import Section
 
 STAGE = "tool_worlds"
 """The stage of what is dropped on the way to a tool world."""
-PARTS = ("tools", "records", "tasks")
-"""What is counted of a world: `PART_proposed` and `PART_kept`."""
+PARTS = ("tables", "records", "plan", "tools", "tasks")
+"""What a teacher writes of a world. Of each: `PART_proposed` and `PART_kept`, and of its requests `PART_asked`, `PART_first_try`,
+`PART_repaired` and `PART_tokens`."""
 LONGEST_DESCRIPTION = 20_000
 """Characters of a description."""
 
@@ -25,13 +26,11 @@ class WrittenWorldsConfig(Section):
     worlds: int = Field(default=1, ge=1, le=1_000)
     """Worlds per description."""
     tools: int = Field(default=8, ge=2, le=16)
-    """Tools requested per world; unused ones are dropped."""
+    """Tools requested per world; those that no task uses are dropped."""
     records: int = Field(default=8, ge=1, le=40)
     """Rows requested per table."""
     tasks: int = Field(default=20, ge=1, le=500)
-    """Tasks requested per world, in requests of `tasks_per_request`."""
-    tasks_per_request: int = Field(default=5, ge=1, le=20)
-    """Tasks per request to the teacher."""
+    """Tasks per world, each worded in a request of its own."""
     demonstrated: float = Field(default=0.0, ge=0, le=1)
     """Share of the tasks whose solutions are SFT examples; RL does not use them."""
     conversations: float = Field(default=0.0, ge=0, le=1)
@@ -40,7 +39,7 @@ class WrittenWorldsConfig(Section):
     """Share of all tasks reserved for `suite`."""
     suite: str = "held_out"
     """Suite that receives the held-out tasks."""
-    max_tokens: PositiveInt = 4_000
+    max_tokens: PositiveInt = 1_000
     """Maximum tokens per reply."""
     temperature: float = Field(default=0.7, ge=0, le=2)
     """Sampling temperature."""
