@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.results import percent
 from synth.corpora.seed_questions import ASKED, CHECKS
+from synth.worlds.writing_config import COUNTS as WORLD_COUNTS
 from synth.worlds.writing_config import PARTS as WORLD_PARTS
 from warehouse import Lake
 from warehouse.views import VIEWS
@@ -46,14 +47,11 @@ def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def worlds_kept(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Proposed and kept parts of tool worlds; empty if no world was requested."""
-    counted = {part: (figures.get(f"{part}_proposed"), figures.get(f"{part}_kept", 0)) for part in ("worlds", *WORLD_PARTS)}
-    if counted["worlds"][0] is None:
+    """Proposed and kept parts of tool worlds, with the requests and tokens that they took; empty if no world was requested."""
+    if "worlds_proposed" not in figures:
         return []
-    return [
-        {"part": part, "proposed": int(proposed or 0), "kept": int(kept), "share": percent(kept / proposed) if proposed else ""}
-        for part, (proposed, kept) in counted.items()
-    ]
+    rows = [{"part": part} | {name: int(figures.get(f"{part}_{name}", 0)) for name in WORLD_COUNTS} for part in ("worlds", *WORLD_PARTS)]
+    return [{**row, "share": percent(row["kept"] / row["proposed"]) if row["proposed"] else ""} for row in rows]
 
 
 def _survived(check: str, met: int, left: int) -> dict[str, Any]:

@@ -58,8 +58,10 @@ def read_layout(database: ToolDatabase) -> Layout:
     if not 2 <= len(names) <= MOST_TABLES:
         raise ValueError(f"there must be 2 to {MOST_TABLES} tables, and there are {len(names)}")
     layout = {name: tuple(_columns(database, name)) for name in names}
-    if not any(column.parent for columns in layout.values() for column in columns):
-        raise ValueError("no table refers to another one: add a foreign key by REFERENCES")
+    referred = {column.parent for columns in layout.values() for column in columns}
+    for name, columns in layout.items():
+        if name not in referred and not any(column.parent for column in columns):
+            raise ValueError(f"the table {name} neither refers to another table nor is referred to: leave it out, or add REFERENCES")
     return dict(_ordered(layout))
 
 

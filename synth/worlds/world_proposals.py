@@ -85,12 +85,16 @@ class ProposedQuestion(BaseModel):
     question: str = Field(min_length=1, max_length=600)
 
 
+SURE = 0.2
+"""Maximum temperature of tables and tools, which have to be right; rows and questions have to vary."""
+
 PLAN, ROWS, QUESTION = TypeAdapter(ToolPlan), TypeAdapter(ProposedRows), TypeAdapter(ProposedQuestion)
 
-TABLES_SYSTEM = """You design the SQLite database of a small service from its description. Write 2 to 5 CREATE TABLE statements: the kinds \
-of things, and what happens between them. Every table has a key of its own, such as book_id INTEGER PRIMARY KEY, and only the few columns \
-that the description needs. A column that means a row of another table refers to its key by REFERENCES. Where a column can only be one of \
-a few words, write CHECK (column IN ('...', '...')). Names are in lower case with underscores. Reply with one sql block."""
+TABLES_SYSTEM = """You design the SQLite database of a small service from its description. Write 3 CREATE TABLE statements, at most 4. \
+First one table for each kind of thing and of person that the description names; each has a key, such as book_id INTEGER PRIMARY KEY, a \
+name or title, and the few columns that the description needs. Last the table of what happens between them: it has a key of its own, \
+refers to the keys of the others, as in book_id INTEGER NOT NULL REFERENCES books(book_id), and has its day, hour or state. The service, \
+its desk and its actions are no tables. Reply with one sql block."""
 
 PLAN_SYSTEM = """You plan the tools of the clerk who serves people with this database. A tool of the kind find shows rows: by a name, by \
 another thing that a person knows, or the rows that belong to a row. A tool of the kind change adds, changes or removes rows. Each does \
@@ -149,7 +153,8 @@ class WorldRequests:
         return self._asked(f"The service: {service}\nThe wish: {wish}\nThe details:\n{details}", WORDS_SYSTEM, "words", number)
 
     def _asked(self, text: str, system: str, *part: Any, form: str | None = None) -> Request:
-        return user(text, system, self.config.max_tokens, self.config.temperature, seed_from(self.seed, *part), form=form)
+        temperature = self.config.temperature if system in (ROWS_SYSTEM, WORDS_SYSTEM) else min(SURE, self.config.temperature)
+        return user(text, system, self.config.max_tokens, temperature, seed_from(self.seed, *part), form=form)
 
 
 def _row_form(columns: Sequence[Column], keys: Mapping[str, Mapping[Value, str]]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from synth.worlds.world_proposals import (
     sql_in,
     statements_of,
 )
-from synth.worlds.writing_config import WrittenWorldsConfig
+from synth.worlds.writing_config import REQUESTS, WrittenWorldsConfig
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Completion, Failure, Task
@@ -53,12 +53,12 @@ from warehouse.settings import first_error
 
 T = TypeVar("T")
 
-SPARE = 3
+SPARE = 2
 """Rows of each table that are requested beyond the world's, for new values."""
 FIRST_KEY = 101
 """The first number of the first table's keys; those of the next table begin a hundred later, so that a number names one row."""
 MOST_PARAMETERS = 5
-_COUNTS = ("asked", "first_try", "repaired", "tokens")
+LEAST_TOOLS = 4
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class _Writer:
         results, before = ask(meter)
         self._made.failures += [*before, *parted(results)[1]]
         counted = meter.drain()
-        for name in _COUNTS:
+        for name in REQUESTS:
             self._made.counts[f"{part}_{name}"] = self._made.counts.get(f"{part}_{name}", 0) + int(counted.get(name, 0))
         return results
 
@@ -209,9 +209,9 @@ class _Writer:
             if name != RESPOND and name not in plan:
                 plan[name] = each.model_copy(update={"name": name})
         self._count("plan", len(reply.tools), len(plan))
-        wanted = max(2, self._config.tools // 2)
-        if len(plan) < wanted:
-            return self._rejected(Flaw(WorldDefect.MALFORMED_TOOL, f"it names {len(plan)} different tools"), tool=reply.model_dump())
+        if len(plan) < min(LEAST_TOOLS, self._config.tools):
+            flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it names only {len(plan)} different tools, and {self._config.tools} are needed")
+            return self._rejected(flaw, plan=reply.model_dump())
         return list(plan.values())[: self._config.tools]
 
     def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, Solution]]:

@@ -12,8 +12,10 @@ from warehouse.settings import Section
 STAGE = "tool_worlds"
 """The stage of what is dropped on the way to a tool world."""
 PARTS = ("tables", "records", "plan", "tools", "tasks")
-"""What a teacher writes of a world. Of each: `PART_proposed` and `PART_kept`, and of its requests `PART_asked`, `PART_first_try`,
-`PART_repaired` and `PART_tokens`."""
+"""What a teacher writes of a world."""
+REQUESTS = ("asked", "first_try", "repaired", "tokens")
+COUNTS = ("proposed", "kept", *REQUESTS)
+"""What is counted of each part, as `PART_COUNT`: items, the requests for them, those whose first or repaired reply holds, and tokens."""
 LONGEST_DESCRIPTION = 20_000
 """Characters of a description."""
 
@@ -42,7 +44,7 @@ class WrittenWorldsConfig(Section):
     max_tokens: PositiveInt = 1_000
     """Maximum tokens per reply."""
     temperature: float = Field(default=0.7, ge=0, le=2)
-    """Sampling temperature."""
+    """Sampling temperature of rows and questions; tables and tools have at most 0.2."""
 
     @model_validator(mode="after")
     def _check(self) -> WrittenWorldsConfig:

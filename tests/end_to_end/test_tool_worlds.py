@@ -1,6 +1,6 @@
 """The profile `tool_world` at a tiny size: a teacher whose proposals are half broken, a cold start, and RL on what holds.
 
-The cold start learns the eleven solutions by heart, and does some of them when it samples: RL meets successes beside failures of one task.
+The cold start learns the solutions by heart, and does some of them when it samples: RL meets successes beside failures of one task.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TINY = {
     "rollout.limits.max_context_tokens": 2048, "rollout.limits.max_action_tokens": 64, "rollout.limits.max_observation_tokens": 128,
     "rollout.engine.dtype": "float32", "rollout.engine.max_model_len": 2048, "rollout.engine.kv_cache_gib": 0.5,
     "rollout.engine.max_batched_tokens": 4096, "rollout.ray.object_store_gib": 0.1,
-    "synth.tool_worlds.worlds": 1, "synth.tool_worlds.tasks": 20, "synth.tool_worlds.tasks_per_request": 20,
+    "synth.tool_worlds.worlds": 1, "synth.tool_worlds.tasks": 6, "synth.tool_worlds.records": 6,
     "synth.tool_worlds.demonstrated": 1.0, "synth.tool_worlds.held_out": 0.0,
     "sft.learning_rate": 4e-3, "sft.row_tokens": 2048, "sft.max_example_tokens": 2048, "sft.epochs": 60,
     "rl.tasks": "split = 'demonstration'", "rl.steps": 2, "rl.tasks_per_step": 4, "rl.samples_per_task": 4, "rl.horizon.rounds": [6],
@@ -50,7 +50,7 @@ def tiny_policy(folder: Path) -> Path:
     """A tiny chat model, whose tokenizer is of the two worlds as they will be."""
     texts = []
     with MisbehavingServer(answer=two.world_writer) as server:
-        config = WrittenWorldsConfig.model_validate({"descriptions": ["x"], "tasks": 20, "tasks_per_request": 20})
+        config = WrittenWorldsConfig.model_validate({"descriptions": ["x"], "tasks": 6, "records": 6})
         with open_teacher(TeacherConfig(kind="openai", model="m", base_url=server.url)) as teacher:
             for description in (two.LIBRARY, two.CLINIC):
                 made = write_world("x", description, teacher, config, seed=0)
@@ -80,7 +80,7 @@ def test_rl_trains_on_the_tasks_that_hold(tmp_path: Path) -> None:
         tasks, runs = {task.key: task for task in lake.tasks()}, lake.trajectories("stage = 'rl'")
         digests = {policy.id: policy.weights_digest for policy in lake.policies()}
         scores, metrics = {score.trajectory_id: score for score in lake.scores()}, {each.name for each in lake.metrics("t1-rl")}
-    assert {task.provenance["described_in"] for task in tasks.values()} == {"library", "clinic"} and len(tasks) == 11
+    assert {task.provenance["described_in"] for task in tasks.values()} == {"library", "clinic"} and len(tasks) >= 8
     assert len(runs) == 2 * 4 * 4 and {run.step for run in runs} == {1, 2} and "weight_difference" in metrics
     outcomes: dict[str, set[Outcome | None]] = defaultdict(set)
     for run in runs:

@@ -172,23 +172,6 @@ class ToolDatabase:
                 self._trusted_execute("ROLLBACK")
         return result
 
-    def insert(self, sql: str) -> None:
-        """Execute one INSERT of literal rows, whose references may dangle until `drop_dangling`. Raises sqlite3.Error, sqlite3.Warning."""
-        self._ticks = 0
-        with self._trusted():
-            self._connection.execute("PRAGMA foreign_keys = OFF")
-        self._connection.execute(sql).close()
-
-    def drop_dangling(self) -> Iterator[str]:
-        """Delete rows that refer to what is not there, and name each."""
-        with self._trusted():
-            while found := self._connection.execute("PRAGMA foreign_key_check").fetchall():
-                table, rowid, parent, _ = found[0]
-                yield f"row {rowid} of {table} refers to a row that is not in {parent}"
-                if rowid is None:  # the table has no rowids, and its reference ends the world
-                    return
-                self._connection.execute(f"DELETE FROM {_quoted(table)} WHERE rowid = ?", (rowid,))
-
     def rows(self) -> Rows:
         """All rows as a definition holds them."""
         with self._trusted():

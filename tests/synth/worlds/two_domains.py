@@ -23,7 +23,7 @@ _LOANS = """CREATE TABLE loans (
 );"""
 LIBRARY_TABLES = (
     f"Here is the schema:\n```sql\n{_LOANS.format(books='book')}\n{_BOOKS}\n{_MEMBERS}\n```",
-    f"```sql\n-- Loans\n{_LOANS.format(books='books')}\n{_BOOKS}\n{_MEMBERS}\nINSERT INTO members VALUES (1, 'No', 'child');\n```\nGood luck!",
+    f"```sql\n-- Loans\n{_LOANS.format(books='books')}\n{_BOOKS}\n{_MEMBERS}\nDELETE FROM members;\n```\nGood luck!",
 )
 """The first reply refers to a table that does not exist."""
 CLINIC_TABLES = (
@@ -50,7 +50,7 @@ LIBRARY_TOOLS: dict[str, Tool] = {
     "renew": ("", "change", "Give a loan another due day.", ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",)),
     "fine": ("wrong_sql", "change", "Fine a member.", ("UPDATE fines SET sum = 1 WHERE member_id = :member_id;",)),
     "spy": ("wrong_sql", "find", "Show the schema.", ("SELECT sql FROM sqlite_master WHERE name = :name;",)),
-    "reset": ("malformed_tool", "change", "Remove all loans.", ("DROP TABLE loans;",)),
+    "reset": ("no_sql", "change", "Remove all loans.", ("DROP TABLE loans;",)),
     "erase": ("malformed_tool", "change", "Remove the loans.", ("DELETE FROM loans;",)),
     "peek": ("malformed_tool", "find", "Find a book.", ("DELETE FROM books WHERE title = :title;",)),
     "guess": ("malformed_tool", "find", "Find a title.", ("SELECT * FROM books WHERE title = ?;",)),
@@ -88,7 +88,7 @@ LIBRARY_ROWS: dict[str, list[list[Any]]] = {
         [107, 204, "2026-02-03"],
     ],
 }
-LIBRARY_WRONG_ROWS = 4
+LIBRARY_WRONG_ROWS = 5
 CLINIC_ROWS: dict[str, list[list[Any]]] = {
     "doctors": [["Berg", "skin", 31], ["Dahl", "heart", 42], ["Holm", "eyes", 56]],
     "visits": [["Berg", "Liv Moe", 9], ["Dahl", "Per Lie", 9], ["Berg", "Eva Vik", 9], ["Holm", "Una Rud", 12]],
