@@ -50,8 +50,12 @@ def worlds_kept(figures: Mapping[str, float]) -> list[dict[str, Any]]:
     """Proposed and kept parts of tool worlds, with the requests and tokens that they took; empty if no world was requested."""
     if "worlds_proposed" not in figures:
         return []
-    rows = [{"part": part} | {name: int(figures.get(f"{part}_{name}", 0)) for name in WORLD_COUNTS} for part in ("worlds", *WORLD_PARTS)]
-    return [{**row, "share": percent(row["kept"] / row["proposed"]) if row["proposed"] else ""} for row in rows]
+    return [_written(part, {name: int(figures.get(f"{part}_{name}", 0)) for name in WORLD_COUNTS}) for part in ("worlds", *WORLD_PARTS)]
+
+
+def _written(part: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    share = percent(counts["kept"] / counts["proposed"]) if counts["proposed"] else ""
+    return {"part": part, **counts, "share": share}
 
 
 def _survived(check: str, met: int, left: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Tool worlds that a teacher writes from descriptions: one batch per world, with its tasks, demonstrations and failures.
+"""Tool worlds that a teacher writes from descriptions, a few worlds per batch, with their tasks, demonstrations and failures.
 
+The worlds of a batch are written at once: each part of a world waits for the one before, and engines are fast with many requests alone.
 Training tasks are decontaminated against the suites, including the tasks of the same world that a suite takes. A task with a simulated user
 is compared by the user's goal, because its question says nothing.
 """
@@ -7,49 +8,60 @@ is compared by the user's goal, because its question says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from flows.stages.synthesis.batches import Batch, Guard, Made, Work
 from synth.questions.decontamination import EvaluationIndex
-from synth.worlds.world_writer import write_world
+from synth.worlds.world_writer import WrittenTasks, write_world
 from synth.worlds.writing_config import STAGE, WrittenWorldsConfig, read_description
 from synth.worlds.written_tasks import demonstrate, goal_in_words, share_out
 from warehouse import Task
 from warehouse.digests import seed_from
 from warehouse.records import Failure
 
+AT_ONCE = 4
+"""Worlds per batch."""
+
 
 def tool_worlds(work: Work, guard: Guard) -> Iterator[Batch]:
-    """The worlds of every description, one after the other."""
+    """The worlds of every description."""
     config = work.settings.tool_worlds
     if config is None:
         return
     described = [(path, number) for path in config.descriptions for number in range(config.worlds)]
-    for place, (path, number) in enumerate(described):
-        yield Batch(STAGE, place, partial(_write, work, guard, config, path, number))
+    for place, worlds in work.in_batches(described, AT_ONCE):
+        yield Batch(STAGE, place, partial(_write, work, guard, config, worlds))
 
 
-def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, path: Path, number: int) -> Made:
-    name = path.stem if config.worlds == 1 else f"{path.stem}-{number}"
-    seed = seed_from(work.seed(STAGE), path.name, number)
-    made = write_world(name, read_description(path), work.asked(STAGE), config, seed)
+def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, worlds: Sequence[tuple[Path, int]]) -> Made:
+    seed, teacher = work.seed(STAGE), work.asked(STAGE)
+
+    def write(path: Path, number: int) -> WrittenTasks:
+        name = path.stem if config.worlds == 1 else f"{path.stem}-{number}"
+        return write_world(name, read_description(path), teacher, config, seed_from(seed, path.name, number))
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        made = list(threads.map(write, *zip(*worlds, strict=True)))
     stored = work.keys()
-    shared = share_out([task for task in made.tasks if task.key not in stored], config, seed)
+    shared = share_out([task for each in made for task in each.tasks if task.key not in stored], config, seed)
     suites = guard.suites()
     suites[config.suite] = [*suites.get(config.suite, ()), *shared.held_out]
     index = EvaluationIndex.of(suites, work.settings.decontamination)
     trained, met = _clear(index, shared.trained)
     demonstrated, met_too = _clear(index, shared.demonstrated)
     examples, dropped = index.clear_examples(demonstrate(demonstrated, work.turn))
+    for each in made:
+        work.count(**each.counts)
     work.count(
-        **made.counts,
         conversations=sum(task.question != goal_in_words(task) for task in trained),
         held_out=len(shared.held_out),
         demonstrated=len(examples),
     )
-    return [*trained, *shared.held_out, *demonstrated, *examples], [*made.failures, *met, *met_too, *dropped]
+    failures = [failure for each in made for failure in each.failures]
+    return [*trained, *shared.held_out, *demonstrated, *examples], [*failures, *met, *met_too, *dropped]
 
 
 def _clear(index: EvaluationIndex, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
