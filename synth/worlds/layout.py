@@ -58,11 +58,21 @@ def read_layout(database: ToolDatabase) -> Layout:
     if not 2 <= len(names) <= MOST_TABLES:
         raise ValueError(f"there must be 2 to {MOST_TABLES} tables, and there are {len(names)}")
     layout = {name: tuple(_columns(database, name)) for name in names}
-    referred = {column.parent for columns in layout.values() for column in columns}
-    for name, columns in layout.items():
-        if name not in referred and not any(column.parent for column in columns):
-            raise ValueError(f"the table {name} neither refers to another table nor is referred to: leave it out, or add REFERENCES")
+    if not any(column.parent for columns in layout.values() for column in columns):
+        raise ValueError("no table refers to another one: add a foreign key by REFERENCES")
     return dict(_ordered(layout))
+
+
+def pointless(layout: Layout) -> set[str]:
+    """Tables that no other refers to and that say nothing of another one, such as one for the desk."""
+    referred = {column.parent for columns in layout.values() for column in columns}
+    found = set[str]()
+    for name, columns in layout.items():
+        parents = sum(column.parent is not None for column in columns)
+        adds = any(not column.in_key and column.parent is None for column in columns)
+        if name not in referred and (not parents or (parents == 1 and not adds)):
+            found.add(name)
+    return found
 
 
 def _columns(database: ToolDatabase, table: str) -> Iterator[Column]:

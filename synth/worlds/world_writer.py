@@ -28,7 +28,7 @@ from rl.tools import ToolError, ToolFault, ToolMiss
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
-from synth.worlds.layout import Column, Layout, Use, in_dialect, levels, places_of, read_layout
+from synth.worlds.layout import Column, Layout, Use, in_dialect, levels, places_of, pointless, read_layout
 from synth.worlds.solutions import Explorer, Solution
 from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of
 from synth.worlds.world_proposals import (
@@ -128,8 +128,7 @@ class _Writer:
             if not tables:
                 return self._rejected(Flaw(WorldDefect.NO_SQL, "the reply holds no CREATE TABLE statement"), tables=reply.text)
             try:
-                database = ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
-                return database, read_layout(database)
+                return self._laid_out(tables)
             except ValueError as error:
                 reason = first_error(error) if isinstance(error, ValidationError) else str(error)
                 return self._rejected(Flaw(WorldDefect.WRONG_TABLES, reason), tables=sql)
@@ -137,6 +136,18 @@ class _Writer:
         found, _ = parted(self._ask("tables", lambda teacher: ask_repaired(teacher, [self._requests.tables()], read)))
         self._count("tables", 1, len(found))
         return found[0] if found else None
+
+    def _laid_out(self, tables: str) -> tuple[ToolDatabase, Layout]:
+        """A database of those tables that belong together; raises ValueError where it cannot be."""
+        database = ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
+        layout = read_layout(database)
+        if not (without := pointless(layout)):
+            return database, layout
+        for name in without:
+            self._drop(Flaw(WorldDefect.WRONG_TABLES, "no other table refers to it, and it says nothing of another one"), table=name)
+        created = database.query("SELECT sql, tbl_name FROM sqlite_schema WHERE sql IS NOT NULL")
+        kept = [row["sql"] for row in created if row["tbl_name"] in layout.keys() - without]
+        return self._laid_out(in_dialect("\n".join(f"{sql};" for sql in kept)))
 
     def _rows(self, database: ToolDatabase, layout: Layout) -> tuple[Rows, Rows]:
         """The rows of the world, inserted into `database`, and the spare ones of each table."""

@@ -6,7 +6,7 @@ import pytest
 
 from rl.envs.tool_world.database import ToolDatabase
 from rl.envs.tool_world.definition import WorldDefinition
-from synth.worlds.layout import Layout, in_dialect, levels, places_of, read_layout, table_of
+from synth.worlds.layout import Layout, in_dialect, levels, places_of, pointless, read_layout, table_of
 
 SHOP = """
 CREATE TABLE orders (order_id INT PRIMARY KEY AUTO_INCREMENT, item_id INT NOT NULL, buyer INTEGER REFERENCES people, count INT,
@@ -33,7 +33,7 @@ def test_tables_come_after_those_that_they_refer_to_and_columns_say_what_they_ho
     ("tables", "reason"),
     [
         ("CREATE TABLE a (b INTEGER PRIMARY KEY);", "2 to 6 tables"),
-        ("CREATE TABLE a (x INTEGER PRIMARY KEY); CREATE TABLE b (y INTEGER PRIMARY KEY);", "neither refers"),
+        ("CREATE TABLE a (x INTEGER PRIMARY KEY); CREATE TABLE b (y INTEGER PRIMARY KEY);", "no table refers"),
         ("CREATE TABLE a (x INTEGER PRIMARY KEY); CREATE TABLE b (y INTEGER PRIMARY KEY REFERENCES c);", "c, which does not exist"),
         ("CREATE TABLE a (x INT UNIQUE, z INT PRIMARY KEY); CREATE TABLE b (y INT PRIMARY KEY, x REFERENCES a(x));", "primary key of a"),
         ("CREATE TABLE a (x INTEGER PRIMARY KEY); CREATE TABLE b (x INTEGER REFERENCES a);", "b has no primary key"),
@@ -44,6 +44,11 @@ def test_tables_come_after_those_that_they_refer_to_and_columns_say_what_they_ho
 def test_tables_that_rows_cannot_be_made_for_are_refused_with_what_to_correct(tables: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         layout_of(tables.replace("b (y INTEGER PRIMARY KEY);", "b (y INTEGER PRIMARY KEY, x REFERENCES a);") if "c1" in tables else tables)
+
+
+def test_a_table_that_says_nothing_of_the_others_is_pointless() -> None:
+    desk = "CREATE TABLE desk (desk_id INTEGER PRIMARY KEY, action TEXT); CREATE TABLE till (id INT PRIMARY KEY, x REFERENCES items);"
+    assert pointless(layout_of(SHOP + desk)) == {"desk", "till"} and not pointless(layout_of(SHOP))
 
 
 @pytest.mark.parametrize(
