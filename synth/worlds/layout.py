@@ -128,6 +128,24 @@ def levels(layout: Layout) -> list[list[str]]:
     return [[table for table in layout if depth[table] == level] for level in range(max(depth.values()) + 1)]
 
 
+class Kind(StrEnum):
+    """What a tool does."""
+
+    FIND = "find"
+    CHANGE = "change"
+
+
+def operations(layout: Layout) -> dict[str, Kind]:
+    """What tools over these tables can do, in words."""
+    found = dict[str, Kind]()
+    for table, columns in layout.items():
+        key = next(column.name for column in columns if column.in_key)
+        found |= {f"find rows of {table} by {c.name}": Kind.FIND for c in columns if c.parent or (c.type == "string" and not c.numbered)}
+        found |= {f"change {c.name} of a row of {table}": Kind.CHANGE for c in columns if not c.in_key}
+        found |= {f"add a row to {table}": Kind.CHANGE, f"remove a row of {table} by {key}": Kind.CHANGE}
+    return found
+
+
 class Use(StrEnum):
     """What a statement does with a parameter: it finds rows by it, writes it to found rows, or inserts it; or adds it to a number."""
 

@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
 from rl.envs.tool_world.database import NOW
 from rl.envs.tool_world.definition import Value, split_statements
-from synth.worlds.layout import Column
+from synth.worlds.layout import Column, Kind
 from synth.worlds.solutions import Solution
 from synth.worlds.writing_config import STAGE, WrittenWorldsConfig
 from warehouse.digests import seed_from
@@ -60,15 +60,15 @@ class Flaw:
 
 
 class PlannedTool(BaseModel):
-    """A tool before it is written."""
+    """A tool before it is written; `what` is one of `layout.operations`."""
 
+    what: str
     name: str = Field(max_length=60)
-    kind: Literal["find", "change"]
     does: str = Field(min_length=1, max_length=200)
 
 
 class ToolPlan(BaseModel):
-    """The tools of a world."""
+    """Tools of a world."""
 
     tools: list[PlannedTool] = Field(min_length=1, max_length=40)
 
@@ -96,9 +96,9 @@ name or title, and the few columns that the description needs. Last the table of
 refers to the keys of the others, as in book_id INTEGER NOT NULL REFERENCES books(book_id), and has its day, hour or state. The service, \
 its desk and its actions are no tables. Reply with one sql block."""
 
-PLAN_SYSTEM = """You plan the tools of the clerk who serves people with this database. A tool of the kind find shows rows: by a name, by \
-another thing that a person knows, or the rows that belong to a row. A tool of the kind change adds, changes or removes rows. Each does \
-one thing that people of this service want, and all are different. Say in one short sentence what it does. Reply with JSON."""
+PLAN_SYSTEM = """You plan the tools of the clerk who serves people with this database. You get a list of what tools can do. Choose from it \
+what people of this service want most, each once. Give each tool a name of two or three words joined by underscores, and say in one short \
+sentence what the clerk does for a person with it, in the words of the service. Reply with JSON."""
 
 TOOL_SYSTEM = """You write tools of a service in SQLite. A tool is SQL whose values from the caller are named parameters, such as :name. \
 Name a parameter after its column; where a column has a new value, name it :new_column. A tool that finds is one SELECT with the columns \
@@ -130,21 +130,24 @@ class WorldRequests:
         table, asked = columns[0].table, [column for column in columns if not column.numbered]
         parents = dict.fromkeys(column.parent for column in asked if column.parent)
         known = "".join(f"\nRows of {name}: {'; '.join(f'{key} {text}'.strip() for key, text in keys[name].items())}" for name in parents)
-        rows = {"type": "array", "minItems": count, "maxItems": count, "items": _row_form(asked, keys)}
-        form = json.dumps({"type": "object", "properties": {"rows": rows}, "required": ["rows"], "additionalProperties": False})
+        form = _form_of("rows", _row_form(asked, keys), count)
         fields = ", ".join(column.name for column in asked)
         text = f"{self.description}\n\n{tables}\n{known}\n\nGive {count} rows of {table}, each as [{fields}]."
         return self._asked(text, ROWS_SYSTEM, "records", table, form=form)
 
-    def plan(self, tables: str) -> Request:
-        """For the names of the tools."""
-        half = self.config.tools // 2
-        text = f"{self.description}\n\n{tables}\n\nPlan {half} tools of the kind find and {self.config.tools - half} of the kind change."
-        return self._asked(text, PLAN_SYSTEM, "plan")
+    def plan(self, tables: str, choices: Sequence[str], kind: Kind, count: int) -> Request:
+        """For the names and purposes of `count` tools, of what tools of one kind can do."""
+        sentence, name = {"type": "string", "minLength": 12, "maxLength": 120}, {"type": "string", "pattern": "^[a-z]+(_[a-z]+){1,3}$"}
+        properties = {"what": {"enum": list(choices)}, "name": name, "does": sentence}
+        listed = "\n".join(f"- {choice}" for choice in choices)
+        text = f"{self.description}\n\n{tables}\n\nWhat tools can do:\n{listed}\n\nChoose {count}."
+        return self._asked(text, PLAN_SYSTEM, "plan", kind, form=_form_of("tools", _object(properties), count))
 
     def tool(self, tables: str, planned: PlannedTool) -> Request:
         """For one tool."""
-        return self._asked(f"{tables}\n\nThe tool {planned.name} ({planned.kind}): {planned.does}", TOOL_SYSTEM, "tool", planned.name)
+        return self._asked(
+            f"{tables}\n\nThe tool {planned.name}: {planned.does}\nIt is to {planned.what}.", TOOL_SYSTEM, "tool", planned.name
+        )
 
     def words(self, service: str, solution: Solution, does: str, number: int) -> Request:
         """For the question of one task."""
@@ -155,6 +158,15 @@ class WorldRequests:
     def _asked(self, text: str, system: str, *part: Any, form: str | None = None) -> Request:
         temperature = self.config.temperature if system in (ROWS_SYSTEM, WORDS_SYSTEM) else min(SURE, self.config.temperature)
         return user(text, system, self.config.max_tokens, temperature, seed_from(self.seed, *part), form=form)
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
+
+
+def _form_of(name: str, item: dict[str, Any], count: int) -> str:
+    """The form of a reply that is a list of `count` items under a name."""
+    return json.dumps(_object({name: {"type": "array", "minItems": count, "maxItems": count, "items": item}}))
 
 
 def _row_form(columns: Sequence[Column], keys: Mapping[str, Mapping[Value, str]]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from rl.tools import ToolError, ToolFault, ToolMiss
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
-from synth.worlds.layout import Column, Layout, Use, in_dialect, levels, places_of, pointless, read_layout
+from synth.worlds.layout import Column, Kind, Layout, Use, in_dialect, levels, operations, places_of, pointless, read_layout
 from synth.worlds.solutions import Explorer, Solution
 from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of
 from synth.worlds.world_proposals import (
@@ -58,7 +58,6 @@ SPARE = 2
 FIRST_KEY = 101
 """The first number of the first table's keys; those of the next table begin a hundred later, so that a number names one row."""
 MOST_PARAMETERS = 5
-LEAST_TOOLS = 4
 
 
 @dataclass(slots=True)
@@ -183,13 +182,11 @@ class _Writer:
         return self._ask("records", lambda teacher: ask_for(teacher, requests, ROWS, read))
 
     def _tools(self, database: ToolDatabase, layout: Layout, explorer: Explorer) -> dict[str, ToolDefinition]:
-        (plan,) = self._ask("plan", lambda teacher: ask_for(teacher, [self._requests.plan(database.definition.tables)], PLAN, self._plan))
-        if isinstance(plan, Failure):
-            return {}
+        kinds, plan = operations(layout), self._plan(database.definition.tables, layout)
 
         def read(place: int, reply: Completion) -> ToolDefinition | Failure:
             planned, sql = plan[place], sql_in(reply.text)
-            tool = _read_tool(planned, sql, database, layout)
+            tool = _read_tool(planned, kinds[planned.what], sql, database, layout)
             if not isinstance(tool, Flaw) and (reason := explorer.try_tool(planned.name, tool)):
                 tool = Flaw(WorldDefect.TOOL_FAILED, reason)
             return self._rejected(tool, tool=planned.name, sql=sql) if isinstance(tool, Flaw) else tool
@@ -208,22 +205,31 @@ class _Writer:
         self._count("tools", len(plan), len(kept))
         return kept
 
-    def _plan(self, _: int, reply: ToolPlan) -> list[PlannedTool] | Failure:
-        """The planned tools whose names can be used, each once."""
+    def _plan(self, tables: str, layout: Layout) -> list[PlannedTool]:
+        """The planned tools, each with a name and a purpose of its own; those that find first."""
+        kinds = operations(layout)
+        choices = {kind: [what for what, its in kinds.items() if its is kind] for kind in Kind}
+        half = self._config.tools // 2
+        counts = {kind: min(len(choices[kind]), half if kind is Kind.FIND else self._config.tools - half) for kind in Kind}
         plan = dict[str, PlannedTool]()
-        for each in reply.tools[: 2 * self._config.tools]:
-            name = re.sub(r"\W+", "_", each.name.strip().lower()).strip("_")[:40]
-            try:
-                check_name(name)
-            except RequestError:
-                continue
-            if name != RESPOND and name not in plan:
-                plan[name] = each.model_copy(update={"name": name})
-        self._count("plan", len(reply.tools), len(plan))
-        if len(plan) < min(LEAST_TOOLS, self._config.tools):
-            flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it names only {len(plan)} different tools, and {self._config.tools} are needed")
-            return self._rejected(flaw, plan=reply.model_dump())
-        return list(plan.values())[: self._config.tools]
+
+        def read(place: int, reply: ToolPlan) -> list[PlannedTool] | Failure:
+            kind = list(Kind)[place]
+            found = [each for each in map(_named, reply.tools) if each and kinds.get(each.what) is kind]
+            if len({each.what for each in found}) < min(2, counts[kind]):
+                flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it chooses {len(found)} different ones, and {counts[kind]} are needed")
+                return self._rejected(flaw, plan=reply.model_dump())
+            return found
+
+        requests = [self._requests.plan(tables, choices[kind], kind, counts[kind]) for kind in Kind]
+        replies, _ = parted(self._ask("plan", lambda teacher: ask_for(teacher, requests, PLAN, read)))
+        for each in (each for reply in replies for each in reply):
+            if each.name in plan or each.what in {other.what for other in plan.values()}:
+                self._drop(Flaw(WorldDefect.DOUBLE, f"{each.name}, to {each.what}, is planned already"), plan=each.model_dump())
+            else:
+                plan[each.name] = each
+        self._count("plan", sum(counts.values()), len(plan))
+        return list(plan.values())
 
     def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, Solution]]:
         """Questions with their solutions."""
@@ -353,20 +359,29 @@ _MARKED = re.compile(r"(?<![\w'@$])[@$](\w+)")
 _CHANGES_ALL = re.compile(r"^\s*(?:UPDATE|DELETE)\b(?!.*\bWHERE\b)", re.IGNORECASE | re.DOTALL)
 
 
-def _read_tool(planned: PlannedTool, sql: str, database: ToolDatabase, layout: Layout) -> ToolDefinition | Flaw:
+def _named(planned: PlannedTool) -> PlannedTool | None:
+    """The plan with a name that a tool can have, or None."""
+    name = re.sub(r"\W+", "_", planned.name.strip().lower()).strip("_")[:40]
+    try:
+        return planned.model_copy(update={"name": check_name(name)}) if name != RESPOND else None
+    except RequestError:
+        return None
+
+
+def _read_tool(planned: PlannedTool, kind: Kind, sql: str, database: ToolDatabase, layout: Layout) -> ToolDefinition | Flaw:
     """The tool that a teacher wrote, or what is wrong with it; its parameters have the types of their columns."""
     body = _MARKED.sub(r":\1", _HEADER.sub("", sql))
     _, written = written_tools(f"-- tool: {planned.name}\n{body}")[0]
     statements = [each["sql"] for each in written["statements"]]
     if not statements:
         return Flaw(WorldDefect.NO_SQL, "the reply holds no SQL")
-    if flaw := _flaw_in_statements(planned, statements):
+    if flaw := _flaw_in_statements(kind, statements):
         return flaw
     try:
         used = sorted(set[str]().union(*map(database.parameters_of, statements)), key=lambda name: body.find(f":{name}"))
     except (sqlite3.Error, sqlite3.Warning) as error:
         return Flaw(WorldDefect.WRONG_SQL, str(error))
-    if len(used) > MOST_PARAMETERS or (not used and planned.kind == "change"):
+    if len(used) > MOST_PARAMETERS or (not used and kind is Kind.CHANGE):
         return Flaw(WorldDefect.MALFORMED_TOOL, f"it has {len(used)} parameters, such as :name; it may have 1 to {MOST_PARAMETERS}")
     places = places_of(statements, layout)
     for name in used:
@@ -377,7 +392,7 @@ def _read_tool(planned: PlannedTool, sql: str, database: ToolDatabase, layout: L
         return ToolDefinition.model_validate(
             {
                 "description": planned.does,
-                "parameters": {name: {"type": kind} for name, kind in types.items()},
+                "parameters": {name: {"type": its} for name, its in types.items()},
                 "statements": written["statements"],
             }
         )
@@ -385,14 +400,14 @@ def _read_tool(planned: PlannedTool, sql: str, database: ToolDatabase, layout: L
         return Flaw(WorldDefect.MALFORMED_TOOL, first_error(error))
 
 
-def _flaw_in_statements(planned: PlannedTool, statements: Sequence[str]) -> Flaw | None:
+def _flaw_in_statements(kind: Kind, statements: Sequence[str]) -> Flaw | None:
     foreign = [sql for sql in statements if not re.match(r"(?i)\s*(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH)\b", sql)]
     writes = any(map(_WRITES.match, statements))
     if foreign:
         return Flaw(
             WorldDefect.MALFORMED_TOOL, f"a tool is SELECT, INSERT, UPDATE and DELETE statements alone, and no {foreign[0].split()[0]}"
         )
-    if writes is (planned.kind == "find"):
+    if writes is (kind is Kind.FIND):
         return Flaw(WorldDefect.MALFORMED_TOOL, "it must change nothing" if writes else "it must change rows by INSERT, UPDATE or DELETE")
     if everything := next(filter(_CHANGES_ALL.match, statements), None):
         return Flaw(WorldDefect.MALFORMED_TOOL, f"it changes every row: add WHERE to {everything.split()[0]}")

@@ -32,14 +32,29 @@ CREATE TABLE visits (visit INTEGER PRIMARY KEY, doctor TEXT REFERENCES doctors, 
 """,
 )
 Tool = tuple[str, str, str, tuple[str, ...]]
-"""Outcome, kind, what it does, and the replies that write it."""
+"""Outcome, what it does to the tables and for a person, and the replies that write it."""
 LIBRARY_TOOLS: dict[str, Tool] = {
-    "find_books": ("", "find", "Find the books of an author.", ("SELECT book_id, title, copies FROM books WHERE author = :author;",)),
-    "find_member": ("", "find", "Find a member by name.", ("SELECT * FROM members WHERE LOWER(name) = LOWER(@name);",)),
-    "loans_of": ("", "find", "List the loans of a member.", ("SELECT loan_id, book_id, due FROM loans WHERE member_id = :member_id;",)),
+    "find_books": (
+        "",
+        "find rows of books by author",
+        "Find the books of an author.",
+        ("SELECT book_id, title, copies FROM books WHERE author = :author;",),
+    ),
+    "find_member": (
+        "",
+        "find rows of members by name",
+        "Find a member by name.",
+        ("SELECT * FROM members WHERE LOWER(name) = LOWER(@name);",),
+    ),
+    "loans_of": (
+        "",
+        "find rows of loans by member_id",
+        "List the loans of a member.",
+        ("SELECT loan_id, book_id, due FROM loans WHERE member_id = :member_id;",),
+    ),
     "lend": (
         "repaired",
-        "change",
+        "add a row to loans",
         "Lend a book to a member until a day.",
         (
             "INSERT INTO loans (loan_id, book_id, member_id, due) VALUES (:loan_id, :book_id, :member_id, :due);",
@@ -47,27 +62,52 @@ LIBRARY_TOOLS: dict[str, Tool] = {
             UPDATE books SET copies = copies - 1 WHERE book_id = :book_id AND copies > 0; -- else: no copy is left""",
         ),
     ),
-    "renew": ("", "change", "Give a loan another due day.", ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",)),
-    "fine": ("wrong_sql", "change", "Fine a member.", ("UPDATE fines SET sum = 1 WHERE member_id = :member_id;",)),
-    "spy": ("wrong_sql", "find", "Show the schema.", ("SELECT sql FROM sqlite_master WHERE name = :name;",)),
-    "reset": ("no_sql", "change", "Remove all loans.", ("DROP TABLE loans;",)),
-    "erase": ("malformed_tool", "change", "Remove the loans.", ("DELETE FROM loans;",)),
-    "peek": ("malformed_tool", "find", "Find a book.", ("DELETE FROM books WHERE title = :title;",)),
-    "guess": ("malformed_tool", "find", "Find a title.", ("SELECT * FROM books WHERE title = ?;",)),
-    "lose": ("no_sql", "change", "Lose a book.", ("I would delete it.",)),
+    "renew": (
+        "",
+        "change due of a row of loans",
+        "Give a loan another due day.",
+        ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",),
+    ),
+    "fine": ("wrong_sql", "change kind of a row of members", "Fine a member.", ("UPDATE fines SET sum = 1 WHERE member_id = :member_id;",)),
+    "spy": ("wrong_sql", "find rows of members by kind", "Show the schema.", ("SELECT sql FROM sqlite_master WHERE name = :name;",)),
+    "reset": ("no_sql", "remove a row of loans by loan_id", "Remove all loans.", ("DROP TABLE loans;",)),
+    "erase": ("malformed_tool", "remove a row of members by member_id", "Remove the loans.", ("DELETE FROM loans;",)),
+    "peek": ("malformed_tool", "find rows of books by title", "Find a book.", ("DELETE FROM books WHERE title = :title;",)),
+    "guess": ("malformed_tool", "find rows of loans by book_id", "Find a title.", ("SELECT * FROM books WHERE title = ?;",)),
+    "lose": ("no_sql", "remove a row of books by book_id", "Lose a book.", ("I would delete it.",)),
     "overdue": (
         "tool_failed",
-        "find",
+        "find rows of loans by due",
         "Find old loans.",
         ("SELECT loan_id FROM loans WHERE due < '2020-01-01' AND member_id = :member_id;",),
     ),
-    "books_by": ("double", "find", "Find books.", ("SELECT book_id, title, copies FROM books WHERE author = :author;",)),
+    "prolong": (
+        "double",
+        "change book_id of a row of loans",
+        "Give a loan more time.",
+        ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",),
+    ),
 }
 CLINIC_TOOLS: dict[str, Tool] = {
-    "doctors_for": ("", "find", "Find the doctors of a field.", ("SELECT doctor, room FROM doctors WHERE field = :field;",)),
-    "visits_of": ("", "find", "List the visits of a patient.", ("SELECT visit, doctor, hour FROM visits WHERE patient = :patient;",)),
-    "call_off": ("", "change", "Call off a visit.", ("DELETE FROM visits WHERE visit = :visit;",)),
-    "move": ("", "change", "Move a visit to another hour.", ("UPDATE visits SET hour = :new_hour WHERE visit = :visit;",)),
+    "doctors_for": (
+        "",
+        "find rows of doctors by field",
+        "Find the doctors of a field.",
+        ("SELECT doctor, room FROM doctors WHERE field = :field;",),
+    ),
+    "visits_of": (
+        "",
+        "find rows of visits by patient",
+        "List the visits of a patient.",
+        ("SELECT visit, doctor, hour FROM visits WHERE patient = :patient;",),
+    ),
+    "call_off": ("", "remove a row of visits by visit", "Call off a visit.", ("DELETE FROM visits WHERE visit = :visit;",)),
+    "move": (
+        "",
+        "change hour of a row of visits",
+        "Move a visit to another hour.",
+        ("UPDATE visits SET hour = :new_hour WHERE visit = :visit;",),
+    ),
 }
 LIBRARY_ROWS: dict[str, list[list[Any]]] = {
     "books": [
@@ -111,10 +151,10 @@ def world_writer(body: dict[str, Any]) -> str:
         return _of(LIBRARY_TABLES if "# A library" in asked else CLINIC_TABLES, tries)
     tools = LIBRARY_TOOLS if "loan" in asked else CLINIC_TOOLS
     if system == PLAN_SYSTEM:
-        plan = [{"name": name, "kind": kind, "does": does} for name, (_, kind, does, _) in tools.items()]
-        return json.dumps({"tools": [*plan, {"name": "respond", "kind": "find", "does": "Speak."}]})
+        plan = [{"what": what, "name": name, "does": does} for name, (_, what, does, _) in tools.items() if f"- {what}" in asked]
+        return json.dumps({"tools": [*plan, {**plan[0], "name": "respond"}]})
     if system == TOOL_SYSTEM:
-        name = asked.rpartition("The tool ")[2].partition(" ")[0]
+        name = asked.rpartition("The tool ")[2].partition(":")[0]
         return _of(tools[name][3], tries)
     if system == ROWS_SYSTEM:
         table = asked.rpartition("rows of ")[2].partition(",")[0]
