@@ -43,7 +43,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class WorldSolution:
     """Calls that fulfil a wish, and what a question for it must and must not say.
 
     `details` are what the person knows of each parameter, in words; `told` the values among them, `hidden` those that calls find.
@@ -103,7 +103,7 @@ class Explorer:
         self.seen[name], self._places[name], self._about[name] = list(found.values()), places, table_of(statements[-1], self._layout)
         return None
 
-    def solutions(self, name: str) -> Iterator[Solution]:
+    def solutions(self, name: str) -> Iterator[WorldSolution]:
         """Different solutions whose last call is of this tool, in random order."""
         known = set[str]()
         seen = self._rng.sample(self.seen[name], len(self.seen[name]))
@@ -114,7 +114,7 @@ class Explorer:
                 known.add(str(identity))
                 yield solution
 
-    def _solution(self, wish: Seen) -> Solution | None:
+    def _solution(self, wish: Seen) -> WorldSolution | None:
         way = _Way()
         details = [str(self._known(way, wish.tool, name, value, MOST_FOUND)) for name, value in wish.arguments.items()]
         if wish.changes:
@@ -274,9 +274,9 @@ class _Way:
     told: list[Value] = field(default_factory=list)
     hidden: list[Value] = field(default_factory=list)
 
-    def to(self, wish: Seen, details: Sequence[str], asked: str = "", answer: str | None = None) -> Solution:
+    def to(self, wish: Seen, details: Sequence[str], asked: str = "", answer: str | None = None) -> WorldSolution:
         """The solution that ends with a call."""
-        return Solution((*self.calls, wish), tuple(details), tuple(self.told), tuple(self.hidden), _words(asked), answer)
+        return WorldSolution((*self.calls, wish), tuple(details), tuple(self.told), tuple(self.hidden), _words(asked), answer)
 
 
 def _fitting(value: Value, parameter: Parameter) -> Any:

@@ -23,7 +23,7 @@ from rl.envs.tool_world.definition import WorldDefinition
 from rl.envs.tool_world.environment import DEFINITION, create
 from rl.renderers.base import Action
 from synth.questions.text_comparison import mentions, plain
-from synth.worlds.solutions import Seen, Solution
+from synth.worlds.solutions import Seen, WorldSolution
 from synth.worlds.world_proposals import Flaw, WorldDefect
 from warehouse.records import ANSWER, Task
 
@@ -33,7 +33,7 @@ _UNNATURAL = re.compile(r"\b[a-z]+_[a-z_]+\b|[{}<>]|\bSELECT\b")
 """Names of tools and columns, and marks to be filled in."""
 
 
-def flaw_in_words(question: str, solution: Solution) -> Flaw | None:
+def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
     """Why a question is not one for this solution, in a sentence for its writer."""
     missing = [str(value) for value in solution.told if not isinstance(value, bool) and not mentions(question, str(value))]
     if missing:
@@ -74,7 +74,7 @@ class TaskProof:
 
     world: WorldDefinition
 
-    async def flaw(self, question: str, solution: Solution) -> Flaw | None:
+    async def flaw(self, question: str, solution: WorldSolution) -> Flaw | None:
         """The first reason why a question with this solution is no task of the world."""
         played = await self._play(question, solution, solution.calls)
         if flaw := self._flaw_in_run(question, solution, played):
@@ -85,7 +85,7 @@ class TaskProof:
                 return Flaw(WorldDefect.NEEDLESS_CALL, f"it is solved without {left_out}")
         return None
 
-    async def _play(self, question: str, solution: Solution, calls: Sequence[Seen]) -> _Played:
+    async def _play(self, question: str, solution: WorldSolution, calls: Sequence[Seen]) -> _Played:
         """Make calls in a fresh world and answer: with the right answer if they showed it, else with nothing."""
         answers = () if solution.answer is None else (solution.answer,)
         task = Task("proof", "tool_world", question, answers, provenance=provenance_of(self.world, dict(solution.wish.changes)))
@@ -107,7 +107,7 @@ class TaskProof:
         played.changes, played.reward = dict(last.info["figures"][STATE]), last.reward or 0.0
         return played
 
-    def _flaw_in_run(self, question: str, solution: Solution, played: _Played) -> Flaw | None:
+    def _flaw_in_run(self, question: str, solution: WorldSolution, played: _Played) -> Flaw | None:
         if played.fault is not None:
             return Flaw(WorldDefect.TOOL_FAILED, played.fault)
         for call, outcome, shown in zip(solution.calls, played.outcomes, played.observations, strict=True):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.envs.tool_world.database import NOW
 from rl.envs.tool_world.definition import Value, split_statements
 from synth.worlds.layout import Column, Kind
-from synth.worlds.solutions import Solution
+from synth.worlds.solutions import WorldSolution
 from synth.worlds.writing_config import STAGE, WrittenWorldsConfig
 from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, user
@@ -149,7 +149,7 @@ class WorldRequests:
             f"{tables}\n\nThe tool {planned.name}: {planned.does}\nIt is to {planned.what}.", TOOL_SYSTEM, "tool", planned.name
         )
 
-    def words(self, service: str, solution: Solution, does: str, number: int) -> Request:
+    def words(self, service: str, solution: WorldSolution, does: str, number: int) -> Request:
         """For the question of one task."""
         wish = f"You only want to know the {solution.asked}. ({does})" if solution.answer is not None else does
         details = "\n".join(f"- {detail}" for detail in solution.details)

@@ -29,7 +29,7 @@ from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
 from synth.worlds.layout import Column, Kind, Layout, Use, in_dialect, levels, operations, places_of, pointless, read_layout
-from synth.worlds.solutions import Explorer, Solution
+from synth.worlds.solutions import Explorer, WorldSolution
 from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of
 from synth.worlds.world_proposals import (
     PLAN,
@@ -231,14 +231,14 @@ class _Writer:
         self._count("plan", sum(counts.values()), len(plan))
         return list(plan.values())
 
-    def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, Solution]]:
+    def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, WorldSolution]]:
         """Questions with their solutions."""
         proof, solutions = TaskProof(world), self._solutions(world, explorer)
         service = self._domain.replace("_", " ")
         words = [self._requests.words(service, each, world.tools[each.wish.tool].description, n) for n, each in enumerate(solutions)]
         known = set[str]()
 
-        def read(place: int, reply: ProposedQuestion) -> tuple[str, Solution] | Failure:
+        def read(place: int, reply: ProposedQuestion) -> tuple[str, WorldSolution] | Failure:
             question, solution = " ".join(reply.question.split()), solutions[place]
             flaw = flaw_in_words(question, solution) or asyncio.run(proof.flaw(question, solution))
             if flaw is None and plain(question) in known:
@@ -250,9 +250,9 @@ class _Writer:
         self._count("tasks", len(solutions), len(kept))
         return kept
 
-    def _solutions(self, world: WorldDefinition, explorer: Explorer) -> list[Solution]:
+    def _solutions(self, world: WorldDefinition, explorer: Explorer) -> list[WorldSolution]:
         """As many solutions as tasks are wanted, of all tools in turn; each holds for a question that says its details."""
-        proof, found = TaskProof(world), list[Solution]()
+        proof, found = TaskProof(world), list[WorldSolution]()
         left = {name: explorer.solutions(name) for name in world.tools}
         while left and len(found) < self._config.tasks:
             for name in list(left):
@@ -264,7 +264,7 @@ class _Writer:
                     found.append(solution)
         return found
 
-    def _finish(self, world: WorldDefinition, kept: Sequence[tuple[str, Solution]]) -> None:
+    def _finish(self, world: WorldDefinition, kept: Sequence[tuple[str, WorldSolution]]) -> None:
         """The tasks over the world without the tools that none of them uses."""
         used = {call.tool for _, solution in kept for call in solution.calls}
         for name in sorted(world.tools.keys() - used) if kept else ():
@@ -275,7 +275,7 @@ class _Writer:
         if not kept:
             self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), domain=world.domain)
 
-    def _task(self, world: WorldDefinition, question: str, solution: Solution) -> Task:
+    def _task(self, world: WorldDefinition, question: str, solution: WorldSolution) -> Task:
         calls = [{"tool": call.tool, "arguments": dict(call.arguments)} for call in solution.calls]
         answers = () if solution.answer is None else (solution.answer,)
         goal = dict(solution.wish.changes)
