@@ -117,7 +117,7 @@ def _tools(pool: EnvironmentPoolConfig) -> Iterator[Reservation]:
 def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[Reservation, ...]) -> Iterator[Phase]:
     teacher = settings.synth.teacher
     if teacher is not None and teacher.kind == "engine":
-        own = rollouts if settings.synth.has_count and "policy" in settings.synth.has.mixture else ()
+        own = rollouts if settings.synth.has_count and settings.synth.has.asks("policy") else ()
         yield Phase("synthesis", (*own, teacher.engine.reservation("synth.teacher.engine")))
     yield Phase("evaluation", rollouts)
     for stage in config.wheel.stages:

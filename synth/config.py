@@ -98,7 +98,7 @@ class SynthConfig(Section):
             "fas.reasoner": self.fas.reasoner == "teacher",
             "fas.judge": self.fas.judge,
             "fas.slice_reasoning": self.fas.slice_reasoning,
-            "has.mixture": "teacher" in self.has.mixture,
+            "has.mixture or has.outcomes": self.has.asks("teacher"),
             "rewording": self.rewording is not None,
             "expander": self.expander is not None,
             "seeds": self.seeds is not None,

@@ -183,7 +183,8 @@ class Turn:
 class Trajectory:
     """One run of a policy on a task.
 
-    `stage` is what made it: `demonstration`, `rl`, `eval`, `eval_beside` (during training), `rollout` or `import`. `suite` names the
+    `stage` is what made it: `demonstration`, `rl`, `eval`, `eval_beside` (during training), `rollout`, `continuation` (of a stored step's
+    options: `provenance` names them) or `import`. `suite` names the
     evaluation suite, `step` the RL step, or the version of the weights that an evaluation beside training was begun under,
     `wheel_turn` the turn of the wheel (from 1), `sample` the place within the group of trajectories of one task.
     `started` is UTC, `seconds` a duration. `reward` is the verifier's value, and in RL the composed reward; None where no verifier has

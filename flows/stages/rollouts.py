@@ -8,9 +8,9 @@ missing. Sampled trajectories have the stage `rollout`, which neither training n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eval.graders.choice import Verifiers
 from flows.config import playing_teacher
@@ -25,6 +25,10 @@ from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts, TrajectoryStream
 from warehouse import Lake, Policy, Record, Task, Trajectory
 from warehouse.digests import seed_from
+
+if TYPE_CHECKING:
+    from rl.supervised.config import TaughtRunsConfig
+    from synth.teachers.teacher import Teacher
 
 STAGE = "rollout"
 """The stage of sampled trajectories."""
@@ -196,20 +200,31 @@ def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutReques
 def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
     """Have the home's teacher play the requests without a run, or with an unanswered one; returns the metrics of all of them."""
     from synth.teachers.model_teacher import open_teacher
-    from synth.teachers.play import play
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
     forget(context.lake, STAGE, _unanswered(context.lake, requests))
-    missing = not_stored(context.lake, requests)
-    indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
-    environments, verifiers = context.config.rollout.environments, context.verifiers(tasks=(request.task for request in missing))
+    missing, done = not_stored(context.lake, requests), 0
+    verifiers = context.verifiers(tasks=(request.task for request in missing))
     with open_teacher(settings, context.lake) as teacher:
-        for start in range(0, len(missing), TAUGHT_AT_ONCE):
-            part = missing[start : start + TAUGHT_AT_ONCE]
-            played = play(part, teacher, environments, indexes, own, settings.places)
+        for part, played in play_in_parts(context, teacher, missing, own, settings.places):
             store_graded(context.lake, played, part, verifiers)
-            run.advance(start + len(part), len(missing))
+            done += len(part)
+            run.advance(done, len(missing))
     return _sampling_metrics(context, [request.trajectory_id for request in requests])
+
+
+def play_in_parts(
+    context: RunContext, teacher: Teacher, requests: Sequence[RolloutRequest], own: TaughtRunsConfig, places: int
+) -> Iterator[tuple[Sequence[RolloutRequest], list[Trajectory]]]:
+    """Have a teacher play the requests, `places` at a time; yields parts of them with their trajectories, not yet graded."""
+    from synth.teachers.play import play
+
+    if not requests:
+        return
+    indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
+    for start in range(0, len(requests), TAUGHT_AT_ONCE):
+        part = requests[start : start + TAUGHT_AT_ONCE]
+        yield part, play(part, teacher, context.config.rollout.environments, indexes, own, places)
 
 
 def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:

@@ -56,6 +56,8 @@ class FaultKind(StrEnum):
     """It returned an image that cannot be decoded or has too many pixels."""
     USER = "user"
     """The simulated user broke its role."""
+    REPLAY = "replay"
+    """It did not answer a replayed call as before."""
 
 
 class EnvironmentFault(Exception):

@@ -96,6 +96,16 @@ class RolloutDialect(Protocol):
         """Parse an action; the schemas of the tools on offer type unquoted values. Never raises for sampled ids."""
         ...
 
+    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+        """Token ids of an action that was written rather than sampled, including the stop token; `parse` returns its calls.
+
+        `tools` are those on offer. A thought that the dialect cannot place is dropped; a turn without calls is a thought alone.
+
+        Raises:
+            NotExpressible: a policy could not have written it.
+        """
+        ...
+
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """What is appended after `action_ids`: one result per call, or the correction after a parse error.
 
@@ -111,16 +121,6 @@ class RolloutDialect(Protocol):
 
 class Dialect(RolloutDialect, Protocol):
     """A dialect for rollouts and for training examples."""
-
-    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """Token ids of an action that was written rather than sampled, including the stop token; `parse` returns its calls.
-
-        `tools` are those on offer. A thought that the dialect cannot place is dropped; a turn without calls is a thought alone.
-
-        Raises:
-            NotExpressible: a policy could not have written it.
-        """
-        ...
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
         """Token ids of text outside a conversation, or of a document; no control token comes from the text."""

@@ -19,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -44,6 +44,7 @@ from rl.renderers.base import (
     holds_image,
 )
 from rl.rollouts.config import Limits
+from rl.rollouts.replay import Replay
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, NOT_RUN, Call, Outcome, StopReason, Task, Trajectory, Turn
@@ -78,6 +79,7 @@ class RolloutRequest:
         horizon: maximum turns.
         temperature: None: the configured one.
         older_share: probability of each action to be sampled by an older policy.
+        replay: the turns that it begins with, if it continues a stored trajectory.
     """
 
     trajectory_id: str
@@ -92,6 +94,8 @@ class RolloutRequest:
     step: int | None = None
     suite: str | None = None
     sample: int = 0
+    replay: Replay | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def trajectory(
         self,
@@ -122,6 +126,7 @@ class RolloutRequest:
             suite=self.suite,
             sample=self.sample,
             error=error,
+            provenance=dict(self.provenance),
         )
 
 
@@ -191,8 +196,9 @@ class AgentLoop:
         return request.trajectory(progress.prompt_ids, tuple(progress.turns), stop, started, seconds, progress.error)
 
     async def _run(self, progress: _Progress) -> StopReason:
-        task = progress.request.task
-        first = await _in_time(progress, progress.environment.reset(task, progress.request.seed))
+        request, task = progress.request, progress.request.task
+        seed = request.seed if request.replay is None else request.replay.seed
+        first = await _in_time(progress, progress.environment.reset(task, seed))
         tools = _offered(first.tools, progress.tools)
         if tools is None:
             there = ", ".join(tool["function"]["name"] for tool in first.tools)
@@ -214,15 +220,19 @@ class AgentLoop:
 
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
         """Append one action and its observation; returns the stop reason, or None to continue."""
-        clock = time.perf_counter()
-        shown = (progress.images,) if progress.images else ()  # an engine of text alone need not know of images
-        work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
-        generation = await _in_time(progress, work)
+        clock, replay = time.perf_counter(), progress.request.replay
+        generation = None if replay is None else replay.generation(len(progress.turns), self.dialect, progress.schemas)
+        if generation is None:
+            shown = (progress.images,) if progress.images else ()  # an engine of text alone need not know of images
+            work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
+            generation = await _in_time(progress, work)
         progress.context.extend(generation.token_ids)
         progress.action_tokens += len(generation.token_ids)
         action = self.dialect.parse(generation.token_ids, progress.schemas)
         result = await run_calls(action, progress.environment, progress.tools, progress.deadline)
         stop, reply = await self._after(progress, generation, result)
+        if replay is not None:
+            replay.check(len(progress.turns), result.calls, stop)
         progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)
         progress.context.extend(reply.ids)
         progress.observation_tokens += len(reply.ids)

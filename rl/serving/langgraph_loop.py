@@ -195,6 +195,8 @@ class LangGraphLoop:
         self._renderer = ChatRenderer(dialect)
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
+        if request.replay is not None:
+            return request.trajectory((), (), StopReason.FAULT, None, None, "replay: the agent loop langgraph does not replay")
         recorder = Recorder(request.policy, request.stage, request.trajectory_id)
         calls, error = _Calls(list), None
         try:

@@ -102,6 +102,11 @@ def describe(turn: Turn) -> Option:
     return option(thought_of(turn.action), *calls) if calls else Option(f"write {untagged(turn.action)}")
 
 
+def unchosen(step: Step) -> Decision:
+    """The step as what happened, without a choice."""
+    return Decision(step, (describe(step.turn),), 0)
+
+
 def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
     """The steps of a trajectory, without calls that were never run."""
     turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]

@@ -1,8 +1,9 @@
 """Higher-order action synthesis (AgentFounder, arXiv 2509.13310): stored trajectories as decision records.
 
 At each step alternatives are proposed, not executed, and listed with the action taken; then come the choice, the real response, and at the
-end a verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. Contrastive records name the one option
-that makes progress, where the oracle can tell: a search that brings the next unread document of the question's path, or an accepted answer.
+end a verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. With `outcomes` every option is executed,
+and the choice is the one that succeeds more often. Contrastive records name the one option that makes progress, where the oracle can tell: a
+search that brings the next unread document of the question's path, or an accepted answer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ from eval.graders.answers import exact_match
 from rl.engines.config import Temperature
 from synth.demonstrations.oracle import paths_of, thought
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, calls_in, describe, option, steps_of
+from synth.has.decisions import (
+    RENDERINGS,
+    Decision,
+    DecisionRecord,
+    Option,
+    Rendering,
+    Step,
+    calls_in,
+    describe,
+    option,
+    steps_of,
+    unchosen,
+)
+from synth.has.outcomes import Labeller, OutcomesConfig, Player
 from synth.has.proposers import OracleProposer, Proposer
 from synth.parts import asked, calls_of, considered, identity, of_turn
 from synth.questions.paths import Retrieve, Route, stating_documents
@@ -131,6 +145,10 @@ class HasConfig(Section):
     """Trajectories without a verdict: drop them, or render them without one."""
     contrasts: int = Field(default=0, ge=0)
     """Maximum contrastive records per trajectory; the graph must know the question's path."""
+    where: str | None = None
+    """SQL condition on the table `trajectories`, in the place of RL's rollouts of earlier iterations."""
+    outcomes: OutcomesConfig | None = None
+    """Label choices by what happens; None: the choice is the action taken."""
 
     @field_validator("mixture")
     @classmethod
@@ -138,6 +156,10 @@ class HasConfig(Section):
         if any(share < 0 for share in mixture.values()) or sum(mixture.values()) <= 0:
             raise ValueError("mixture has a share above 0 and none below")
         return mixture
+
+    def asks(self, model: Literal["teacher", "policy"]) -> bool:
+        """Whether this model proposes alternatives or goes on from them."""
+        return model in self.mixture or (self.outcomes is not None and self.outcomes.player == model)
 
 
 class HasExamples(NamedTuple):
@@ -158,10 +180,12 @@ def build_has(
     wheel_turn: int = 1,
     proposers: Mapping[str, Proposer] | None = None,
     allowed: Callable[[str], bool] | None = None,
+    player: Player | None = None,
 ) -> HasExamples:
     """One example per usable trajectory, in order, followed by its contrasts; the others as failures.
 
-    A step with too few alternatives, or whose action could not be rewritten, is a failure too.
+    A step with too few alternatives, or whose action could not be rewritten, is a failure too. With `outcomes` a trajectory has as many
+    examples as `Labeller.label` makes records.
 
     Args:
         graph: the oracle's knowledge; None for imported runs.
@@ -169,6 +193,7 @@ def build_has(
         retrieve: the search that the trajectories used (titles without it).
         proposers: by name in the mixture; the oracle is added if there is a graph.
         allowed: entities that the oracle may name unasked, as in `build_questions`.
+        player: who continues; needed for `outcomes` alone.
 
     Raises:
         RequestError: the mixture names an unavailable proposer.
@@ -178,19 +203,25 @@ def build_has(
     oracle = ActionOracle(graph, retrieve) if graph is not None and config.contrasts else None
     usable, failures = _sort_out(trajectories, tasks, config)
     failures += mixture.prepare([step for trajectory in usable for step in steps_of(trajectory, tasks[trajectory.task_key].question)])
-    examples: list[Example] = []
     records: list[DecisionRecord] = []
     for trajectory in usable:
-        task = tasks[trajectory.task_key]
         rng = random.Random(seed_from("has", seed, trajectory.id))
-        record, left_out = decisions(trajectory, task.question, mixture, rng)
+        record, left_out = decisions(trajectory, tasks[trajectory.task_key].question, mixture, rng)
         failures += left_out
-        if not any(decision.is_choice for decision in record.steps):
+        if any(decision.is_choice for decision in record.steps):
+            records.append(record)
+        else:
             failures.append(Failure("synth", "has_no_alternative", "no step has enough alternatives", trajectory.id))
-            continue
-        records.append(record)
+    if config.outcomes is not None and player is not None:
+        sources = {trajectory.id: trajectory for trajectory in usable}
+        records, unlabelled = Labeller(config.outcomes, player, sources, tasks, seed, wheel_turn).label(records)
+        failures += unlabelled
+    examples: list[Example] = []
+    for record in records:
         examples.append(_example(record, config, wheel_turn))
-        examples += contrasts(oracle, task, record, config.contrasts, rng, wheel_turn) if oracle is not None else []
+        if oracle is not None:
+            task, rng = tasks[record.steps[0].step.task_key], random.Random(seed_from("has contrasts", seed, record.trajectory_id))
+            examples += contrasts(oracle, task, record, config.contrasts, rng, wheel_turn)
     return HasExamples(examples, failures, records)
 
 
@@ -237,12 +268,12 @@ class _Mixture:
         found = self._alternatives(step, rng)
         item = {"trajectory": step.trajectory_id, "turn": step.turn.index, "alternatives": len(found), "wanted": self._count}
         if not found:
-            return _no_choice(step), Failure("synth", "has_step_too_few_alternatives", "0 alternatives, and 1 is needed", item)
+            return unchosen(step), Failure("synth", "has_step_too_few_alternatives", "0 alternatives, and 1 is needed", item)
         writer = rng.choice([name for name, _ in found])
         taken = self._proposers[writer].taken(step)
         if taken is None:
             reason = f"the {writer} did not rewrite the action taken"
-            return _no_choice(step), Failure("synth", "has_step_not_written_anew", reason, item)
+            return unchosen(step), Failure("synth", "has_step_not_written_anew", reason, item)
         options = [taken, *(option for _, option in found)]
         rng.shuffle(options)
         return Decision(step, tuple(options), options.index(taken)), None
@@ -264,10 +295,6 @@ class _Mixture:
             drawn = rng.choices(names, self._shares, k=self._count)
             yield from ((name, drawn.count(name)) for name in names if name in drawn)
         yield from ((name, self._count) for name in names)
-
-
-def _no_choice(step: Step) -> Decision:
-    return Decision(step, (describe(step.turn),), 0)
 
 
 def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> tuple[DecisionRecord, list[Failure]]:

@@ -17,17 +17,18 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
+from rl.call_arguments import as_object, parameters_of
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Resources, Step, fault_kind, find_environment
 from rl.envs.config import EnvironmentPoolConfig
-from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, ParseError, Result, Schema, Truncation, text_of
+from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.tool_parsers import parse_json_in_tags, read_json_calls
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from rl.supervised.config import TaughtRunsConfig
-from synth.teachers.teacher import PASSING, Fault, Teacher, ask
+from synth.teachers.teacher import PASSING, Fault, MeteredTeacher, Teacher, ask
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Failure, Message, Request, Task, Trajectory
@@ -63,6 +64,13 @@ class TextDialect:
         shown = (i for result in results for i in (speaker, *_ids(_cut(text_of(result), cut.max_tokens - 2, cut))))
         return (*shown, ASSISTANT)
 
+    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+        """A thought and its calls, or the answer alone, as chat models write them. Raises NotExpressible for arguments of no object."""
+        said = [call.arguments for call in turn.calls if call.tool == ANSWER]
+        if not said:
+            said = [*filter(None, [turn.think]), *(_written(call, tools) for call in turn.calls)]
+        return tuple(_ids("\n".join(said)))
+
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         """Read an optional thought and calls, or the answer."""
         text = self.decode(action_ids)
@@ -75,6 +83,14 @@ class TextDialect:
 
 def _ids(text: str) -> Iterator[int]:
     return map(ord, _MARKS.sub("", text))
+
+
+def _written(call: Action, tools: Sequence[Schema]) -> str:
+    try:
+        arguments = as_object(call.arguments, parameters_of(call.tool, tools))
+    except ValueError as error:
+        raise NotExpressible(f"the arguments of {call.tool} are no object: {error}") from error
+    return f"<tool_call>\n{json.dumps({'name': call.tool, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
 def _cut(text: str, most: int, cut: Truncation) -> str:
@@ -180,6 +196,8 @@ def text_alone(trajectory: Trajectory) -> Trajectory:
 
 STAGE = "demonstration"
 """The stage of trajectories that a teacher made."""
+COST = "teacher"
+"""Key in a played run's provenance: the teacher's counts, as in `MeteredTeacher.drain`."""
 
 
 def requests_for(tasks: Iterable[Task], teacher: str, config: TaughtRunsConfig, seed: int, wheel_turn: int) -> list[RolloutRequest]:
@@ -231,12 +249,13 @@ async def _play(
 
     async def one(request: RolloutRequest, threads: ThreadPoolExecutor) -> Trajectory:
         kind = kinds[request.task.environment]
-        dialect = TextDialect()
-        engine = TeacherEngine(teacher, dialect, INSTRUCTIONS, config.max_action_tokens, threads, REMINDER)
+        dialect, metered = TextDialect(), MeteredTeacher(teacher)
+        engine = TeacherEngine(metered, dialect, INSTRUCTIONS, config.max_action_tokens, threads, REMINDER)
         async with places:
             environment = kind.open(request)
             try:
-                return text_alone(await AgentLoop(engine, dialect, limits).run(request, environment))
+                run = text_alone(await AgentLoop(engine, dialect, limits).run(request, environment))
+                return replace(run, provenance={**run.provenance, COST: metered.drain()})
             finally:
                 await environment.close()
 

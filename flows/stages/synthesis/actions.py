@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import duckdb
+
 from eval.judges import Judge, calibrate, unfit_reason
 from flows.results import judged_trajectories
 from flows.stages.synthesis.batches import ASKED_BATCH, EARLIER, IMPORTED, Batch, Guard, Made, Work, sizes
+from flows.stages.synthesis.continuations import champion_rollouts, open_player
 from flows.stages.synthesis.sources import Material
 from rl.engines.base import Sampling
 from synth.corpora.passages import NameFinder
@@ -24,13 +27,14 @@ from synth.fas.plans import PlanJudge, build_plans
 from synth.fas.reasoning import AnswerJudge, FasConfig, build_fas, reason_by_teacher
 from synth.generation import PolicySampler
 from synth.has.decisions import DecisionRecord, style_leak
+from synth.has.outcomes import STAGE as CONTINUATION
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
 from synth.questions.decontamination import TRAIN
 from synth.teachers.readers import Readers
 from warehouse import DocumentSplit, Failure, Trajectory
 from warehouse.digests import seed_from
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 from warehouse.records import ANSWER
 
 log = logging.getLogger("flywheel")
@@ -164,8 +168,10 @@ class FirstOrder:
 
 
 def own_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """Decision records from a sample of earlier iterations' trajectories, successes and failures."""
-    yield from _decisions(work, material, guard, "decisions", EARLIER, [work.turn], work.settings.has, by_graph=True)
+    """Decision records from a sample of earlier iterations' trajectories, or of those in `has.where`, successes and failures."""
+    config = work.settings.has
+    where, parameters = (EARLIER, [work.turn]) if config.where is None else (f"({config.where}) AND NOT ({IMPORTED})", [])
+    yield from _decisions(work, material, guard, "decisions", where, parameters, config, by_graph=True)
 
 
 def foreign_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
@@ -179,7 +185,10 @@ def foreign_decisions(work: Work, material: Material, guard: Guard) -> Iterator[
 def _decisions(
     work: Work, material: Material, guard: Guard, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
 ) -> Iterator[Batch]:
-    found = judged_trajectories(work.context.lake, where, parameters)
+    try:
+        found = judged_trajectories(work.context.lake, f"({where}) AND stage <> '{CONTINUATION}'", parameters)
+    except duckdb.Error as error:
+        raise RequestError(f"synth.has.where is no condition on the table trajectories: {first_line(error)}") from error
     chosen = random.Random(work.seed("has")).sample(found, min(len(found), work.settings.has_count))
     tasks = {task.key: task for task in work.context.lake.tasks()} if chosen else {}
     others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}
@@ -187,14 +196,17 @@ def _decisions(
     def decide(runs: Sequence[Trajectory]) -> Made:
         proposers, seed = others | _models(work, material, config, by_graph), work.seed("has")
         source = material.train if by_graph else None
-        if source is None:
-            made = build_has(None, runs, tasks, config, seed, None, work.turn, proposers)
-        else:
-            made = build_has(source.graph, runs, tasks, config, seed, material.read, work.turn, proposers, source.allowed)
+        player = None if config.outcomes is None else open_player(work, config.outcomes)
+        graph, retrieve, allowed = (None, None, None) if source is None else (source.graph, material.read, source.allowed)
+        made = build_has(graph, runs, tasks, config, seed, retrieve, work.turn, proposers, allowed, player)
         _count_decisions(work, made.records)
+        if player is not None:
+            own = {run.id for run in runs}
+            work.count(others_preferred=sum(record.trajectory_id not in own for record in made.records))
         return guard.clear(made.examples, made.failures)
 
     largest = DECISIONS_BATCH if {"teacher", "policy"} & config.mixture.keys() else None
+    largest = largest if config.outcomes is None else ASKED_BATCH
     for number, runs in work.in_batches(chosen, largest):
         yield Batch(part, number, partial(decide, runs))
 
@@ -229,10 +241,7 @@ def _models(work: Work, material: Material, config: HasConfig, by_graph: bool) -
         offered = (ANSWER, *(tool["function"]["name"] for tool in material.tools)) if by_graph else ()
         found["teacher"] = TeacherProposer(work.teacher, writer, offered)
     if "policy" in config.mixture:
-        champion = work.context.champion(before=work.turn)
-        if champion is None:
-            raise RequestError(f"{work.context.home.root} has no policy promoted before turn {work.turn} that could propose alternatives.")
-        rollouts = work.context.rollouts(work.context.folder(champion))
+        _, rollouts = champion_rollouts(work, "propose alternatives")
         sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
         seed = work.seed("has policy")
         found["policy"] = PolicyProposer(PolicySampler(rollouts.pool, rollouts), rollouts.dialect, sampling, seed, spare_requests=2)

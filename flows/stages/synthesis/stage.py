@@ -82,7 +82,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     """Run the synthesis of an iteration, or one kind of it, and return what the lake then has of each kind."""
     settings = context.config.for_turn(turn).synth
     if kind == "has":
-        _check_trajectories(context, turn, settings.has_count)
+        _check_trajectories(context, turn, settings.has_count, settings.has.where)
     if kind == "toolworld" and settings.tool_worlds is None:
         raise RequestError("synth.tool_worlds describes no tool world: give --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
     asked = settings.teacher_of(kind)
@@ -129,11 +129,11 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
         choose_tasks(context.lake, context.config, turn)
 
 
-def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
+def _check_trajectories(context: RunContext, turn: int, wanted: int, where: str | None) -> None:
     """Check that `flywheel synth has` has trajectories to work on."""
     if not wanted:
         raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
-    if not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
+    if where is None and not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
         raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
 
 

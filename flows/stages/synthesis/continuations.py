@@ -1,0 +1,70 @@
+"""Continuations of stored steps, by the teacher or the policy: rolled out, graded and stored as they end.
+
+Their ids follow from step, option and player, so a killed batch rolls out what is missing. A continuation that lacks a reply of the teacher
+is not stored, and is rolled out again by the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.results import judged_trajectories
+from flows.stages.rollouts import not_stored, play_in_parts, store_graded, store_stream
+from flows.stages.synthesis.batches import Work
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.rollout import Rollouts
+from synth.has.outcomes import OutcomesConfig, Player
+from synth.teachers.play import COST, may_pass
+from synth.teachers.teacher import Teacher
+from warehouse import Outcome, Policy, Trajectory
+from warehouse.errors import RequestError
+
+
+def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
+    """The policy promoted before this iteration, and engines with its weights. Raises RequestError if there is none for `purpose`."""
+    champion = work.context.champion(before=work.turn)
+    if champion is None:
+        raise RequestError(f"{work.context.home.root} has no policy promoted before turn {work.turn} that could {purpose}.")
+    return champion, work.context.rollouts(work.context.folder(champion))
+
+
+def open_player(work: Work, config: OutcomesConfig) -> Player:
+    """Who continues. Raises RequestError if there is no teacher, or no policy yet."""
+    if config.player == "teacher":
+        work.asked("has.outcomes")
+        teacher = work.unmetered
+        assert teacher is not None
+        return Player(teacher.name, lambda requests: _by_teacher(work, teacher, requests))
+    champion, rollouts = champion_rollouts(work, "continue")
+    return Player(champion.id, lambda requests: _by_policy(work, rollouts, requests))
+
+
+def _by_teacher(work: Work, teacher: Teacher, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+    context, settings = work.context, work.settings.teacher
+    missing = not_stored(context.lake, requests)
+    verifiers = context.verifiers(tasks=(request.task for request in missing))
+    places = 1 if settings is None else settings.places
+    for part, played in play_in_parts(context, teacher, missing, context.config.for_turn(work.turn).sft.teacher, places):
+        unanswered = [run for run in played if may_pass(run.error or "")]
+        store_graded(context.lake, [run for run in played if run not in unanswered], part, verifiers)
+        for run in unanswered:
+            work.count(**run.provenance[COST])
+    runs = _stored(work, requests)
+    for run in runs:  # each time, so that a resumed batch counts what an undisturbed one does
+        work.count(**run.provenance[COST])
+    return runs
+
+
+def _by_policy(work: Work, rollouts: Rollouts, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+    missing = not_stored(work.context.lake, requests)
+    verifiers = work.context.verifiers(tasks=(request.task for request in missing))
+    if missing:
+        stream = rollouts.submit(missing)
+        store_stream(work.context.lake, stream, missing, verifiers, lambda done: None, others=rollouts.drain_retries)
+    return _stored(work, requests)
+
+
+def _stored(work: Work, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+    runs = judged_trajectories(work.context.lake, "id IN (SELECT unnest(?))", [[request.trajectory_id for request in requests]])
+    work.count(continuations=len(runs), continuations_invalid=sum(run.outcome is Outcome.INVALID for run in runs))
+    return runs
