@@ -20,7 +20,7 @@ from rl.renderers.base import Action, ActionTurn
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.replay import Replay, ReplayedTurn
 from synth.has.decisions import Decision, DecisionRecord, Option, steps_of, unchosen
-from synth.parts import calls_of, responses_of, thought_of
+from synth.parts import Called, calls_of, responses_of, thought_of
 from warehouse.digests import digest, seed_from
 from warehouse.records import ANSWER, NOT_RUN, Failure, Outcome, Task, Trajectory, Turn
 from warehouse.settings import Section
@@ -102,7 +102,7 @@ class Labeller:
         source, replayed = self.sources[step.trajectory_id], [_as_it_was(turn) for turn in step.before if calls_of(turn)]
         first = ReplayedTurn(_action(option), _brought(step.turn) if option == decision.taken else None)
         continues = {"trajectory": source.id, "turn": step.turn.index, "option": option.action, "taken": option == decision.taken}
-        for number in range(1 if _answers(option) else config.continuations):
+        for number in range(1 if _answers(option.calls) else config.continuations):
             told = [self.player.name, *step.key, option.action, number, config.turns, self.seed]
             yield RolloutRequest(
                 trajectory_id=f"continued-{digest(told)}",
@@ -172,10 +172,12 @@ def _action(option: Option) -> ActionTurn:
 
 
 def _brought(turn: Turn) -> tuple[str, ...] | None:
-    """The results of a stored turn's calls, also of those after which it ended; None if there are none."""
+    """The results of a stored turn's calls, also of those after which the run was cut off; None if there are none, as for an answer."""
+    if _answers(calls_of(turn)):
+        return None
     given = tuple(call.observation.strip() for call in turn.calls if call.outcome != NOT_RUN)
     return given if any(given) else tuple(responses_of(turn)) or None
 
 
-def _answers(option: Option) -> bool:
-    return any(tool == ANSWER for tool, _ in option.calls)
+def _answers(calls: Sequence[Called]) -> bool:
+    return any(tool == ANSWER for tool, _ in calls)

@@ -1,9 +1,9 @@
 """Higher-order action synthesis (AgentFounder, arXiv 2509.13310): stored trajectories as decision records.
 
 At each step alternatives are proposed, not executed, and listed with the action taken; then come the choice, the real response, and at the
-end a verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. With `outcomes` every option is executed,
-and the choice is the one that succeeds more often. Contrastive records name the one option that makes progress, where the oracle can tell: a
-search that brings the next unread document of the question's path, or an accepted answer.
+end a verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. With `outcomes` options are executed,
+and the choice is the one that succeeds more often. Contrastive records name the one option that makes progress, where the oracle can tell:
+a search that brings the next unread document of the question's path, or an accepted answer.
 """
 
 from __future__ import annotations
