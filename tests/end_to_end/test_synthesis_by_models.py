@@ -23,7 +23,7 @@ from tests.end_to_end.synthesis_worker import Worker, worker
 from tests.synth import writing_models
 from tests.synth.expanding_model import expanding_model
 from tests.synth.teachers.faulty_server import ONCE, FaultyServer
-from warehouse import Completion, Lake, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse import Completion, Document, Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.digests import digest
 
 pytestmark = pytest.mark.end_to_end
@@ -73,6 +73,23 @@ DECISIONS = ModelPath(
     writing_models.decision_writer,
     imported_runs,
     lambda lake: len(lake.examples(["has"])),
+)
+
+
+def replayable_runs(root: Path) -> tuple[str, ...]:
+    """Twelve such runs, whose searches bring the same today."""
+    imported_runs(root)
+    with Lake(root) as lake:
+        lake.add(Document(f"p{number}", f"place {number}", f"seen {number}", "test") for number in range(12))
+    return ()
+
+
+OUTCOMES = ModelPath(
+    "has",
+    (*DECISIONS.settings, 'synth.has.outcomes={player="teacher",turns=2}'),
+    writing_models.decision_player,
+    replayable_runs,
+    lambda lake: min(len(lake.examples(["has"])), len(lake.trajectories("stage = 'continuation'"))),
 )
 
 FIRST_ORDER = ModelPath(
@@ -159,7 +176,12 @@ def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str,
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(DECISIONS, id="decisions"), pytest.param(FIRST_ORDER, id="first_order"), pytest.param(EXPANSIONS, id="expansions")],
+    [
+        pytest.param(DECISIONS, id="decisions"),
+        pytest.param(OUTCOMES, id="outcomes"),
+        pytest.param(FIRST_ORDER, id="first_order"),
+        pytest.param(EXPANSIONS, id="expansions"),
+    ],
 )
 @pytest.mark.timeout(1200)
 @pytest.mark.long

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from tests.eval.test_judges import grading, strict
-from tests.synth.scripted import LABELLED, asked_first, verdict
+from tests.synth.scripted import LABELLED, asked_first, calling, verdict
 from warehouse.digests import digest
 
 THOUGHTS = ("I think that {} would help", "Perhaps {} is what we need here", "It might be best to go for {} now", "Let us try {}")
@@ -31,6 +31,15 @@ def decision_writer(body: dict[str, Any]) -> str:
     found = _TAKEN.search(asked)
     tool, argument = (found[1], found[2]) if found else (chance.choice(("search", "answer")), f"place {chance.randrange(200)}")
     return json.dumps({"think": chance.choice(THOUGHTS).format(argument), "tool": tool, "arguments": argument})
+
+
+def decision_player(body: dict[str, Any]) -> str:
+    """Writes options, and as a player searches for the place that was asked about, knows its city, or does not."""
+    if "Reply with one line of JSON" in asked_in(body):
+        return decision_writer(body)
+    place = _after(r"where is place (\d+)", str(body["messages"][1]["content"]))
+    said = (calling("search", query=f"place {place}"), f"city {place}", "I cannot say.")
+    return chance_of(body).choice(said[len(body["messages"]) > 5 :])
 
 
 def first_order_model(body: dict[str, Any]) -> str:
