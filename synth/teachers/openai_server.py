@@ -95,7 +95,7 @@ class OpenAiSource:
         try:
             response = await self._client.chat.completions.with_raw_response.create(
                 model=self._config.model or "",
-                messages=_messages(request),
+                messages=messages_of(request),
                 tools=openai.omit if request.tools is None else json.loads(request.tools),
                 temperature=request.temperature,
                 seed=request.seed,
@@ -126,7 +126,7 @@ class OpenAiSource:
         return SourceError(Fault.REFUSED, f"the server refuses the request ({status})", text)
 
 
-def _messages(request: Request) -> Any:
+def messages_of(request: Request) -> Any:
     """The conversation in the server's form: calls and results have ids."""
     messages: list[dict[str, Any]] = []
     open_calls: list[str] = []

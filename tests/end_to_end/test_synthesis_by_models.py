@@ -6,6 +6,7 @@ counted every token that the server would bill.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,12 +20,14 @@ from flows.config import load_config
 from flows.home import Home
 from flows.operations.budgets import EARLIER
 from synth.teachers.model_teacher import FILE, Ledger, Spent
+from synth.teachers.openai_server import messages_of
 from tests.end_to_end.synthesis_worker import Worker, worker
 from tests.synth import writing_models
 from tests.synth.expanding_model import expanding_model
 from tests.synth.teachers.faulty_server import ONCE, FaultyServer
 from warehouse import Completion, Document, Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.digests import digest
+from warehouse.records import Message, Request
 
 pytestmark = pytest.mark.end_to_end
 
@@ -55,12 +58,12 @@ class ModelPath:
     """How much of what the path is for a home has."""
 
 
-def imported_runs(root: Path) -> tuple[str, ...]:
+def imported_runs(root: Path, seen: str = "seen {}") -> tuple[str, ...]:
     """Forty runs of others, of two steps each."""
     judged = (Outcome.SUCCESS, 1.0, 0, datetime(2026, 1, 1, tzinfo=UTC), 0.0)
     with Lake(root) as lake:
         for number in range(40):
-            first = Turn(0, (), (), "", "search", f"place {number}", (), f"seen {number}", None, "ok", 0.0, 0)
+            first = Turn(0, (), (), "", "search", f"place {number}", (), seen.format(number), None, "ok", 0.0, 0)
             last = replace(first, index=1, tool="answer", arguments=f"city {number}", observation="")
             run = Trajectory(f"r{number}", f"q{number}", "other", "import", 0, (), (first, last), StopReason.ANSWERED, *judged)
             lake.add([Task(f"q{number}", "search", f"where is place {number}?", (f"city {number}",), split="other"), run])
@@ -77,10 +80,10 @@ DECISIONS = ModelPath(
 
 
 def replayable_runs(root: Path) -> tuple[str, ...]:
-    """Twelve such runs, whose searches bring the same today."""
-    imported_runs(root)
+    """Such runs, twelve of which have searches that bring the same today."""
+    imported_runs(root, "place {} is seen")
     with Lake(root) as lake:
-        lake.add(Document(f"p{number}", f"place {number}", f"seen {number}", "test") for number in range(12))
+        lake.add(Document(f"p{number}", f"place {number}", f"place {number} is seen", "test") for number in range(12))
     return ()
 
 
@@ -160,8 +163,9 @@ def told(root: Path) -> set[str]:
 def request_body(completion: Completion) -> dict[str, Any]:
     """What was sent for a completion."""
     request = dict(completion.request)
-    stops = {"stop": request["stop"]} if request["stop"] else {}
-    return {"model": "m", **{name: request[name] for name in ("messages", "temperature", "seed", "max_tokens")}, **stops}
+    asked = Request(tuple(Message(**message) for message in request["messages"]), tools=request.get("tools"))
+    rest = {name: request[name] for name in ("temperature", "seed", "max_tokens")} | ({"stop": request["stop"]} if request["stop"] else {})
+    return {"model": "m", "messages": messages_of(asked), **rest, **({"tools": json.loads(asked.tools)} if asked.tools else {})}
 
 
 def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str, Any], int]:
