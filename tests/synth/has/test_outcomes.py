@@ -139,9 +139,8 @@ def test_the_steps_before_are_replayed_and_nobody_is_asked_about_them() -> None:
     (branch,) = (record for record in made.records if record.trajectory_id != "run" and record.steps[1].is_choice)
     assert [step.responses for step in branch.steps][:2] == [[TEXTS[AMBER]], [TEXTS[BLUE]]]
     request = next(asked for asked in stage.teacher.requests if len(asked.messages) == 6)
-    assert [message.content for message in request.messages[2:]] == [
-        calling("search", query=AMBER), TEXTS[AMBER], calling("search", query=BLUE), TEXTS[BLUE],
-    ]  # fmt: skip
+    expected = (calling("search", query=AMBER), TEXTS[AMBER], calling("search", query=BLUE), TEXTS[BLUE])
+    assert all(message.content.startswith(said) for message, said in zip(request.messages[2:], expected, strict=True))
     assert {request.replay.seed for request in stage.asked if request.replay} == {7}
     assert all(request.horizon == request.provenance[CONTINUES]["replayed"] + 5 for request in stage.asked)
 
