@@ -9,6 +9,7 @@ of a relation are of one type). A rewording that is rejected returns to its writ
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -59,6 +60,7 @@ class RewordingDefect(StrEnum):
     ANSWER_LEAKED = "answer_leaked"
     WAY_LEAKED = "way_leaked"
     RELATION_MISSING = "relation_missing"
+    OTHER_KIND = "other_kind"
     READ_DIFFERENTLY = "read_differently"
     UNREADABLE = "unreadable"
 
@@ -68,6 +70,8 @@ _MARKS = ("?", "？", "؟", ";")
 _REQUESTS = frozenset(["find", "give", "identify", "list", "name", "please", "provide", "say", "specify", "state", "tell"])
 _YES_OR_NO = frozenset(["are", "did", "do", "does", "had", "has", "have", "is", "was", "were"])
 """First words, in English, of requests and of yes-or-no questions."""
+PERSON = "person"
+_PERSONAL = re.compile(r"\b(?:who|whom|whose)\b", re.I)
 
 
 _FILLERS = frozenset(
@@ -148,7 +152,7 @@ def reword(
     def read(place: int, reply: Completion) -> Task | Failure:
         task, variant = wanted[place]
         question = reply.text.strip().strip('"').strip()
-        findings = check(question, task, hidden[task.key], phrasing)
+        findings = check(question, task, hidden[task.key], phrasing, graph.types.get(task.answers[0], ""))
         if seen.setdefault((task.key, plain(question)), place) != place:
             findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task has the same words")]
         return _failure(findings[0], task, question, teacher) if findings else _reworded(task, variant, question, teacher, config)
@@ -163,12 +167,13 @@ def reword(
     return [_graded(task, graph, retrieve) for task in made], failures
 
 
-def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing | None = None) -> list[Finding]:
+def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing | None = None, kind: str = "") -> list[Finding]:
     """All defects of `question` as a rewording of the task.
 
     Args:
         hidden: entities on the way, which it must not name.
         phrasing: if given, each relation must be asked for by its words, forms of these, or known other words.
+        kind: type of the answer. Where the task asks for "the film", the rewording must not ask who.
     """
     constants = [member for node in dict.fromkeys(nodes_of(task.formula)) if is_constant(node) for member in members(node)]
     rest = without(question, constants)
@@ -184,6 +189,8 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
         for text in sorted(hidden)
         if mentions(rest, text)
     ]
+    if kind not in ("", PERSON) and re.search(rf"\b(?:the|which|what) {re.escape(kind)}\b", task.question, re.I) and _PERSONAL.search(rest):
+        findings.append(Finding(RewordingDefect.OTHER_KIND, f"it asks for a person, and the question for a {kind}"))
     return findings + (_unspoken(rest, task.formula, phrasing) if phrasing else [])
 
 
