@@ -40,9 +40,10 @@ USER, ASSISTANT, TOOL = 0xE000, 0xE001, 0xE002
 _ROLES = {USER: "user", ASSISTANT: "assistant", TOOL: "tool"}
 _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
-the answer, reply with it alone, as short as possible, without a call."""
+the answer, reply with it alone, as short as possible, without a call. Each reply is either one call or the answer, without explanations."""
 REMINDER = "\n\nIf this shows the answer, reply with the answer alone. If not, search for something else."
-"""End of each result. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn."""
+"""End of each result. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of `INSTRUCTIONS` it
+explains its tools instead of calling them."""
 
 
 class TextDialect:
