@@ -72,6 +72,7 @@ Work = Callable[[StageRun], dict[str, Any]]
 LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Operating-system errors that do not pass by themselves."""
 FAULTS = (OSError, EngineFault, WorkerDied, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
+_SIGNALS: dict[type[BaseException], str] = {TerminationSignal: "stopped by SIGTERM", KeyboardInterrupt: "stopped by Ctrl-C"}
 REMOTE = {"ray", "httpx", "httpcore"}
 """Packages whose errors are faults of the other end; matched by name, since importing them is slow."""
 
@@ -414,7 +415,7 @@ def run_attempt(
     except BaseException as error:
         # After a refusal the next attempt reads the present snapshot, unless steps were made.
         refused = isinstance(error, RequestError) and begun is None and at_work.step is None
-        metrics = so_far | _paused(at_work) | {"error": with_type(error)}
+        metrics = so_far | _paused(at_work) | {"error": _SIGNALS.get(type(error)) or with_type(error)}
         failed = replace(run, state="failed", finished=datetime.now(UTC), figures=metrics)
         lake.replace([replace(failed, snapshot_before=None) if refused else failed])
         at_work.flush()

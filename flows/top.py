@@ -80,7 +80,8 @@ class Remaining:
 class State:
     """A run at one moment, `now` in seconds since 1970.
 
-    `trajectories` are those of the running stage, or all; `warnings` are the limits that its metrics broke, latest first.
+    `trajectories` are those of the running stage, or all; `warnings` are the limits that its metrics broke, or why runs
+    stopped where none is at work, latest first.
     """
 
     home: str
@@ -129,7 +130,7 @@ class Watcher:
             metrics=self._metrics(working),
             trajectories=trajectories,
             invalid=invalid,
-            warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
+            warnings=tuple(row["reason"] for row in (self._rows(_WARNINGS, [working.run]) if working else self._rows(_STOPPED))),
             left=left,
             wheel=wheel_left([(state.stage, state.state, state.seconds) for state in plan], left),
             evaluations=tuple(LatestEvaluation(**row) for row in self._rows(_EVALUATIONS, [working.run])) if working else (),
@@ -155,6 +156,10 @@ _RUNS = "SELECT id, stage, wheel_turn, state, started, finished FROM runs ORDER 
 
 _WARNINGS = """
 SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND (item->>'run') = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
+"""
+
+_STOPPED = """
+SELECT format('{} failed: {}', id, figures->>'error') AS reason FROM runs WHERE state = 'failed' ORDER BY finished DESC LIMIT 3
 """
 
 _EVALUATIONS = """

@@ -92,6 +92,14 @@ def test_an_idle_home_is_shown_as_finished(watcher: Watcher) -> None:
     assert "invalid" in shown
 
 
+def test_a_home_that_stopped_says_why(home: Home) -> None:
+    with Lake(home.root) as lake:
+        (run,) = lake.runs("id = 't2-rl'")
+        lake.replace([replace(run, state="failed", figures={"error": "stopped by SIGTERM"})])
+        assert "t2-rl failed: stopped by SIGTERM" in text(Watcher(home, lake).look())
+        lake.replace([run])
+
+
 def test_a_killed_process_is_not_shown_as_working(home: Home, watcher: Watcher) -> None:
     tell(home, replace(WORKING, written=time.time() - 100))
     shown = text(watcher.look())
