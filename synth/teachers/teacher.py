@@ -252,8 +252,17 @@ KNOWN = "- Sootlantern: author Orla Vennick\n- Orla Vennick: grew up in Larkmere
 
 
 def copied_name(completion: Completion) -> str | None:
-    """The first invented name that a completion says, possibly misspelt, and its last message does not."""
-    asked, said = str(completion.request["messages"][-1]["content"]).casefold(), completion.text.casefold()
+    """The first invented name that a completion says, possibly misspelt, and its last message does not.
+
+    A JSON list is copied if each of its items is: its readers check them one by one.
+    """
+    asked = str(completion.request["messages"][-1]["content"]).casefold()
+    items = next((value for value in json_values(completion.text) if isinstance(value, list)), []) or [completion.text]
+    named = [_invented_name(str(item).casefold(), asked) for item in items]
+    return named[0] if all(named) else None
+
+
+def _invented_name(said: str, asked: str) -> str | None:
     return next((name for name, mark in zip(INVENTED, _MARKS, strict=True) if mark in said and mark not in asked), None)
 
 

@@ -70,6 +70,9 @@ def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none()
     assert isinstance(judged(replied("ORLA VENNICK grew up in larkmereth.", asked)), Failure)
     assert isinstance(judged(replied("Sootlantor was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Failure)
     assert isinstance(judged(replied("Ann Lee was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Completion)
+    copied, own = '{"subject": "Sootlantern", "relation": "written by"}', '{"subject": "Night Boat", "relation": "written by"}'
+    assert isinstance(judged(replied(f"[{copied}, {own}]", user("Facts?"))), Completion), "a copied fact costs itself"
+    assert isinstance(judged(replied(f"[{copied}]", user("Facts?"))), Failure)
 
 
 def named(text: str) -> bool:
