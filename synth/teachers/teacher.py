@@ -254,10 +254,11 @@ KNOWN = "- Sootlantern: author Orla Vennick\n- Orla Vennick: grew up in Larkmere
 def copied_name(completion: Completion) -> str | None:
     """The first invented name that a completion says, possibly misspelt, and its last message does not.
 
-    A JSON list is copied if each of its items is: its readers check them one by one.
+    A JSON list of objects is copied if each of them is: its readers check them one by one.
     """
     asked = str(completion.request["messages"][-1]["content"]).casefold()
-    items = next((value for value in json_values(completion.text) if isinstance(value, list)), []) or [completion.text]
+    listed = (value for value in json_values(completion.text) if isinstance(value, list) and all(isinstance(item, dict) for item in value))
+    items = next(listed, []) or [completion.text]
     named = [_invented_name(str(item).casefold(), asked) for item in items]
     return named[0] if all(named) else None
 
