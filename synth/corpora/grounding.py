@@ -95,16 +95,18 @@ _SHARED = 4
 def _belongs(sentence: str, name: str, relation: str) -> bool | None:
     """Whether the words before `name`, other names aside, are those of the relation; None where the sentence has no word of it.
 
-    In "directed by A and starring B, C", `starring` belongs to B and C, and `directed` to A.
+    In "directed by A and starring B, C", `starring` belongs to B and C, and `directed` to A, who is then not who it was "written by".
     """
     words, wanted = _WORDS.findall(sentence), [word for word in plain(relation).split() if word not in _LINKING]
     words[:1] = [word.lower() for word in words[:1]]
     forms = {word.lower() for word in words if any(_alike(word.lower().removeprefix("co-"), each) for each in wanted)}
     size = len(plain(name).split())
     places = [place for place in range(len(words)) if plain(" ".join(words[place : place + size])) == plain(name)]
-    if not forms or not places:
-        return None
-    return any(forms & _roles(words[:place]) or forms & set(words[place + size : place + size + 1]) for place in places)
+    roles = [_roles(words[:place]) | set(words[place + size : place + size + 1]) for place in places]
+    if not forms:
+        passive = relation.casefold().rstrip().endswith(" by") and any(role.endswith(("ed", "en")) for each in roles for role in each)
+        return False if passive else None
+    return any(forms & each for each in roles) if places else None
 
 
 def _roles(before: Sequence[str]) -> set[str]:
