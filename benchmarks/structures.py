@@ -179,7 +179,7 @@ def compare_expansions(name: str, corpus: Corpus, arguments: argparse.Namespace,
             config = ExpanderConfig.model_validate({"layers": layers, "structure": structure, "horizon": 5})
             teacher_config = TeacherConfig(kind="openai", model=arguments.teacher_model, base_url=url)
             with open_teacher(teacher_config) as teacher:
-                made = expand(seeds, teacher, index, config, arguments.seed, known=by_graph)
+                made = expand(seeds, teacher, index, config, arguments.seed, teacher_config.places, known=by_graph)
             row = {"graph": name, "layers": layers, "structure": label, "runs": len(made.trajectories)}
             rows.append({**row, **measure_tasks(made.tasks, seeds, index, known)})
     return rows

@@ -28,9 +28,7 @@ class ExpanderConfig(Section):
     attempts: PositiveInt = 2
     """Attempts per constant before its layer is given up."""
     horizon: PositiveInt = 12
-    """Maximum turns per expansion."""
-    concurrency: PositiveInt = 8
-    """Concurrent expansions."""
+    """Maximum turns per run."""
     max_action_tokens: PositiveInt = 1024
     """Maximum tokens of one thought and call, as the teacher counts them."""
     temperature: float = Field(default=0.6, ge=0)

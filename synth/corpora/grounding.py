@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import dropwhile, islice
-from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -19,25 +18,26 @@ from synth.questions.text_comparison import locate, mentions, name_key, plain, u
 _WORDS = re.compile(r"[\w'’.-]*\w|,")
 
 
-class StatedFact(BaseModel):
-    """A fact as a teacher states it, with its quotation."""
+class TypedFact(BaseModel):
+    """A fact as a teacher states it, with its quotation and the types of its subject and object."""
 
     subject: str
     relation: str
     object: str
     quote: str
+    subject_type: str = ""
+    object_type: str = ""
 
     @property
     def claim(self) -> str:
         """The fact as text, without its quotation."""
         return f"{self.subject} — {self.relation} — {self.object}"
 
-
-class TypedFact(StatedFact):
-    """A stated fact with the types of its subject and object."""
-
-    subject_type: str = ""
-    object_type: str = ""
+    @property
+    def reverse(self) -> TypedFact:
+        """The fact turned round."""
+        ends = {"subject": self.object, "object": self.subject, "subject_type": self.object_type, "object_type": self.subject_type}
+        return self.model_copy(update=ends)
 
 
 class GroundingDefect(StrEnum):
@@ -51,14 +51,12 @@ class GroundingDefect(StrEnum):
     OTHER_RELATION = "other_relation"
 
 
-S = TypeVar("S", bound=StatedFact)
-
-
-def ground(statement: S, title: str, text: str) -> S | GroundingDefect:
+def ground(statement: TypedFact, title: str, text: str) -> TypedFact | GroundingDefect:
     """The statement with the passage's own words as its quotation, or what is wrong with it given the passage `text` under `title`.
 
     The quotation is located by alignment; where it names one end only, or is not found, a sentence that names both and the relation is
-    quoted. One end may be the title instead. If the evidence has a word of the relation, it must belong to the end that is not the title.
+    quoted. One end may be the title instead, but not the one by whom something was done. If the evidence has a word of the relation, it
+    must belong to the end that is not the title. A fact is turned round if its words say the reverse, as "written by" before the subject.
     """
     if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
         return GroundingDefect.EMPTY
@@ -79,7 +77,29 @@ def ground(statement: S, title: str, text: str) -> S | GroundingDefect:
     around = next((each for each in sentences if evidence in each), evidence)
     if len(ends) == 1 and _belongs(around, ends[0], statement.relation) is False:
         return GroundingDefect.OTHER_RELATION
-    return statement.model_copy(update={"quote": evidence})
+    fact = statement.reverse if _is_reverse(statement, around) else statement
+    if _is_passive(fact) and name_key(fact.object) in titles and not mentions(around, fact.object):
+        return GroundingDefect.OBJECT_NOT_NAMED
+    return fact.model_copy(update={"quote": evidence})
+
+
+def _is_passive(statement: TypedFact) -> bool:
+    return plain(statement.relation).split()[-1] == "by"
+
+
+def _is_reverse(statement: TypedFact, evidence: str) -> bool:
+    """Whether the subject follows the relation's words, as what the relation leads to, and the object does not.
+
+    Of a passive relation whose words are missing, "by" is enough where the subject follows at once.
+    """
+    words, relation = f" {plain(evidence)} ", plain(statement.relation)
+    passive = _is_passive(statement)
+    mark = f" {' '.join(relation.split()[-2:]) if passive else relation} "
+    before, _, after = words.partition(mark if mark in words or not passive else " by ")
+    if mentions(before, statement.subject) or not mentions(after, statement.subject) or mentions(after, statement.object):
+        return False
+    between = f" {after}".partition(f" {plain(statement.subject)} ")[0]
+    return (mark in words or not between) if passive else " by " not in f"{between} "
 
 
 _LINKING = frozenset(
@@ -135,6 +155,6 @@ GROUNDING_REASONS = {
 """Sentences for the writer of a statement."""
 
 
-def stated_case(statement: StatedFact, title: str, text: str) -> dict[str, str]:
+def stated_case(statement: TypedFact, title: str, text: str) -> dict[str, str]:
     """What the reader `STATED` is shown of a statement."""
     return {"text": f"{title}\n{text}", "claim": statement.claim}

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from synth.questions.text_comparison import plain, unqualified
+from synth.questions.text_comparison import mentions, plain, unqualified
 from warehouse.records import Document
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)(?<!\bMrs\.)\s+")
 """Not after an initial or a title: "J. Smith", "Joe Kirkwood Jr. and"."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
+_PART_END = re.compile(r"\b(?:by|in|on|at|of|from|to|is|was|are|were|stars|[a-z]{2,}ed|[a-z]{3,}ing)\b")
 SHORTEST_NAME = 4
 """Minimum length of a one-word name; shorter words are too ambiguous."""
 
@@ -68,6 +69,12 @@ def _cut(text: str, characters: int) -> Iterator[str]:
 def capitalised_names(text: str) -> list[str]:
     """Runs of two or more capitalised words, which look like names."""
     return list(dict.fromkeys(" ".join(found.split()) for found in _NAME.findall(text)))
+
+
+def listed_with(name: str, text: str) -> list[str]:
+    """The other names in the part of a text that lists `name`; a part ends at a verb or a preposition. Figures are listed with none."""
+    parts = [part for part in _PART_END.split(text) if mentions(part, name)] if not name[:1].isdigit() else []
+    return [other for part in parts for other in capitalised_names(part) if not mentions(other, name) and not mentions(name, other)]
 
 
 class NameFinder:

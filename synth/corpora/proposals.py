@@ -1,11 +1,9 @@
-"""What the Expander proposes for a constant: the checks that need no model, the proofs, and the resulting tasks.
+"""What the Expander says of a constant: which facts describe it, the checks that need no model, the proofs, and the resulting tasks.
 
-A proposal describes a constant without naming it and lists the facts behind the description. It is accepted if every fact is grounded in
-its document, the description names what it must and nothing that it must not, and the formula stays well formed: connected, no constant
-next to a constant, no entity used twice. The proposals of one layer are accepted together or not at all.
-
-A fact is grounded if its quotation stands word for word in the passage and names both ends (the passage's title may stand for the subject).
-Whether the relation is right no quotation can show; a teacher is asked, and its verdict is recorded as such.
+A constant is described by an outline: a tree of quoted facts around it (`best_outline`). So every fact of a description is quoted, and its
+formula is connected, with no constant next to a constant; facts about what the question hides or uses are left out, so that no entity is
+used twice. The descriptions of one layer are accepted together or not at all. Whether a relation is right no quotation can show; a teacher
+is asked, and its verdict is recorded as such.
 
 With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#). A
 description that fits another entity is rejected; so is a question with other answers or a redundant constraint. What the graph cannot show
@@ -16,20 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
-
 from rl.retrieval.search import SearchIndex
-from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, StatedFact, ground
+from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, key_of, objection_to_words, outlines
+from synth.corpora.passages import listed_with
 from synth.formulas.projections import first_answers
 from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import (
     CONSTANT,
-    TARGET,
     UNION,
     VARIABLE,
     constant,
@@ -43,58 +39,16 @@ from synth.formulas.triples import (
 )
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit
-from synth.questions.text_comparison import NameKey, mentions, name_key, numbers, plain
+from synth.questions.text_comparison import NameKey, mentions, name_key, plain, unqualified
 from synth.questions.wording import spoken
 from warehouse.digests import digest
-from warehouse.records import Document, Task, Triple
+from warehouse.records import Task, Triple
 
-MOST_FACTS = 8
-"""Most facts, and most unknowns, per proposal."""
 LONGEST_DESCRIPTION = 400
-
-
-class ProposedFact(StatedFact):
-    """A fact, its quotation and the id of the quoted document."""
-
-    document: str
-
-
-class Proposal(BaseModel):
-    """A description of a constant and the facts behind it; `unknowns` are intermediate entities that it does not name."""
-
-    description: str = Field(min_length=1, max_length=LONGEST_DESCRIPTION)
-    facts: list[ProposedFact] = Field(min_length=1, max_length=MOST_FACTS)
-    unknowns: list[str] = Field(default=[], max_length=MOST_FACTS)
-
-
-class ProposalDefect(StrEnum):
-    """Why a proposal or a whole layer is rejected; ungrounded facts have a `GroundingDefect`."""
-
-    NO_PROPOSAL = "no_proposal"
-    NO_CONSTANT = "no_constant"
-    NOT_ABOUT_CONSTANT = "not_about_constant"
-    DOCUMENT_UNKNOWN = "document_unknown"
-    LEAKED = "leaked"
-    NOT_NAMED = "not_named"
-    NOT_ASKED = "not_asked"
-    NUMBER_NOT_STATED = "number_not_stated"
-    NOT_STATED = "not_stated"
-    CONSTANT_EDGE = "constant_edge"
-    MET_TWICE = "met_twice"
-    LAYER_INCOMPLETE = "layer_incomplete"
-    NOT_UNIQUE = "not_unique"
-    REDUNDANT = "redundant_constraint"
-    MALFORMED_FORMULA = "malformed_formula"
-    TYPE_INCONSISTENT = "type_inconsistent"
-    TOO_SIMPLE = "too_simple"
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """Kind and reason of a failure."""
-
-    kind: str
-    reason: str
+SEARCHED = 20
+"""Pages among which another one is sought that a description fits."""
+_SENTENCE = re.compile(r"^(?:the|an?) [\w-]+ (?:is|are|was|were|has|had)\b", re.IGNORECASE)
+_NOUN_PHRASE = re.compile(r"(?:the|an?) ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +62,21 @@ class DescriptionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LeafExpansion:
-    """A constant, its description, and the teacher's verdicts on the description and on its facts (None: unclear)."""
+    """A worded outline of a constant, and the teacher's verdicts on the description and on its facts (None: unclear)."""
 
-    name: str
-    proposal: Proposal
+    outline: Outline
     verdict: DescriptionVerdict
     stated: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The constant."""
+        return self.outline.answer
+
+    @property
+    def description(self) -> str:
+        """What stands in its place."""
+        return self.outline.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +92,12 @@ class Layer:
         far.
         """
         own = [other for other in self.names if other != name]
-        return list(dict.fromkeys([*_hidden_by(self.task), *own, *(text for leaf in self.found for text in leaf.proposal.unknowns)]))
+        return list(dict.fromkeys([*_hidden_by(self.task), *own, *(text for leaf in self.found for text in leaf.outline.unknowns)]))
 
     def met(self, name: str) -> list[str]:
         """What the question already uses: everything hidden, its constants, and names in this layer's descriptions."""
         constants = [member for leaf in leaves_of(self.task) if leaf != name for member in leaf.split(UNION)]
-        named = [text for leaf in self.found for text in _named(leaf.proposal, leaf.name)]
+        named = [text for leaf in self.found for text in leaf.outline.named]
         return list(dict.fromkeys([*self.hidden(name), *constants, *named]))
 
 
@@ -152,94 +115,90 @@ def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
     return [name for name in names if UNION in name or name not in spelled]
 
 
-def grounded(proposal: Proposal, documents: Mapping[str, Document]) -> Proposal | Objection:
-    """The proposal with its documents by id and their own words as quotations. A document may be named by its title."""
-    facts = []
-    for fact in proposal.facts:
-        document = documents.get(fact.document) or _titled(fact.document, documents)
-        if document is None:
-            return Objection(
-                ProposalDefect.DOCUMENT_UNKNOWN,
-                f"no document has the id {fact.document!r}: search for documents, and quote them by their ids",
-            )
-        found = ground(fact, document.title, document.text)
-        if isinstance(found, GroundingDefect):
-            return Objection(found, f"{fact.claim} in {document.id!r}: {GROUNDING_REASONS[found]}")
-        facts.append(found.model_copy(update={"document": document.id}))
-    return proposal.model_copy(update={"facts": facts})
+def best_outline(facts: Sequence[QuotedFact], layer: Layer, name: str, index: SearchIndex) -> Outline | Objection:
+    """The outline of the constant `name` over most documents and by fewest facts, of those that describe it alone, or why there is none.
+
+    Facts that name what the question hides or uses are left out. Whether something else fits the index shows as far as it can: another page
+    that names all that the description does, or a name listed with the constant in each of its quotations.
+    """
+    hidden, used = layer.hidden(name), set(map(key_of, layer.met(name)))
+    about = [each for each in facts if key_of(name) in each.ends]
+    new = [each for each in facts if not any(_is_used(text, name, hidden, used) for text in each.names)]
+    found = [replace(each, answer=name) for each in outlines(new) if key_of(each.answer) == key_of(name)]
+    if not found:
+        reason = f"{'only facts that may not be used are' if about else 'no fact is'} about {name!r}"
+        return Objection(ProposalDefect.ALREADY_USED if about else ProposalDefect.NOT_ABOUT_CONSTANT, reason)
+    ranked = sorted(found, key=lambda each: (-len(each.documents), len(each.facts)))
+    rivals = [(each, rival_of(each, index)) for each in ranked]
+    alone = next((each for each, rival in rivals if rival is None), None)
+    return alone or Objection(ProposalDefect.NOT_UNIQUE, f"{rivals[-1][1]!r} fits these facts as well as {name!r}: state other facts")
 
 
-def _titled(title: str, documents: Mapping[str, Document]) -> Document | None:
-    """The last document of this title."""
-    key = name_key(title)
-    found = [document for document in documents.values() if name_key(document.title) == key]
-    return found[-1] if found else None
+def _is_used(text: str, name: str, hidden: Iterable[str], used: AbstractSet[NameKey]) -> bool:
+    return key_of(text) != key_of(name) and (key_of(text) in used or any(mentions(text, unqualified(secret)) for secret in hidden))
 
 
-def objection_to(proposal: Proposal, layer: Layer, name: str) -> Objection | None:
-    """The first provable problem with a grounded proposal for the constant `name` of a layer."""
-    return _objection_to_words(proposal, layer, name) or _objection_to_formula(proposal, layer, name)
+def objection_to_description(outline: Outline, layer: Layer) -> Objection | None:
+    """What is wrong with the words of a description, alone and in the question."""
+    if not _NOUN_PHRASE.match(outline.words) or _SENTENCE.match(outline.words) or outline.words.endswith("?"):
+        return Objection(ProposalDefect.NOT_ASKED, 'it must be a noun phrase that begins with "the", not a sentence')
+    for secret in layer.hidden(outline.answer):
+        if mentions(outline.words, secret):
+            return Objection(ProposalDefect.LEAKED, f"it must not name {secret!r}")
+    return objection_to_words(outline)
 
 
-def _objection_to_words(proposal: Proposal, layer: Layer, name: str) -> Objection | None:
-    for secret in (name, *proposal.unknowns, *layer.hidden(name)):
-        if mentions(proposal.description, secret):
-            return Objection(ProposalDefect.LEAKED, f"the description names {secret!r}")
-    unnamed = [text for text in _named(proposal, name) if not mentions(proposal.description, text)]
-    if unnamed:
-        return Objection(ProposalDefect.NOT_NAMED, f"the description does not name {unnamed[0]!r}")
-    stated = (text for fact in proposal.facts for text in (fact.subject, fact.object, fact.quote))
-    new = numbers(proposal.description) - {number for text in stated for number in numbers(text)}
-    if new:
-        return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the description contains {min(new)}, which no fact states")
-    return None
+def rival_of(outline: Outline, index: SearchIndex) -> str | None:
+    """Something else that the facts about the answer fit, as far as the documents show; None if nothing.
+
+    Of facts from the answer's own page it is another page that names all the same; of others, a name listed with the answer in each.
+    """
+    own, answer = list[str](), key_of(outline.answer)
+    listed = list[dict[NameKey, str]]()
+    for each in outline.facts:
+        if answer in each.ends:
+            other = each.names[1 - each.ends.index(answer)]
+            if key_of(each.passage.title) == answer:
+                own.append(unqualified(other))
+            else:
+                listed.append({key_of(text): text for text in listed_with(outline.answer, each.fact.quote)})
+    fitting = reduce(lambda one, other: {key: one[key] for key in one if key in other}, [*listed, *([_pages(own, index)] if own else [])])
+    met = {answer, *(end for each in outline.facts for end in each.ends)}
+    return next((text for key, text in fitting.items() if key not in met), None)
 
 
-def _objection_to_formula(proposal: Proposal, layer: Layer, name: str) -> Objection | None:
-    if not any(name_key(name) in (name_key(fact.subject), name_key(fact.object)) for fact in proposal.facts):
-        return Objection(ProposalDefect.NOT_ABOUT_CONSTANT, f"no fact is about {name!r}")
-    met = set(map(name_key, layer.met(name)))
-    if twice := [text for text in (*_named(proposal, name), *proposal.unknowns) if name_key(text) in met]:
-        return Objection(ProposalDefect.MET_TWICE, f"the question already uses {twice[0]!r}")
-    formula = expanded_formula(proposal, layer.task.formula, name)
-    if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
-        return Objection(ProposalDefect.CONSTANT_EDGE, "a fact joins two constants")
-    problems = validate(formula)
-    return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
+def _pages(names: Sequence[str], index: SearchIndex) -> dict[NameKey, str]:
+    """The titles of pages that mention all these names."""
+    hits = index.search(" ".join(names), SEARCHED)
+    return {key_of(page.title): page.title for page in hits if all(mentions(f"{page.title} {page.text}", name) for name in names)}
 
 
 def objection_to_merged(task: Task, leaves: Sequence[LeafExpansion]) -> Objection | None:
     """What is wrong with the question once all `leaves` are expanded."""
     question = merged_question(task, leaves)
-    told = [text for leaf in leaves for text in (leaf.name, *leaf.proposal.unknowns) if mentions(question, text)]
+    told = [text for leaf in leaves for text in (leaf.name, *leaf.outline.unknowns) if mentions(question, text)]
     if told:
         return Objection(ProposalDefect.LEAKED, f"the question still names {told[0]!r}")
     problems = validate(merged_formula(task, leaves))
     return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
 
 
-def expanded_formula(proposal: Proposal, formula: Sequence[Triple], name: str) -> tuple[Triple, ...]:
-    """The formula with the constant `name` as a variable that the proposal's facts define."""
+def expanded_formula(outline: Outline, formula: Sequence[Triple]) -> tuple[Triple, ...]:
+    """The formula with the outline's answer as a variable that its facts define."""
     taken = set(nodes_of(formula))
-    fresh = (f"{VARIABLE}x{number}" for number in range(len(taken) + len(proposal.unknowns) + 1))
+    fresh = (f"{VARIABLE}x{number}" for number in range(len(taken) + len(outline.unknowns) + 1))
     free = [node for node in fresh if node not in taken]
-    variables = {name_key(text): node for text, node in zip((name, *proposal.unknowns), free, strict=False)}
-    old = constant(name)
-    replaced = [tuple(variables[name_key(name)] if part == old else part for part in triple) for triple in formula]
-    return tuple((subject, relation, value) for subject, relation, value in dict.fromkeys((*replaced, *_stated(proposal, variables))))
-
-
-def definition_of(leaf: LeafExpansion, target: str) -> tuple[Triple, ...]:
-    """The sub-question that a description asks: its facts, with `target` for the constant."""
-    unknowns = {name_key(text): f"{VARIABLE}u{number}" for number, text in enumerate(leaf.proposal.unknowns)}
-    return tuple(_stated(leaf.proposal, {**unknowns, name_key(leaf.name): target}))
+    variables = {key_of(text): node for text, node in zip(outline.secrets, free, strict=False)}
+    old, new = constant(outline.answer), variables[key_of(outline.answer)]
+    replaced = [tuple(new if part == old else part for part in triple) for triple in formula]
+    return tuple((subject, relation, value) for subject, relation, value in dict.fromkeys((*replaced, *outline.triples(variables))))
 
 
 def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple, ...]:
     """The formula with all `leaves` expanded; original triples come first."""
     formula = task.formula
     for leaf in leaves:
-        formula = expanded_formula(leaf.proposal, formula, leaf.name)
+        formula = expanded_formula(leaf.outline, formula)
     return formula
 
 
@@ -247,7 +206,7 @@ def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
     """The question with each name replaced by its description (not recursively)."""
     longest_first = sorted(leaves, key=lambda leaf: len(leaf.name), reverse=True)
     spelled = _spelled([leaf.name for leaf in longest_first])
-    return spelled.sub(lambda found: longest_first[(found.lastindex or 1) - 1].proposal.description, task.question)
+    return spelled.sub(lambda found: longest_first[(found.lastindex or 1) - 1].description, task.question)
 
 
 def expanded_task(
@@ -255,7 +214,7 @@ def expanded_task(
 ) -> Task:
     """The task with all `leaves` expanded; the answers stay, and its proofs are recorded."""
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
-    documents = sorted({fact.document for leaf in leaves for fact in leaf.proposal.facts})
+    documents = sorted({document for leaf in leaves for document in leaf.outline.documents})
     steps = [*task.provenance.get("expansions", []), *map(_step, leaves)]
     about = {"expanded_from": task.key, "expander": teacher, "expanded_by": structure, "expansions": steps}
     return replace(
@@ -274,9 +233,9 @@ def expanded_task(
 def _step(leaf: LeafExpansion) -> dict[str, Any]:
     return {
         "constant": leaf.name,
-        "description": leaf.proposal.description,
-        "documents": sorted({fact.document for fact in leaf.proposal.facts}),
-        "unknowns": list(leaf.proposal.unknowns),
+        "description": leaf.description,
+        "documents": leaf.outline.documents,
+        "unknowns": list(leaf.outline.unknowns),
     }
 
 
@@ -285,23 +244,6 @@ def _hidden_by(task: Task) -> list[str]:
     shown = {name_key(member) for leaf in leaves_of(task) for member in members(leaf)}
     known = (*task.answers, *map(str, task.provenance.get("path", ())), *replaced)
     return [text for text in dict.fromkeys(known) if name_key(text) not in shown]
-
-
-def _named(proposal: Proposal, name: str) -> list[str]:
-    secret = {name_key(text) for text in (name, *proposal.unknowns)}
-    return [text for fact in proposal.facts for text in (fact.subject, fact.object) if name_key(text) not in secret]
-
-
-def _stated(proposal: Proposal, nodes: Mapping[NameKey, str]) -> list[Triple]:
-    """The facts as triples: names in `nodes` as those nodes, all others as constants."""
-    return [
-        (
-            nodes.get(name_key(fact.subject)) or f"{CONSTANT}{fact.subject}",
-            fact.relation,
-            nodes.get(name_key(fact.object)) or f"{CONSTANT}{fact.object}",
-        )
-        for fact in proposal.facts
-    ]
 
 
 def _spelled(names: Sequence[str]) -> re.Pattern[str]:
@@ -393,10 +335,10 @@ def proofs_of_seed(task: Task, index: SearchIndex, known: KnownFacts | None) -> 
 def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objection | None:
     unknown = False
     for leaf in leaves:
-        own = known.in_its_words(definition_of(leaf, TARGET))
+        own = known.in_its_words(leaf.outline.formula)
         answers = [] if own is None else known.answers(own, 2)
         if others := [answer for answer in answers if name_key(answer) != name_key(leaf.name)]:
-            return Objection(ProposalDefect.NOT_UNIQUE, f"{leaf.proposal.description!r} is {others[0]!r} as well, by the graph")
+            return Objection(ProposalDefect.NOT_UNIQUE, f"{leaf.description!r} is {others[0]!r} as well, by the graph")
         unknown |= not answers
     return None if unknown else True
 

@@ -30,10 +30,11 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
 from synth.corpora.extraction import EXAMPLES
-from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, StatedFact, TypedFact, ground, stated_case
+from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, TypedFact, ground, stated_case
+from synth.corpora.outlines import Objection, ProposalDefect, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage, Walk
-from synth.corpora.proposals import KnownFacts, Objection, ProposalDefect, proofs_of_seed
-from synth.corpora.seed_proposals import QuotedFact, Seed, SeedDefect, numbered, objection_to_words, outline, task_of
+from synth.corpora.proposals import KnownFacts, proofs_of_seed
+from synth.corpora.seed_proposals import Seed, SeedDefect, numbered, objection_to_question, outline, task_of
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import NameKey, locate, mentions, name_key, unqualified
 from synth.teachers.readers import CONTRADICTS, FITS, STATED, Readers
@@ -184,11 +185,11 @@ class Searcher:
         Links matter where another answer needs an intermediate page: of two directors each has one.
         """
         said = [words for subject, relation, value in seed.formula if (words := _said(subject, relation, value))]
-        hits = self.search.find((seed.question, *said), self.k, seed.walk.passages)[: 2 * self.k]
+        hits = self.search.find((seed.words, *said), self.k, seed.walk.passages)[: 2 * self.k]
         return [*hits, *self.search.onward([*seed.walk.passages, *hits], 2 * self.k)]
 
     def _list(self, seed: Seed, passages: Sequence[Passage]) -> Request:
-        asked = _ANSWERS.format(passages=numbered(passages), question=seed.question)
+        asked = _ANSWERS.format(passages=numbered(passages), question=seed.words)
         return user(asked, max_tokens=self.max_tokens, examples=_FOUND_ANSWERS)
 
     def _ask(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T | None]:
@@ -213,7 +214,7 @@ def _worse(one: Verdict, other: Verdict) -> Verdict:
     return one if isinstance(one, Objection) or (one is None and not isinstance(other, Objection)) else other
 
 
-def _contradicted(fact: StatedFact, found: Sequence[Passage], said: Contradiction | None) -> Verdict:
+def _contradicted(fact: TypedFact, found: Sequence[Passage], said: Contradiction | None) -> Verdict:
     if said is None or not said.contradicted:
         return None if said is None else True
     passage = _passage(found, said.passage)
@@ -252,7 +253,7 @@ def _passage(passages: Sequence[Passage], number: int | None) -> Passage | None:
 
 
 def _fitting(seed: Seed, candidate: FoundAnswer, shown: Sequence[Passage]) -> dict[str, str]:
-    return {"passages": numbered(shown), "question": seed.question, "candidate": candidate.answer, "answer": seed.answer}
+    return {"passages": numbered(shown), "question": seed.words, "candidate": candidate.answer, "answer": seed.answer}
 
 
 STAGE = "seeds"
@@ -418,8 +419,8 @@ class SeedGenerator:
         candidates = list(new.values())
 
         def check(place: int, worded: Worded) -> Seed | Failure:
-            question = replace(candidates[place].seed, question=worded.question.strip())
-            objection = objection_to_words(question)
+            question = replace(candidates[place].seed, words=worded.question.strip())
+            objection = objection_to_question(question)
             return question if objection is None else _dropped(objection, question)
 
         requests = [self._request(candidate.seed, seed) for candidate in candidates]
@@ -469,7 +470,7 @@ def _sift(check: str, left: Sequence[_Candidate], verdicts: Sequence[Verdict], r
 
 def _dropped(objection: Objection, seed: Seed) -> Failure:
     proposal = {
-        "question": seed.question,
+        "question": seed.words,
         "answer": seed.answer,
         "unknowns": list(seed.unknowns),
         "formula": [list(t) for t in seed.formula],

@@ -119,7 +119,6 @@ EXPANSIONS = ModelPath(
         "synth.direct_attempts.attempts=2",
         "synth.expander.count=12",
         "synth.expander.horizon=5",
-        f"synth.expander.concurrency={CONCURRENCY}",
     ),
     expanding_model,
     lambda root: (),

@@ -41,22 +41,23 @@ def festival_films(folder: Path, count: int = 80) -> list[str]:
 
 
 def agent(body: dict[str, Any]) -> str:
-    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by a quote of no document."""
+    """States of a film what its number says: its maker, its festival, what others share, or what no document does."""
     messages = [message["content"] for message in body["messages"]]
     if messages[0] != SYSTEM:
+        if named := re.search(r"The phrase names (.*)\. Reply", messages[-1]):
+            return json.dumps({"description": f"the film of {named[1]}"})
         read = "kind of thing" in messages[-1] or "Does the passage" in messages[-1]
         return LABELLED.get(messages[-1], verdict("yes") if read else "I cannot say.")
-    name = re.search(r"Name to replace: Film (\d+)", messages[1])
+    name = re.search(r"Name: Film (\d+)\nNo fact may be about: (.*)", messages[1])
     assert name is not None
-    number, answer = int(name[1]), messages[1].split("Answer of the question: ")[1]
+    number, hidden = int(name[1]), name[2]
     if len(messages) == 2:
         return calling("search", query=f"Film {number}")
     festival, maker = ("festival", f"Fest {number}"), ("maker", f"Studio {number}")
-    shared = ("city", f"Place {number % 5}") if answer.startswith("Person") else ("director", f"Person {number % 7}")
-    relation, value = {1: festival if answer.startswith("Studio") else maker, 3: shared}.get(number % 4, festival)
+    shared = ("city", f"Place {number % 5}") if hidden.startswith("Person") else ("director", f"Person {number % 7}")
+    relation, value = {1: festival if hidden.startswith("Studio") else maker, 3: shared}.get(number % 4, festival)
     quote = f"Film {number} {relation} {value}" if number % 4 else "as everybody knows"
-    fact = {"subject": f"Film {number}", "relation": relation, "object": value, "quote": quote, "document": f"d{number}"}
-    return json.dumps({"description": f"the film of {value}", "facts": [fact]})
+    return json.dumps([{"subject": f"Film {number}", "relation": relation, "object": value, "quote": quote}])
 
 
 def teacher_at(server: MisbehavingServer) -> list[str]:
@@ -90,8 +91,8 @@ def test_questions_are_expanded_and_no_request_is_repeated(tmp_path: Path) -> No
     assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "nothing is asked twice"
     made = [task for task in tasks.values() if "expanded_from" in task.provenance]
     reasons = Counter(failure.kind for failure in failures)
-    assert reasons["quote_not_found"] == 2 * reasons["layer_incomplete"] > 0, "a second run is tried"
-    assert len(made) + reasons["not_unique"] + reasons["layer_incomplete"] == 24 and reasons["not_unique"]
+    assert reasons["quote_not_found"] + reasons["not_unique"] == 2 * reasons["layer_incomplete"], "a second run is tried"
+    assert len(made) + reasons["layer_incomplete"] == 24 and reasons["not_unique"] and reasons["quote_not_found"]
     assert len(runs) == 24 + reasons["layer_incomplete"] and {run.outcome for run in runs} == {Outcome.SUCCESS, Outcome.FAILURE}
     assert {task.key for task in made if "Fest" in task.question} == unproven
     assert any("Studio" in task.question for task in made), "and what the graph knows is proven"

@@ -241,14 +241,14 @@ class DerivedQuestions:
 
     def expansions(self) -> Iterator[Batch]:
         """Expansions of the first `expander.count` questions by key."""
-        config = self.work.settings.expander
-        if config is None:
+        config, teacher = self.work.settings.expander, self.work.settings.model_teacher
+        if config is None or teacher is None:
             return
         chosen = sorted(self._written(), key=lambda task: task.key)[: config.count]
         asked = self._asked_about("expanded_from", EXPANDER)
-        for number, start in enumerate(range(0, len(chosen), config.concurrency)):
-            if left := [task for task in chosen[start : start + config.concurrency] if task.key not in asked]:
-                yield Batch("expansions", number, partial(self._expand, left, config))
+        for number, start in enumerate(range(0, len(chosen), teacher.places)):
+            if left := [task for task in chosen[start : start + teacher.places] if task.key not in asked]:
+                yield Batch("expansions", number, partial(self._expand, left, config, teacher.places))
 
     def _written(self) -> list[Task]:
         """Training questions that were not made from others."""
@@ -267,9 +267,10 @@ class DerivedQuestions:
         """
         return set(self.work.context.lake.query(sql, {"link": link, "stage": stage}).column("key").to_pylist())
 
-    def _expand(self, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
+    def _expand(self, tasks: Sequence[Task], config: ExpanderConfig, places: int) -> Made:
         teacher, material = self.work.asked(EXPANDER), self.material
-        made = expand(tasks, teacher, material.train_index, config, self.work.seed(EXPANDER), self.work.turn, material.known_facts)
+        seed, turn = self.work.seed(EXPANDER), self.work.turn
+        made = expand(tasks, teacher, material.train_index, config, seed, places, turn, material.known_facts)
         kept, failures = self._cleared(made.tasks, made.failures, "expanded_from")
         found = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in made.trajectories)
         self.work.count(questions=len(tasks), expanded=len(made.tasks), runs=len(made.trajectories), descriptions=found)

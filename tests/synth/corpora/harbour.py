@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from synth.corpora.grounding import TypedFact
+from synth.corpora.outlines import Outline, QuotedFact
+from synth.corpora.passages import Passage
 from warehouse import Document, Fact, Task
 
 DOCUMENTS = (
-    Document("d1", "Amber Stone", "Amber Stone works for Blue River. Amber Stone studied at Red Hill.", "test"),
+    Document("d1", "Amber Stone", "Amber Stone works for Blue River. Amber Stone studied at Fern Hall.", "test"),
     Document("d2", "Blue River", "Blue River is based in Green Lake, in the county of Red Hill.", "test"),
     Document("d3", "Quiet Field", "Quiet Field is a film. It stars Amber Stone. It was shot in 1999 in Green Lake.", "test"),
     Document("d4", "Harbour Inn", "Harbour Inn stands in Green Lake. Its cook is Carl Reed.", "test"),
@@ -40,18 +41,33 @@ FACT: dict[str, str] = {
     "relation": "employer",
     "object": "Blue River",
     "quote": "Amber Stone works for Blue River",
-    "document": "d1",
 }
-STAR: dict[str, str] = {
-    "subject": "Quiet Field",
-    "relation": "star",
-    "object": "Amber Stone",
-    "quote": "It stars Amber Stone",
-    "document": "d3",
+STAR: dict[str, str] = {"subject": "Quiet Field", "relation": "star", "object": "Amber Stone", "quote": "It stars Amber Stone"}
+STUDIED: dict[str, str] = {
+    "subject": "Amber Stone",
+    "relation": "school",
+    "object": "Fern Hall",
+    "quote": "Amber Stone studied at Fern Hall",
 }
-GOOD: dict[str, Any] = {"description": "the workplace of Amber Stone", "facts": [FACT]}
-DEEP: dict[str, Any] = {
-    "description": "the workplace of the star of Quiet Field",
-    "facts": [FACT, STAR],
-    "unknowns": ["Amber Stone"],
+COUNTY: dict[str, str] = {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "in the county of Red Hill"}
+SEAT: dict[str, str] = {
+    "subject": "Harbour Inn",
+    "relation": "town",
+    "object": "Green Lake",
+    "quote": "Harbour Inn stands in Green Lake",
 }
+
+
+def outline(name: str, words: str, *facts: dict[str, str], unknowns: tuple[str, ...] = ()) -> Outline:
+    """A worded outline over facts of these documents, each on the page that has its quotation."""
+    return Outline(tuple(map(quoted, facts)), name, unknowns, words)
+
+
+def quoted(fact: dict[str, str]) -> QuotedFact:
+    """The fact on the page that has its quotation, else on the first."""
+    page = next((document for document in DOCUMENTS if fact["quote"] in document.text), DOCUMENTS[0])
+    return QuotedFact(TypedFact.model_validate(fact), Passage(page.id, page.id, page.title, page.text))
+
+
+GOOD = outline("Blue River", "the workplace of Amber Stone", FACT)
+DEEP = outline("Blue River", "the workplace of the star of Quiet Field", FACT, STAR, unknowns=("Amber Stone",))

@@ -15,36 +15,44 @@ from rl.retrieval.search import SearchIndex
 from rl.tools import ToolError
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import INVALID, SYSTEM, ExpanderEnvironment, Expansion, expand
-from synth.corpora.proposals import KnownFacts, ProposalDefect
+from synth.corpora.grounding import GroundingDefect
+from synth.corpora.outlines import ProposalDefect
+from synth.corpora.proposals import KnownFacts
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.play import TextDialect, messages_of
 from synth.teachers.readers import Readers
 from synth.teachers.teacher import Fault, Reply, Teacher, failed
-from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACTS, GOOD, STAR, TASK, TWO
-from tests.synth.scripted import LABELLED, ScriptedTeacher, calling, verdict
+from tests.synth.corpora.harbour import COUNTY, DOCUMENTS, FACT, FACTS, SEAT, STAR, STUDIED, TASK, TWO
+from tests.synth.scripted import LABELLED, ScriptedTeacher, asked_first, calling, verdict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Task
-from warehouse.records import Document, Message, Request
+from warehouse.records import Document, Fact, Message, Request
 
 INCOMPLETE = ProposalDefect.LAYER_INCOMPLETE
 LAST = ExpanderConfig(attempts=1)
 """No second run for a constant."""
-SEAT = {"subject": "Harbour Inn", "relation": "town", "object": "Green Lake", "quote": "Harbour Inn stands in Green Lake", "document": "d4"}
-INN = {"description": "the town of Harbour Inn", "facts": [SEAT]}
+CONCURRENCY = 4
+PUPIL = ([STUDIED], "the one who studied at Fern Hall")
 
 
 class Agent:
-    """What the server says: the steps of an agent to the Expander's own requests, and judgements to the others.
+    """What the server says: the steps of an agent that collects facts, words for them, and judgements.
 
-    `proposals` are those of its runs in their order, or by the name that is to be replaced.
+    `replies` are the lists of facts of its runs in their order, or by the name that they are about; `words` those of a description.
     """
 
     def __init__(
-        self, *proposals: Any, kind: str = "yes", guess: str = "Red Hill", stated: str = "yes", by_name: dict[str, Any] | None = None
+        self,
+        *replies: Any,
+        words: str = "the workplace of Amber Stone",
+        kind: str = "yes",
+        guess: str = "Red Hill",
+        stated: str = "yes",
+        by_name: dict[str, tuple[Any, str]] | None = None,
     ) -> None:
-        self.proposals, self.by_name = list(proposals), by_name or {}
+        self.replies, self.words, self.by_name = list(replies), words, by_name or {}
         self.kind, self.guess, self.stated = kind, guess, stated
         self.seen: list[str] = []
 
@@ -54,20 +62,25 @@ class Agent:
             return LABELLED[messages[-1]]
         self.seen.append(messages[-1])
         if messages[0] != SYSTEM:
-            return self._judge(messages[-1])
+            return self._judge(asked_first(messages))
         spoken = sum(message["role"] == "assistant" for message in body["messages"])
         steps = (
             calling("search", "Who works there?\n", query="works for Blue River"),
-            calling("summarize", documents=["d1"], goal="who"),
-            calling("validate", description="the workplace of Amber Stone"),
+            calling("summarize", documents=["d1", "d3"], goal="who"),
         )
-        return steps[spoken] if spoken < len(steps) else json.dumps(self._proposal(messages[1]))
+        return steps[spoken] if spoken < len(steps) else json.dumps(self._facts(messages[1]))
 
-    def _proposal(self, goal: str) -> Any:
-        name = goal.split("Name to replace: ")[1].splitlines()[0]
-        return self.by_name[name] if name in self.by_name else self.proposals[0] if len(self.proposals) == 1 else self.proposals.pop(0)
+    def _facts(self, goal: str) -> Any:
+        name = goal.removeprefix("Name: ").splitlines()[0]
+        return self.by_name[name][0] if name in self.by_name else self.replies[0] if len(self.replies) == 1 else self.replies.pop(0)
 
     def _judge(self, question: str) -> str:
+        if "Write a noun phrase" in question:
+            named = question.partition("The phrase names ")[2]
+            words = (
+                words for facts, words in self.by_name.values() if any(end in named for end in (facts[0]["subject"], facts[0]["object"]))
+            )
+            return json.dumps({"description": next(words, self.words)})
         if "kind of thing" in question:
             return verdict(self.kind)
         if "Does the passage state the claim?" in question:
@@ -94,12 +107,12 @@ def run(
     **options: Any,
 ) -> Expansion:
     with served(agent, script, **options) as (_, teacher):
-        return expand([task], teacher, SearchIndex(DOCUMENTS), config, 0, known=known)
+        return expand([task], teacher, SearchIndex(DOCUMENTS), config, 0, CONCURRENCY, known=known)
 
 
 @pytest.mark.slow
 def test_a_constant_gives_way_to_what_was_found() -> None:
-    result = run(Agent(GOOD))
+    result = run(Agent([FACT]))
     assert result.failures == []
     (task,) = result.tasks
     assert task.question == "base of the workplace of Amber Stone?"
@@ -113,15 +126,15 @@ def test_a_constant_gives_way_to_what_was_found() -> None:
 
 @pytest.mark.slow
 def test_all_constants_of_a_layer_give_way_and_no_shortcut_is_left() -> None:
-    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}, "Green Lake": INN})
+    agent = Agent(by_name={"Amber Stone": PUPIL, "Green Lake": ([SEAT], "the town of Harbour Inn")})
     result = run(agent, TWO)
     assert result.failures == []
     (task,) = result.tasks
-    assert task.question == "film with the one who studied at Red Hill, shot in the town of Harbour Inn?"
+    assert task.question == "film with the one who studied at Fern Hall, shot in the town of Harbour Inn?"
     assert set(task.formula) == {
         ("?", "star", "V@x0"),
         ("?", "place", "V@x1"),
-        ("V@x0", "school", "C@Red Hill"),
+        ("V@x0", "school", "C@Fern Hall"),
         ("C@Harbour Inn", "town", "V@x1"),
     }
     assert task.proofs["shortcuts"] == [] and task.layers == 2 and len(result.trajectories) == 2
@@ -129,10 +142,10 @@ def test_all_constants_of_a_layer_give_way_and_no_shortcut_is_left() -> None:
 
 
 def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> None:
-    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}, "Green Lake": STAR})
+    agent = Agent(by_name={"Amber Stone": PUPIL, "Green Lake": ([STAR], "")})
     result = run(agent, TWO)
     assert result.tasks == []
-    assert [failure.kind for failure in result.failures] == [Fault.MALFORMED, INCOMPLETE]
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.NOT_ABOUT_CONSTANT, INCOMPLETE]
     assert result.failures[-1].item["described"] == ["Amber Stone"] and result.failures[-1].item["constant"] == "Green Lake"
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
@@ -160,33 +173,48 @@ class Refusing:
 
 
 def test_the_run_is_a_trajectory_of_text() -> None:
-    agent = Agent(GOOD)
+    agent = Agent([FACT])
     (trajectory,) = run(agent).trajectories
-    assert [turn.tool for turn in trajectory.turns] == ["search", "summarize", "validate", "answer"]
-    assert [turn.tool_outcome for turn in trajectory.turns] == ["ok", "ok", "ok", None]
+    assert [turn.tool for turn in trajectory.turns] == ["search", "summarize", "answer"]
+    assert [turn.tool_outcome for turn in trajectory.turns] == ["ok", "ok", None]
     assert trajectory.outcome is Outcome.SUCCESS
     assert trajectory.turns[0].observation.startswith("[d1] Amber Stone\nAmber Stone works for Blue River")
-    assert trajectory.turns[2].observation == "Type: consistent. Difficulty: not too simple."
     assert not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in trajectory.turns)
     assert any("Goal: who" in text and "[d1]" in text for text in agent.seen)
     read_again = (
-        "Passage:\nAmber Stone\nAmber Stone works for Blue River. Amber Stone studied at Red Hill.\n\nClaim: Amber Stone — employer"
+        "Passage:\nAmber Stone\nAmber Stone works for Blue River. Amber Stone studied at Fern Hall.\n\nClaim: Amber Stone — employer"
     )
     assert any(text.startswith(read_again) for text in agent.seen), "a second reader sees the whole passage, and nothing of the question"
 
 
-def test_a_proposal_that_fails_a_check_returns_to_its_writer() -> None:
-    agent = Agent({**GOOD, "facts": [{**GOOD["facts"][0], "document": "id"}]}, {**GOOD, "description": "what is at Blue River"}, GOOD)
-    result = run(agent)
+def test_facts_of_which_none_is_left_return_to_their_writer_and_others_are_dropped() -> None:
+    lost = {**FACT, "quote": "as everybody knows"}
+    result = run(Agent([lost], [COUNTY], [lost, FACT]))
     (task,), (trajectory,) = result.tasks, result.trajectories
     assert task.question == "base of the workplace of Amber Stone?" and trajectory.outcome is Outcome.SUCCESS
     told = [turn.observation for turn in trajectory.turns if turn.tool == "answer"]
-    assert "no document has the id 'id'" in told[0] and "names 'Blue River'" in told[1] and told[2] == ""
+    assert "the quote is not in the passage" in told[0] and "fits these facts as well" in told[1] and told[2] == ""
+    assert [failure.kind for failure in result.failures] == [GroundingDefect.QUOTE_NOT_FOUND]
+
+
+def test_a_search_for_the_name_comes_first() -> None:
+    agent = Agent([FACT])
+    run(agent)
+    shown = next(text for text in agent.seen if text.startswith("Name: Blue River"))
+    assert "[d2] Blue River\nBlue River is based in Green Lake" in shown and "No fact may be about: Green Lake" in shown
+
+
+def test_words_that_give_a_name_away_return_to_their_writer() -> None:
+    agent = Agent([FACT], words="the Blue River of Amber Stone")
+    result = run(agent)
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.LEAKED] * 3 + [INCOMPLETE]
+    assert any("it must not name 'Blue River'" in text for text in agent.seen)
+    assert not any("Blue River" in text.partition("Write a noun phrase")[0] for text in agent.seen if "Write a noun phrase" in text)
 
 
 def test_layers_follow_one_another() -> None:
-    second = {"description": "the star of Quiet Field", "facts": [STAR]}
-    result = run(Agent(GOOD, second), config=ExpanderConfig(layers=2))
+    by_name = {"Blue River": ([FACT], "the workplace of Amber Stone"), "Amber Stone": ([STAR], "the star of Quiet Field")}
+    result = run(Agent(by_name=by_name), config=ExpanderConfig(layers=2))
     (task,) = result.tasks
     assert task.question == "base of the workplace of the star of Quiet Field?"
     assert task.layers == 3
@@ -198,11 +226,12 @@ def test_layers_follow_one_another() -> None:
 @pytest.mark.parametrize(
     ("agent", "kind"),
     [
-        (Agent(GOOD, kind="no"), ProposalDefect.TYPE_INCONSISTENT),
-        (Agent(GOOD, guess="It is Blue River!"), ProposalDefect.TOO_SIMPLE),
-        (Agent(GOOD, stated="no"), ProposalDefect.NOT_STATED),
+        (Agent([FACT], kind="no"), ProposalDefect.TYPE_INCONSISTENT),
+        (Agent([FACT], guess="It is Blue River!"), ProposalDefect.TOO_SIMPLE),
+        (Agent([FACT], stated="no"), ProposalDefect.NOT_STATED),
         (Agent("nothing"), Fault.MALFORMED),
-        (Agent({f"the_{key}": value for key, value in GOOD.items()}), Fault.MALFORMED),
+        (Agent([{f"the_{key}": value for key, value in FACT.items()}]), Fault.MALFORMED),
+        (Agent([]), ProposalDefect.NO_PROPOSAL),
     ],
 )
 def test_what_validation_refuses_is_kept_with_its_reason(agent: Agent, kind: str) -> None:
@@ -213,13 +242,13 @@ def test_what_validation_refuses_is_kept_with_its_reason(agent: Agent, kind: str
 
 
 def test_an_open_verdict_is_no_refusal_and_is_marked() -> None:
-    (task,) = run(Agent(GOOD, kind="hard to say", stated="hm")).tasks
+    (task,) = run(Agent([FACT], kind="hard to say", stated="hm")).tasks
     assert task.proofs["type_consistent"] is task.proofs["stated"] is None
     assert {"type_consistent", "stated"} <= set(task.proofs["unproven"])
 
 
 def test_a_fault_of_the_teacher_is_invalid_and_no_refusal() -> None:
-    result = run(Agent(GOOD), script=["500"] * 3, attempts=3, config=ExpanderConfig(attempts=2))
+    result = run(Agent([FACT]), script=["500"] * 3, attempts=3, config=ExpanderConfig(attempts=2))
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.INVALID]
     assert [failure.kind for failure in result.failures] == [INVALID, INCOMPLETE]
     assert "server_error" in result.failures[0].reason
@@ -227,27 +256,14 @@ def test_a_fault_of_the_teacher_is_invalid_and_no_refusal() -> None:
 
 def test_what_is_known_proves_or_refuses_what_was_made() -> None:
     known = KnownFacts(KnowledgeGraph(FACTS, DOCUMENTS))
-    (task,) = run(Agent(GOOD), known=known).tasks
+    (task,) = run(Agent([FACT]), known=known).tasks
     assert (task.proofs["answers"], task.proofs["defined"], task.proofs["unproven"]) == (["Green Lake"], True, [])
-    two = {"description": "an employer in the county of Red Hill", "facts": [_county()]}
-    refused = run(Agent(two), known=known)
+    second = Fact("Amber Stone", "employer", "White Sail", ("d6",), "test")
+    refused = run(Agent([FACT]), known=KnownFacts(KnowledgeGraph([*FACTS, second], DOCUMENTS)))
     assert [failure.kind for failure in refused.failures] == [ProposalDefect.NOT_UNIQUE] and refused.tasks == []
-    assert refused.failures[0].item["descriptions"] == {"Blue River": two["description"]}
-    assert run(Agent(DEEP), known=known).tasks[0].proofs["unproven"] == []
-
-
-def _studied() -> dict[str, str]:
-    return {
-        "subject": "Amber Stone",
-        "relation": "school",
-        "object": "Red Hill",
-        "quote": "Amber Stone studied at Red Hill",
-        "document": "d1",
-    }
-
-
-def _county() -> dict[str, str]:
-    return {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "the county of Red Hill", "document": "d2"}
+    assert refused.failures[0].item["descriptions"] == {"Blue River": "the workplace of Amber Stone"}
+    deep = Agent([FACT, STAR], words="the workplace of the star of Quiet Field")
+    assert run(deep, known=known).tasks[0].proofs["unproven"] == []
 
 
 SCHEMA = {"type": "function", "function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}}

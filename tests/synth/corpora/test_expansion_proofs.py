@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.expander import DescriptionVerdict
+from synth.corpora.outlines import Objection, Outline, ProposalDefect
 from synth.corpora.proposals import (
+    DescriptionVerdict,
     KnownFacts,
     LeafExpansion,
-    Objection,
-    Proposal,
-    ProposalDefect,
     merged_formula,
     merged_question,
     proofs_of,
@@ -22,7 +20,7 @@ from synth.corpora.proposals import (
 from synth.formulas.proofs import prove
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit
-from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, TASK
+from tests.synth.corpora.harbour import COUNTY, DEEP, DOCUMENTS, FACT, FACTS, GOOD, TASK, outline
 from warehouse import Fact, Task
 
 INDEX = SearchIndex(DOCUMENTS)
@@ -33,12 +31,12 @@ def known(*more: Fact) -> KnownFacts:
     return KnownFacts(KnowledgeGraph([*FACTS, *more], DOCUMENTS))
 
 
-def leaf(proposal: dict[str, Any], verdict: DescriptionVerdict = SURE, stated: bool | None = True) -> LeafExpansion:
-    return LeafExpansion("Blue River", Proposal.model_validate(proposal), verdict, stated)
+def leaf(described: Outline) -> LeafExpansion:
+    return LeafExpansion(described, SURE, True)
 
 
-def shown(proposal: dict[str, Any], graph: KnownFacts | None, task: Task = TASK) -> dict[str, Any]:
-    proofs = proofs_of(task, [leaf(proposal)], INDEX, graph)
+def shown(described: Outline, graph: KnownFacts | None, task: Task = TASK) -> dict[str, Any]:
+    proofs = proofs_of(task, [leaf(described)], INDEX, graph)
     assert isinstance(proofs, dict), proofs
     return proofs
 
@@ -52,13 +50,13 @@ def test_a_graph_that_knows_all_proves_all_as_it_does_for_its_own_questions() ->
 
 def test_names_and_relations_in_other_words_are_the_graphs() -> None:
     fact = {**FACT, "subject": "amber  STONE", "relation": "Employer", "object": "Blue-River"}
-    assert shown({**GOOD, "facts": [fact]}, known())["unproven"] == []
+    assert shown(outline("Blue River", GOOD.words, fact), known())["unproven"] == []
     assert known().in_its_words((("C@blue river | WHITE SAIL", "seat", "?"),)) == (("C@Blue River | White Sail", "seat", "?"),)
 
 
 @pytest.mark.parametrize("change", [{"relation": "patron"}, {"subject": "Nobody Known"}, {"subject": "Grey Cove"}])
 def test_what_a_graph_does_not_know_is_unproven(change: dict[str, str]) -> None:
-    proofs = shown({**GOOD, "facts": [{**FACT, **change}]}, known())
+    proofs = shown(outline("Blue River", GOOD.words, {**FACT, **change}), known())
     assert proofs["unproven"] == ["answers", "redundant", "unsupported", "defined"]
     assert (proofs["answers"], proofs["redundant"], proofs["shortcuts"], proofs["easy"]) == (None, None, [], False)
 
@@ -80,7 +78,6 @@ def test_the_graph_refuses_a_question_of_two_that_differ_in_signs_or_in_case_alo
 
 
 def test_a_constraint_that_is_not_needed_is_refused() -> None:
-    county = {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "q", "document": "d2"}
-    both = {"description": "the workplace of Amber Stone in the county of Red Hill", "facts": [FACT, county]}
+    both = outline("Blue River", "the workplace of Amber Stone in the county of Red Hill", FACT, COUNTY)
     refused = proofs_of(TASK, [leaf(both)], INDEX, known())
     assert isinstance(refused, Objection) and refused.kind == ProposalDefect.REDUNDANT and "county" in refused.reason

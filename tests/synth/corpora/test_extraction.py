@@ -10,7 +10,7 @@ import pytest
 
 from synth.corpora.config import ExtractionConfig
 from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts
-from synth.corpora.grounding import GroundingDefect, StatedFact, ground
+from synth.corpora.grounding import GroundingDefect, TypedFact, ground
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
@@ -141,7 +141,7 @@ def test_figures_and_signs_make_another_entity() -> None:
     assert linker.link("5 percent", "d") == "5 percent"
     with pytest.raises(AmbiguousMention, match=r"'Learning C' or 'Learning C\+\+'"):
         linker.link("Learning", "d")
-    stated = StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#")
+    stated = TypedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#")
     assert ground(stated, "t", "C++ is not C#.") == stated.model_copy(update={"quote": "C++ is not C"})
 
 
@@ -166,5 +166,30 @@ TEXT = "The film is from 1921. It was directed by Alan Crosland, and Constance B
     ],
 )
 def test_a_quotation_is_located_and_kept_in_the_words_of_its_passage(quote: str, value: str, kept: str) -> None:
-    found = ground(StatedFact(subject="Room and Board", relation="r", object=value, quote=quote), "Room and Board (film)", TEXT)
+    found = ground(TypedFact(subject="Room and Board", relation="r", object=value, quote=quote), "Room and Board (film)", TEXT)
     assert (found if isinstance(found, GroundingDefect) else found.quote) == kept
+
+
+@pytest.mark.parametrize(
+    ("subject", "relation", "value", "kept"),
+    [
+        ("Alan Crosland", "directed by", "Room and Board", ("Room and Board", "Alan Crosland")),
+        ("Room and Board", "directed by", "Alan Crosland", ("Room and Board", "Alan Crosland")),
+        ("Alan Crosland", "directed", "Room and Board", ("Alan Crosland", "Room and Board")),
+        ("Constance Binney", "starring", "Room and Board", ("Room and Board", "Constance Binney")),
+        ("Alan Crosland", "written by", "Constance Binney", ("Alan Crosland", "Constance Binney")),
+    ],
+)
+def test_a_fact_that_its_quotation_has_the_other_way_round_is_turned(
+    subject: str, relation: str, value: str, kept: tuple[str, str]
+) -> None:
+    text = "A film directed by Alan Crosland and starring Constance Binney."
+    stated = TypedFact(subject=subject, relation=relation, object=value, quote=text, subject_type="one", object_type="other")
+    found = ground(stated, "Room and Board (film)", text)
+    assert isinstance(found, TypedFact) and (found.subject, found.object) == kept
+    assert (found.subject_type == "one") == (found.subject == subject), "with its types"
+
+
+def test_the_title_stands_for_no_one_by_whom_something_was_done() -> None:
+    stated = TypedFact(subject="Constance Binney", relation="played by", object="Room and Board", quote="Constance Binney stars")
+    assert ground(stated, "Room and Board", TEXT) is GroundingDefect.OBJECT_NOT_NAMED

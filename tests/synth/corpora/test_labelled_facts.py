@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from synth.corpora.grounding import StatedFact, ground
+from synth.corpora.grounding import TypedFact, ground
 from warehouse.corpora.films import read_films
 from warehouse.errors import RequestError
 from warehouse.public_data.catalogue import locate
@@ -27,8 +27,8 @@ def test_right_facts_are_kept_and_wrong_ones_dropped(sample: str, right_lost: fl
     texts = {document.title: document.text for document in read_films(FILMS, 300).documents}
 
     def kept(fact: dict[str, Any]) -> bool:
-        statement = StatedFact.model_validate(fact)
-        return isinstance(ground(statement, fact["title"], texts[fact["title"]]), StatedFact)
+        statement = TypedFact.model_validate(fact)
+        return isinstance(ground(statement, fact["title"], texts[fact["title"]]), TypedFact)
 
     chosen = [fact for fact in FACTS if fact["sample"] == sample]
     right, wrong = ([kept(fact) for fact in chosen if fact["right"] is label] for label in (True, False))

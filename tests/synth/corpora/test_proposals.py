@@ -1,62 +1,86 @@
-"""What a proposal must show, alone, with the others of its layer, and in the question that they form."""
+"""Which facts describe a constant, what the words must show, alone and with the others of a layer, and the question that they form."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from synth.corpora.expander import DescriptionVerdict
-from synth.corpora.grounding import GroundingDefect
+from rl.retrieval.search import SearchIndex
+from synth.corpora.outlines import Objection, Outline, ProposalDefect
 from synth.corpora.proposals import (
+    DescriptionVerdict,
     Layer,
     LeafExpansion,
-    Objection,
-    Proposal,
-    ProposalDefect,
-    definition_of,
-    grounded,
+    best_outline,
     merged_formula,
     merged_question,
     not_replaceable,
-    objection_to,
+    objection_to_description,
     objection_to_merged,
+    rival_of,
 )
-from tests.synth.corpora.harbour import BY_ID, DEEP, FACT, GOOD, STAR, TASK, TWO
-from warehouse import Task
+from tests.synth.corpora.harbour import COUNTY, DEEP, DOCUMENTS, FACT, GOOD, STAR, TASK, TWO, outline, quoted
+from warehouse import Document, Task
 
 SURE = DescriptionVerdict(True, False)
+INDEX = SearchIndex(DOCUMENTS)
+LAYER = Layer(TASK, ("Blue River",))
 
 
 def leaf(name: str, description: str, *facts: tuple[str, str, str], unknowns: tuple[str, ...] = ()) -> LeafExpansion:
-    stated = [{"subject": s, "relation": r, "object": o, "quote": "q", "document": "d"} for s, r, o in facts]
-    return LeafExpansion(name, Proposal.model_validate({"description": description, "facts": stated, "unknowns": unknowns}), SURE, True)
+    stated = ({"subject": s, "relation": r, "object": o, "quote": "q"} for s, r, o in facts)
+    return LeafExpansion(outline(name, description, *stated, unknowns=unknowns), SURE, True)
 
 
 AMBER = leaf("Amber Stone", "the one at Red Hill", ("Amber Stone", "school", "Red Hill"))
-LAKE = leaf("Green Lake", "the town of some inn", ("an inn", "town", "Green Lake"), unknowns=("an inn",))
+LAKE = leaf("Green Lake", "the town of some inn", ("An inn", "town", "Green Lake"), unknowns=("An inn",))
+
+
+def test_the_widest_facts_that_fit_the_constant_alone_describe_it() -> None:
+    assert best_outline(list(map(quoted, (FACT,))), LAYER, "Blue River", INDEX) == replace(GOOD, words="")
+    deep = best_outline(list(map(quoted, (COUNTY, FACT, STAR))), LAYER, "Blue River", INDEX)
+    assert isinstance(deep, Outline) and deep.documents == ["d1", "d2", "d3"][: len(deep.documents)] and len(deep.documents) > 1
 
 
 @pytest.mark.parametrize(
-    ("proposal", "kind"),
+    ("facts", "kind"),
+    [
+        ((STAR,), ProposalDefect.NOT_ABOUT_CONSTANT),
+        (({**FACT, "subject": "Green Lake"},), ProposalDefect.ALREADY_USED),
+        (({**FACT, "subject": "the shore of Green Lake"},), ProposalDefect.ALREADY_USED),
+        ((COUNTY,), ProposalDefect.NOT_UNIQUE),
+    ],
+)
+def test_facts_that_cannot_describe_a_constant(facts: tuple[dict[str, str], ...], kind: str) -> None:
+    found = best_outline(list(map(quoted, facts)), LAYER, "Blue River", INDEX)
+    assert isinstance(found, Objection) and found.kind == kind
+
+
+def test_a_name_listed_with_the_constant_fits_as_well() -> None:
+    pages = [Document("f", "Sea", "Sea is a film by Ann Lee, starring Bo Orr, Cy Poe as Dan Elm, and Eve Fay.", "t")]
+    page = quoted({"subject": "Sea", "relation": "starring", "object": "Bo Orr", "quote": pages[0].text})
+    assert rival_of(Outline((page,), "Bo Orr"), SearchIndex(pages)) == "Cy Poe"
+    page = quoted({"subject": "Sea", "relation": "by", "object": "Ann Lee", "quote": pages[0].text})
+    assert rival_of(Outline((page,), "Ann Lee"), SearchIndex(pages)) is None
+
+
+@pytest.mark.parametrize(
+    ("described", "kind"),
     [
         (GOOD, None),
         (DEEP, None),
-        ({**GOOD, "facts": [{**FACT, "document": "d9"}]}, ProposalDefect.DOCUMENT_UNKNOWN),
-        ({**GOOD, "facts": [{**FACT, "relation": "owner", "quote": "Amber Stone owns Blue River"}]}, GroundingDefect.QUOTE_NOT_FOUND),
-        ({**GOOD, "description": "Blue River of Amber Stone"}, ProposalDefect.LEAKED),
-        ({**GOOD, "description": "what Amber Stone has in Green Lake"}, ProposalDefect.LEAKED),
-        ({**GOOD, "description": "the workplace"}, ProposalDefect.NOT_NAMED),
-        ({**GOOD, "description": "the workplace of Amber Stone since 1987"}, ProposalDefect.NUMBER_NOT_STATED),
-        ({**DEEP, "description": "the workplace of Amber Stone, star of Quiet Field"}, ProposalDefect.LEAKED),
-        ({**DEEP, "facts": [STAR], "description": "the star of Quiet Field"}, ProposalDefect.NOT_ABOUT_CONSTANT),
-        ({**DEEP, "unknowns": [], "description": "the workplace of Amber Stone, star of Quiet Field"}, ProposalDefect.CONSTANT_EDGE),
+        (replace(GOOD, words="the Blue River of Amber Stone"), ProposalDefect.LEAKED),
+        (replace(GOOD, words="the thing that Amber Stone has in Green Lake"), ProposalDefect.LEAKED),
+        (replace(GOOD, words="the workplace"), ProposalDefect.NOT_NAMED),
+        (replace(GOOD, words="the workplace of Amber Stone since 1987"), ProposalDefect.NUMBER_NOT_STATED),
+        (replace(DEEP, words="the workplace of Amber Stone, star of Quiet Field"), ProposalDefect.LEAKED),
+        (replace(DEEP, words="the workplace of X, star of Quiet Field"), ProposalDefect.NOT_ASKED),
+        (replace(GOOD, words="the workplace is where Amber Stone works"), ProposalDefect.NOT_ASKED),
     ],
 )
-def test_what_a_proposal_must_show(proposal: dict[str, Any], kind: str | None) -> None:
-    shown = grounded(Proposal.model_validate(proposal), BY_ID)
-    objection = shown if isinstance(shown, Objection) else objection_to(shown, Layer(TASK, ("Blue River",)), "Blue River")
+def test_what_the_words_of_a_description_must_show(described: Outline, kind: str | None) -> None:
+    objection = objection_to_description(described, LAYER)
     assert (None if objection is None else objection.kind) == kind
 
 
@@ -79,7 +103,7 @@ def test_the_formula_of_a_layer_has_a_variable_for_each_name_and_unknown() -> No
     formula = merged_formula(TWO, [AMBER, LAKE])
     assert formula[: len(TWO.formula)] == (("?", "star", "V@x0"), ("?", "place", "V@x1")), "what was there comes first"
     assert set(formula[len(TWO.formula) :]) == {("V@x0", "school", "C@Red Hill"), ("V@x2", "town", "V@x1")}
-    assert definition_of(LAKE, "?") == (("V@u0", "town", "?"),)
+    assert LAKE.outline.formula == (("V@x0", "town", "?"),)
 
 
 @pytest.mark.parametrize(

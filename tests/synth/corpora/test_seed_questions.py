@@ -12,8 +12,9 @@ import pytest
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
 from synth.corpora.grounding import TypedFact
+from synth.corpora.outlines import QuotedFact
 from synth.corpora.passages import LinkedPassages, Walk
-from synth.corpora.seed_proposals import QuotedFact, Seed, objection_to_words, outline
+from synth.corpora.seed_proposals import Seed, objection_to_question, outline
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
@@ -42,7 +43,7 @@ def quoted(*facts: TypedFact) -> list[QuotedFact]:
 
 
 def seed(question: str = ASKED_FOR, facts: Sequence[TypedFact] = (MADE,), answer: str = "Karl Mason", unknowns: Sequence[str] = ()) -> Seed:
-    return Seed(WALK, tuple(quoted(*facts)), answer, tuple(unknowns), question)
+    return Seed(tuple(quoted(*facts)), answer, tuple(unknowns), question, walk=WALK)
 
 
 def test_pages_are_linked_by_links_titles_and_rare_names() -> None:
@@ -103,12 +104,12 @@ def test_facts_make_a_question_with_its_formula() -> None:
     ],
 )
 def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str | None) -> None:
-    objection = objection_to_words(seed(question))
+    objection = objection_to_question(seed(question))
     assert (objection and objection.kind) == kind
 
 
 def test_a_letter_is_described_and_not_named() -> None:
-    objection = objection_to_words(seed("When was X of Karl Mason made?", (MADE, YEAR), "1990", ["Night Boat"]))
+    objection = objection_to_question(seed("When was X of Karl Mason made?", (MADE, YEAR), "1990", ["Night Boat"]))
     assert objection is not None and objection.kind == "not_asked"
 
 
