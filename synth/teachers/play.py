@@ -3,7 +3,7 @@
 The loop works in token ids and a teacher in messages, and a server shows no token ids. So a token is a character here: an id is a code
 point, and every limit that the loop states in tokens is in characters. Three code points of Unicode's private use area mark who speaks;
 they are removed from all texts, so no document can end a message. A teacher calls tools as its chat template or its server has it, and a
-message without a call is the answer. Runs of one task differ by their seeds, and are graded elsewhere.
+message without a call is the answer, or goes to the user where there is one. Runs of one task differ by their seeds, and are graded elsewhere.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Resources, Step, fault_kind, find_environment
 from rl.envs.config import EnvironmentPoolConfig
+from rl.envs.tool_world.conversation import RESPOND
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.tool_parsers import parse_json_in_tags, read_json_calls
 from rl.retrieval.indexes import Indexes
@@ -42,8 +43,10 @@ _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
 the answer, reply with it alone, as short as possible, without a call. Each reply is either one call or the answer, without explanations."""
 REMINDER = "\n\nIf this shows the answer, reply with the answer alone. If not, search for something else."
-"""End of each result. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of `INSTRUCTIONS` it
+"""End of each result of a search. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of `INSTRUCTIONS` it
 explains its tools instead of calling them."""
+NEXT = "\n\nIf all is done, say so without a call. If not, make the next call."
+"""End of each result of other tools."""
 
 
 class TextDialect:
@@ -60,7 +63,7 @@ class TextDialect:
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """Results of calls as tool messages of at most `cut.max_tokens` characters each, marks included; a correction as the user's."""
-        turn = self.parse(action_ids)
+        turn = self._read(action_ids)
         speaker = TOOL if isinstance(turn, ActionTurn) and turn.calls[0].tool != ANSWER else USER
         shown = (i for result in results for i in (speaker, *_ids(_cut(text_of(result), cut.max_tokens - 2, cut))))
         return (*shown, ASSISTANT)
@@ -73,7 +76,17 @@ class TextDialect:
         return tuple(_ids("\n".join(said)))
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Read an optional thought and calls, or the answer."""
+        """Read an optional thought and calls, or the answer; where a user is talked to, that is a message to them."""
+        turn = self._read(action_ids, tools)
+        if isinstance(turn, ParseError) or turn.calls[0].tool != ANSWER or not self.offers(RESPOND):
+            return turn
+        return replace(turn, calls=(Action(RESPOND, json.dumps({"message": turn.calls[0].arguments}, ensure_ascii=False)),))
+
+    def offers(self, name: str) -> bool:
+        """Whether the run has a tool of this name."""
+        return any(tool["function"]["name"] == name for tool in self.tools)
+
+    def _read(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         text = self.decode(action_ids)
         return read_json_calls(text, tools or self.tools) or parse_json_in_tags(text)
 
@@ -135,7 +148,8 @@ class TeacherEngine:
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
         """The teacher's next action as characters, with zeros as log-probabilities; the dialect refuses images."""
-        messages, tools = messages_of(prompt_ids, self._system, self._reminder), json.dumps(self._dialect.tools)
+        reminder = self._reminder if self._dialect.offers("search") or not self._reminder else NEXT
+        messages, tools = messages_of(prompt_ids, self._system, reminder), json.dumps(self._dialect.tools)
         request = Request(
             messages, self._max_tokens, sampling.temperature, sampling.seed or 0, tools=tools if self._dialect.tools else None
         )

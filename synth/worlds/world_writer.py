@@ -15,6 +15,7 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -92,10 +93,13 @@ class _Writer:
         if tables is None:
             return self._made
         empty, layout = tables
-        rows, spare = self._rows(empty, layout)
+        with ThreadPoolExecutor(1) as thread:  # neither rows nor plan wait for the other
+            planning = thread.submit(self._plan, empty.definition.tables, layout)
+            rows, spare = self._rows(empty, layout)
+            plan = planning.result()
         world = empty.definition.model_copy(update={"rows": rows})
         explorer = Explorer(world, layout, spare, Random(seed_from("explorer", self._seed)))
-        world = world.model_copy(update={"tools": self._tools(ToolDatabase(world), layout, explorer)})
+        world = world.model_copy(update={"tools": self._tools(plan, ToolDatabase(world), layout, explorer)})
         self._finish(world, self._tasks(world, explorer))
         return self._made
 
@@ -181,8 +185,8 @@ class _Writer:
         requests = [self._requests.rows(tables, filling.columns, keys, wanted + SPARE) for filling in fillings]
         return self._ask("records", lambda teacher: ask_for(teacher, requests, ROWS, read))
 
-    def _tools(self, database: ToolDatabase, layout: Layout, explorer: Explorer) -> dict[str, ToolDefinition]:
-        kinds, plan = operations(layout), self._plan(database.definition.tables, layout)
+    def _tools(self, plan: Sequence[PlannedTool], database: ToolDatabase, layout: Layout, explorer: Explorer) -> dict[str, ToolDefinition]:
+        kinds = operations(layout)
 
         def read(place: int, reply: Completion) -> ToolDefinition | Failure:
             planned, sql = plan[place], sql_in(reply.text)

@@ -75,6 +75,15 @@ def test_a_teacher_is_told_of_the_tools_and_sees_the_conversation_so_far() -> No
     assert (first.max_tokens, first.temperature, first.stop) == (77, 0.3, ())
 
 
+def test_what_a_teacher_says_without_a_call_goes_to_the_user_where_there_is_one() -> None:
+    task, kinds = in_environment("Desk")
+    teacher = ScriptedTeacher(lambda text: "Which book?" if text.startswith("Where?") else "Here you are.")
+    (run,) = played(teacher, [task], TaughtRunsConfig(attempts=1), kinds)
+    assert [call.tool for turn in run.turns for call in turn.calls] == ["respond", "respond"]
+    assert [message.role for message in teacher.requests[-1].messages] == ["system", "user", "assistant", "user"]
+    assert teacher.requests[-1].messages[-1].content == "The green one."
+
+
 def test_an_unreadable_call_is_reported_to_the_teacher_and_the_run_goes_on() -> None:
     said = iter(['<tool_call>{"name": "search"', '<tool_call>{"name": "look", "arguments": {"query": "x"}}</tool_call>', "Blue River"])
     teacher = ScriptedTeacher(lambda _: next(said))
@@ -157,3 +166,15 @@ class Faulty(Talkative):
     async def close(self) -> None:
         if self._task == "close":
             raise OSError("the door is stuck")
+
+
+class Desk(Talkative):
+    """Somebody who answers once."""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._said = 0
+        return Observation(tools=(schema("respond"),))
+
+    async def step(self, action: Action) -> Step:
+        self._said += 1
+        return Step("The green one.", done=self._said == 2)
