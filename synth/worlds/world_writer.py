@@ -223,7 +223,7 @@ class _Writer:
             if len({each.what for each in found}) < min(2, counts[kind]):
                 flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it chooses {len(found)} different ones, and {counts[kind]} are needed")
                 return self._rejected(flaw, plan=reply.model_dump())
-            return found
+            return found[: counts[kind]]
 
         requests = [self._requests.plan(tables, choices[kind], kind, counts[kind]) for kind in Kind]
         replies, _ = parted(self._ask("plan", lambda teacher: ask_for(teacher, requests, PLAN, read)))
