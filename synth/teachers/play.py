@@ -3,7 +3,8 @@
 The loop works in token ids and a teacher in messages, and a server shows no token ids. So a token is a character here: an id is a code
 point, and every limit that the loop states in tokens is in characters. Three code points of Unicode's private use area mark who speaks;
 they are removed from all texts, so no document can end a message. A teacher calls tools as its chat template or its server has it, and a
-message without a call is the answer, or goes to the user where there is one. Runs of one task differ by their seeds, and are graded elsewhere.
+message without a call is the answer, or goes to the user where there is one. Runs of one task differ by their seeds; they are graded
+elsewhere.
 """
 
 from __future__ import annotations

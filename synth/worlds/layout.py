@@ -36,6 +36,11 @@ class Column:
         """Whether it identifies a row of its own table or of another one."""
         return self.parent is not None or (self.in_key and self.numbered)
 
+    @property
+    def is_name(self) -> bool:
+        """Whether people call a row by it."""
+        return self.type == "string" and any(word in ("name", "title") for word in self.name.lower().split("_"))
+
 
 Layout = Mapping[str, tuple[Column, ...]]
 """Table → its columns; a table follows those that it refers to."""
@@ -136,14 +141,37 @@ class Kind(StrEnum):
 
 
 def operations(layout: Layout) -> dict[str, Kind]:
-    """What tools over these tables can do, in words."""
-    found = dict[str, Kind]()
-    for table, columns in layout.items():
-        key = next(column.name for column in columns if column.in_key)
-        found |= {f"find rows of {table} by {c.name}": Kind.FIND for c in columns if c.parent or (c.type == "string" and not c.numbered)}
-        found |= {f"change {c.name} of a row of {table}": Kind.CHANGE for c in columns if not c.in_key}
-        found |= {f"add a row to {table}": Kind.CHANGE, f"remove a row of {table} by {key}": Kind.CHANGE}
-    return found
+    """What tools over these tables can do, in words, the most useful first, as small models choose from the top.
+
+    Things and people are found by their names, and what happens between them by those whom it concerns; what happens is what changes.
+    """
+    named, listed, events, things = list[str](), list[str](), list[str](), list[str]()
+    for table, columns in reversed(list(layout.items())):
+        parents = [c for c in columns if c.parent]
+        texts = sorted((c for c in columns if c.type == "string" and not c.parent and not c.options), key=lambda c: not c.is_name)
+        names = [c for c in texts if c.is_name] or ([] if parents else texts[:1])
+        named = [*(_find(c) for c in names), *named]
+        listed = [*(_find(c) for c in parents), *listed, *(_find(c) for c in texts if c not in names)]
+        fields = sorted((c for c in columns if not c.in_key and not c.parent), key=lambda c: c.is_name)
+        added, removed = f"add to {table}", f"remove one of the {table}"
+        if parents:
+            events += [added, *map(_change, fields[:1]), removed, *map(_change, [*fields[1:], *parents])]
+        else:
+            things += [*map(_change, fields), added, removed]
+    return dict.fromkeys([*named, *listed], Kind.FIND) | dict.fromkeys([*events, *things], Kind.CHANGE)
+
+
+def _find(column: Column) -> str:
+    return f"find {column.table} by {words_of(column.name)}"
+
+
+def _change(column: Column) -> str:
+    return f"change the {words_of(column.name)} of one of the {column.table}"
+
+
+def words_of(name: str) -> str:
+    """The name of a table, column or parameter as words."""
+    return name.removesuffix("_id").replace("_", " ").strip().lower()
 
 
 class Use(StrEnum):

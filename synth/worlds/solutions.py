@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from random import Random
 from typing import Any
 
 from rl.envs.tool_world.database import ToolDatabase
 from rl.envs.tool_world.definition import Parameter, Rows, ToolDefinition, Value, WorldDefinition
 from rl.tools import ToolError, ToolFault, ToolMiss
-from synth.worlds.layout import Column, Layout, Place, Use, places_of, table_of
+from synth.worlds.layout import Column, Layout, Place, Use, places_of, table_of, words_of
 from warehouse.digests import digest
 
 TRIES = 60
@@ -27,9 +28,7 @@ MOST_FOUND = 2
 """How many calls may follow each other to find one value."""
 LONGEST_VALUE = 60
 """Characters of a value that a question says or asks for."""
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_FOUND_FIRST = 0.8
-"""Share of the numbers to be found by a call, of those that one can find."""
+_DAY = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class WorldSolution:
     told: tuple[Value, ...]
     hidden: tuple[Value, ...]
     asked: str = ""
-    """The column of the answer."""
+    """What the answer is, in words."""
     answer: str | None = None
 
     @property
@@ -124,19 +123,21 @@ class Explorer:
             return None
         asked, answer, picked = self._rng.choice(answers)
         way.told += picked.values()
-        return way.to(wish, [*details, *(f"{_words(column)}: {value}" for column, value in picked.items())], asked, answer)
+        owner = self._about[wish.tool]
+        asked = f"{words_of(asked)} of the {_singular(owner)}" if owner else words_of(asked)
+        return way.to(wish, [*details, *(f"{words_of(column)}: {value}" for column, value in picked.items())], asked, answer)
 
     def _known(self, way: _Way, tool: str, name: str, value: Value, depth: int) -> _Known:
         """What a person knows of an argument: its value, or what calls find it by, which are added to the way."""
         column = self._places[tool][name].column
         label = _label(name, column)
-        found = self._finding(column, value, depth) if column.is_id and self._rng.random() < _FOUND_FIRST else None
+        found = self._finding(column, value, depth) if column.is_id else None
         if found is None:
             way.told.append(value)
             return _Known(label, str(value))
         call, picked = found
         clauses = [self._known(way, call.tool, key, each, depth - 1).clause for key, each in call.arguments.items()]
-        clauses += [_Known(_words(key), str(each)).clause for key, each in picked.items()]
+        clauses += [_Known(words_of(key), str(each)).clause for key, each in picked.items()]
         way.told += picked.values()
         way.hidden.append(value)
         if call not in way.calls:
@@ -182,6 +183,8 @@ class Explorer:
             for column, value in row.items():
                 if not _sayable(value) or value in known or column in ids or column.lower() == "id" or value in (0, 1):
                     continue
+                if len({each.get(column) for call in self.seen[wish.tool] for each in call.rows}) < 2:
+                    continue  # it can be guessed
                 picking = [pair for pair in self._picking(wish.rows, row, {column}) if pair[1] not in known]
                 if len(wish.rows) == 1:
                     yield column, str(value), {}
@@ -244,7 +247,7 @@ class Explorer:
             case Use.INSERT:
                 return new[column.table].get(column.name)
         values = [*column.options, *(row.get(column.name) for row in [*self._spare.get(column.table, ()), *self._rows[column.table]])]
-        others = sorted({value for value in values if value is not None and value != present}, key=str)
+        others = sorted({value for value in values if value is not None and value != present}, key=str) or _near(present)
         later = [value for value in others if _DAY.match(str(value)) and str(value) > str(present)]
         return self._rng.choice(later or others) if others else None
 
@@ -276,7 +279,16 @@ class _Way:
 
     def to(self, wish: Seen, details: Sequence[str], asked: str = "", answer: str | None = None) -> WorldSolution:
         """The solution that ends with a call."""
-        return WorldSolution((*self.calls, wish), tuple(details), tuple(self.told), tuple(self.hidden), _words(asked), answer)
+        return WorldSolution((*self.calls, wish), tuple(details), tuple(self.told), tuple(self.hidden), asked, answer)
+
+
+def _near(value: Value) -> list[Value]:
+    """Other values of a column whose rows all have one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value + more for more in (1, 2, 3)]
+    if isinstance(value, str) and _DAY.fullmatch(value):
+        return [str(date.fromisoformat(value) + timedelta(days=days)) for days in (7, 10, 14)]
+    return []
 
 
 def _fitting(value: Value, parameter: Parameter) -> Any:
@@ -305,9 +317,9 @@ def _sayable(value: Any) -> bool:
 
 def _label(parameter: str, column: Column) -> str:
     """A parameter as a person would call it."""
-    words = _words(parameter)
-    return words if words not in ("id", "key", "number") else _words(column.parent or column.table).removesuffix("s")
+    words = words_of(parameter)
+    return words if words not in ("id", "key", "number") else _singular(column.parent or column.table)
 
 
-def _words(name: str) -> str:
-    return name.removesuffix("_id").replace("_", " ").strip().lower()
+def _singular(table: str) -> str:
+    return words_of(table).removesuffix("s")

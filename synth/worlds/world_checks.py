@@ -24,13 +24,15 @@ from rl.envs.tool_world.environment import DEFINITION, create
 from rl.renderers.base import Action
 from synth.questions.text_comparison import mentions, plain
 from synth.worlds.solutions import Seen, WorldSolution
-from synth.worlds.world_proposals import Flaw, WorldDefect
+from synth.worlds.world_proposals import ASKS, WANTS, Flaw, WorldDefect
 from warehouse.records import ANSWER, Task
 
 MOST_WORDS = 70
 """Words of a question."""
-_UNNATURAL = re.compile(r"\b[a-z]+_[a-z_]+\b|[{}<>]|\bSELECT\b")
-"""Names of tools and columns, and marks to be filled in."""
+OF_DATABASES = re.compile(r"\b[a-z]+_[a-z_]+\b|\b(?:rows?|tables?|columns?|database|records?)\b", re.IGNORECASE)
+"""Names of tools and columns, and what they are called."""
+_UNNATURAL = re.compile(r"[{}<>]|\bclerk\b|\bthe (?:service|system|user)\b", re.IGNORECASE)
+"""Marks to be filled in, and words for those whom one talks to."""
 
 
 def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
@@ -44,8 +46,13 @@ def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
             return Flaw(WorldDefect.GIVEN_AWAY, f"the question must not say {value}")
     if solution.answer is not None and (not plain(solution.answer) or mentions(question, solution.answer)):
         return Flaw(WorldDefect.GIVEN_AWAY, f"the question says its answer, {solution.answer}")
-    if found := _UNNATURAL.search(question):
-        return Flaw(WorldDefect.NOT_IN_WORDS, f"{found[0]} is not what a person says")
+    if found := OF_DATABASES.search(question) or _UNNATURAL.search(question):
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"a person at the desk does not say {found[0]}")
+    if strange := {letter for letter in question if letter.isalpha() and not letter.isascii()} - set(told):
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"the letters {' '.join(sorted(strange))} are in none of the details")
+    begins = ASKS if solution.answer is not None else WANTS
+    if not re.match(begins, question, re.IGNORECASE):
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"the question must begin with one of {begins.strip('()').replace('|', ', ')}")
     if len(question.split()) > MOST_WORDS:
         return Flaw(WorldDefect.NOT_IN_WORDS, f"the question has more than {MOST_WORDS} words")
     return None

@@ -96,21 +96,23 @@ name or title, and the few columns that the description needs. Last the table of
 refers to the keys of the others, as in book_id INTEGER NOT NULL REFERENCES books(book_id), and has its day, hour or state. The service, \
 its desk and its actions are no tables. Reply with one sql block."""
 
-PLAN_SYSTEM = """You plan the tools of the clerk who serves people with this database. You get a list of what tools can do. Choose from it \
-what people of this service want most, each once. Give each tool a name of two or three words joined by underscores, and say in one short \
-sentence what the clerk does for a person with it, in the words of the service. Reply with JSON."""
+PLAN_SYSTEM = """You plan the tools of the clerk who serves people. You get a list of what tools can do. Choose from it what people of \
+this service want most, each once. Give each tool a name of two or three words joined by underscores, and say what the clerk does for a \
+person in one short sentence that begins with a verb, in the words of the service and not of a database. Reply with JSON."""
 
 TOOL_SYSTEM = """You write tools of a service in SQLite. A tool is SQL whose values from the caller are named parameters, such as :name. \
 Name a parameter after its column; where a column has a new value, name it :new_column. A tool that finds is one SELECT with the columns \
 that matter, ids among them. A tool that changes is one or more of INSERT, UPDATE and DELETE: leave out the key that SQLite numbers, find \
 rows by their id, and write conditions that must hold into WHERE. Reply with one sql block."""
 
-ROWS_SYSTEM = f"""You fill the tables of a service with rows as they are in life. All names are different. Days are written as 2026-01-20, \
-times as 14:30; today is {NOW[:10]}. Reply with JSON."""
+ROWS_SYSTEM = f"""You fill the tables of a service with rows as they are in life. All names are different, and so are the other values \
+of most rows. Days are written as 2026-01-20, times as 14:30; today is {NOW[:10]}. Reply with JSON."""
 
-WORDS_SYSTEM = """You play a person who asks the clerk of a service for something. You get the wish and its details. Say it in one or two \
-natural sentences that hold every detail exactly as it is written, and nothing else: no other names, numbers or days. Speak to the clerk. \
-Reply with JSON."""
+WORDS_SYSTEM = """You are a person who comes to a service and speaks to the clerk. Say what you want in one natural sentence, in the first \
+person. It holds every detail exactly as it is written, and no other names, numbers or days. Reply with JSON."""
+ASKS = r"(What|When|Which|Who|Where|How|Can you tell me|Could you tell me|Please tell me|I would like to know)"
+WANTS = r"(Please|I would like to|I want to|Can you|Could you|I need to)"
+"""How a question begins that only asks for something, and one that wants something to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +137,13 @@ class WorldRequests:
         text = f"{self.description}\n\n{tables}\n{known}\n\nGive {count} rows of {table}, each as [{fields}]."
         return self._asked(text, ROWS_SYSTEM, "records", table, form=form)
 
-    def plan(self, tables: str, choices: Sequence[str], kind: Kind, count: int) -> Request:
+    def plan(self, choices: Sequence[str], kind: Kind, count: int) -> Request:
         """For the names and purposes of `count` tools, of what tools of one kind can do."""
-        sentence, name = {"type": "string", "minLength": 12, "maxLength": 120}, {"type": "string", "pattern": "^[a-z]+(_[a-z]+){1,3}$"}
+        sentence = {"type": "string", "pattern": r"^[A-Z][a-z]{2,12} (a|an|the|all) [a-z ]{6,80}\.$"}
+        name = {"type": "string", "pattern": "^[a-z]+(_[a-z]+){1,3}$"}
         properties = {"what": {"enum": list(choices)}, "name": name, "does": sentence}
         listed = "\n".join(f"- {choice}" for choice in choices)
-        text = f"{self.description}\n\n{tables}\n\nWhat tools can do:\n{listed}\n\nChoose {count}."
+        text = f"{self.description}\n\nWhat tools can do:\n{listed}\n\nChoose {count}."
         return self._asked(text, PLAN_SYSTEM, "plan", kind, form=_form_of("tools", _object(properties), count))
 
     def tool(self, tables: str, planned: PlannedTool) -> Request:
@@ -151,9 +154,12 @@ class WorldRequests:
 
     def words(self, service: str, solution: WorldSolution, does: str, number: int) -> Request:
         """For the question of one task."""
-        wish = f"You only want to know the {solution.asked}. ({does})" if solution.answer is not None else does
+        asks = solution.answer is not None
+        wish = f"You want to know the {solution.asked}." if asks else f"You want the clerk to do this: {does}"
         details = "\n".join(f"- {detail}" for detail in solution.details)
-        return self._asked(f"The service: {service}\nThe wish: {wish}\nThe details:\n{details}", WORDS_SYSTEM, "words", number)
+        begins = {"type": "string", "pattern": f"^{ASKS if asks else WANTS} .{{8,300}}[.?]$"}
+        form = json.dumps(_object({"question": begins}))
+        return self._asked(f"The service: a {service}\n{wish}\nDetails:\n{details}", WORDS_SYSTEM, "words", number, form=form)
 
     def _asked(self, text: str, system: str, *part: Any, form: str | None = None) -> Request:
         temperature = self.config.temperature if system in (ROWS_SYSTEM, WORDS_SYSTEM) else min(SURE, self.config.temperature)

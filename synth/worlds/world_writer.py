@@ -31,7 +31,7 @@ from synth.questions.text_comparison import plain
 from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
 from synth.worlds.layout import Column, Kind, Layout, Use, in_dialect, levels, operations, places_of, pointless, read_layout
 from synth.worlds.solutions import Explorer, WorldSolution
-from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of
+from synth.worlds.world_checks import OF_DATABASES, TaskProof, flaw_in_words, provenance_of
 from synth.worlds.world_proposals import (
     PLAN,
     QUESTION,
@@ -94,7 +94,7 @@ class _Writer:
             return self._made
         empty, layout = tables
         with ThreadPoolExecutor(1) as thread:  # neither rows nor plan wait for the other
-            planning = thread.submit(self._plan, empty.definition.tables, layout)
+            planning = thread.submit(self._plan, layout)
             rows, spare = self._rows(empty, layout)
             plan = planning.result()
         world = empty.definition.model_copy(update={"rows": rows})
@@ -209,7 +209,7 @@ class _Writer:
         self._count("tools", len(plan), len(kept))
         return kept
 
-    def _plan(self, tables: str, layout: Layout) -> list[PlannedTool]:
+    def _plan(self, layout: Layout) -> list[PlannedTool]:
         """The planned tools, each with a name and a purpose of its own; those that find first."""
         kinds = operations(layout)
         choices = {kind: [what for what, its in kinds.items() if its is kind] for kind in Kind}
@@ -223,9 +223,12 @@ class _Writer:
             if len({each.what for each in found}) < min(2, counts[kind]):
                 flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it chooses {len(found)} different ones, and {counts[kind]} are needed")
                 return self._rejected(flaw, plan=reply.model_dump())
+            if foreign := next(filter(None, (OF_DATABASES.search(each.does) for each in found)), None):
+                flaw = Flaw(WorldDefect.NOT_IN_WORDS, f"{foreign[0]} is a word of databases, and not of the service")
+                return self._rejected(flaw, plan=reply.model_dump())
             return found[: counts[kind]]
 
-        requests = [self._requests.plan(tables, choices[kind], kind, counts[kind]) for kind in Kind]
+        requests = [self._requests.plan(choices[kind], kind, counts[kind]) for kind in Kind]
         replies, _ = parted(self._ask("plan", lambda teacher: ask_for(teacher, requests, PLAN, read)))
         for each in (each for reply in replies for each in reply):
             if each.name in plan or each.what in {other.what for other in plan.values()}:

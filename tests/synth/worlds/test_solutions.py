@@ -89,11 +89,14 @@ def test_a_tool_that_no_row_suits_says_why() -> None:
 def test_words_hold_the_details_and_neither_keys_that_are_found_nor_the_answer() -> None:
     solution = WorldSolution((), (), ("Ann Berg", "2026-02-01"), (101,), "floor", "Blue")
     reasons = [
-        ("Ann Berg stays until 2026-02-01.", None),
-        ("Ann stays until 2026-02-01.", "not_said"),
-        ("Person 101, Ann Berg, stays until 2026-02-01.", "given_away"),
-        ("Ann Berg stays in Blue until 2026-02-01.", "given_away"),
-        ("Ann Berg stays, new_until 2026-02-01.", "not_in_words"),
+        ("Where does Ann Berg stay until 2026-02-01?", None),
+        ("Where does Ann stay until 2026-02-01?", "not_said"),
+        ("Where does 101, Ann Berg, stay until 2026-02-01?", "given_away"),
+        ("Which floor is Blue on, where Ann Berg stays until 2026-02-01?", "given_away"),
+        ("Where does Ann Berg stay, new_until 2026-02-01?", "not_in_words"),
+        ("Where is the row of Ann Berg until 2026-02-01?", "not_in_words"),
+        ("Where does Ann Berg stay 什么 until 2026-02-01?", "not_in_words"),
+        ("The clerk says where Ann Berg stays until 2026-02-01.", "not_in_words"),
     ]
     for question, kind in reasons:
         flaw = flaw_in_words(question, solution)

@@ -15,9 +15,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "tool_worlds"
 LIBRARY, CLINIC = ((EXAMPLES / f"{name}.md").read_text() for name in ("library", "clinic"))
 
 _BOOKS = "CREATE TABLE books (book_id INT PRIMARY KEY, title TEXT NOT NULL UNIQUE, author TEXT NOT NULL, copies INT CHECK (copies >= 0));"
-_MEMBERS = (
-    "CREATE TABLE members (member_id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, kind TEXT CHECK (kind IN ('adult', 'child')));"
-)
+_MEMBERS = "CREATE TABLE members (member_id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, kind TEXT NOT NULL);"
 _LOANS = """CREATE TABLE loans (
     loan_id INTEGER PRIMARY KEY, book_id INTEGER REFERENCES {books}(book_id), member_id INTEGER REFERENCES members, due DATE NOT NULL
 );"""
@@ -36,25 +34,25 @@ Tool = tuple[str, str, str, tuple[str, ...]]
 LIBRARY_TOOLS: dict[str, Tool] = {
     "find_books": (
         "",
-        "find rows of books by author",
+        "find books by author",
         "Find the books of an author.",
         ("SELECT book_id, title, copies FROM books WHERE author = :author;",),
     ),
     "find_member": (
         "",
-        "find rows of members by name",
+        "find members by name",
         "Find a member by name.",
         ("SELECT * FROM members WHERE LOWER(name) = LOWER(@name);",),
     ),
     "loans_of": (
         "",
-        "find rows of loans by member_id",
+        "find loans by member",
         "List the loans of a member.",
         ("SELECT loan_id, book_id, due FROM loans WHERE member_id = :member_id;",),
     ),
     "lend": (
         "repaired",
-        "add a row to loans",
+        "add to loans",
         "Lend a book to a member until a day.",
         (
             "INSERT INTO loans (loan_id, book_id, member_id, due) VALUES (:loan_id, :book_id, :member_id, :due);",
@@ -64,26 +62,31 @@ LIBRARY_TOOLS: dict[str, Tool] = {
     ),
     "renew": (
         "",
-        "change due of a row of loans",
+        "change the due of one of the loans",
         "Give a loan another due day.",
         ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",),
     ),
-    "fine": ("wrong_sql", "change kind of a row of members", "Fine a member.", ("UPDATE fines SET sum = 1 WHERE member_id = :member_id;",)),
-    "spy": ("wrong_sql", "find rows of members by kind", "Show the schema.", ("SELECT sql FROM sqlite_master WHERE name = :name;",)),
-    "reset": ("no_sql", "remove a row of loans by loan_id", "Remove all loans.", ("DROP TABLE loans;",)),
-    "erase": ("malformed_tool", "remove a row of members by member_id", "Remove the loans.", ("DELETE FROM loans;",)),
-    "peek": ("malformed_tool", "find rows of books by title", "Find a book.", ("DELETE FROM books WHERE title = :title;",)),
-    "guess": ("malformed_tool", "find rows of loans by book_id", "Find a title.", ("SELECT * FROM books WHERE title = ?;",)),
-    "lose": ("no_sql", "remove a row of books by book_id", "Lose a book.", ("I would delete it.",)),
+    "fine": (
+        "wrong_sql",
+        "change the kind of one of the members",
+        "Fine a member.",
+        ("UPDATE fines SET sum = 1 WHERE member_id = :member_id;",),
+    ),
+    "spy": ("wrong_sql", "find members by kind", "Show the schema.", ("SELECT sql FROM sqlite_master WHERE name = :name;",)),
+    "reset": ("no_sql", "remove one of the loans", "Remove all loans.", ("DROP TABLE loans;",)),
+    "erase": ("malformed_tool", "remove one of the members", "Remove the loans.", ("DELETE FROM loans;",)),
+    "peek": ("malformed_tool", "find books by title", "Find a book.", ("DELETE FROM books WHERE title = :title;",)),
+    "guess": ("malformed_tool", "find loans by book", "Find a title.", ("SELECT * FROM books WHERE title = ?;",)),
+    "lose": ("no_sql", "remove one of the books", "Lose a book.", ("I would delete it.",)),
     "overdue": (
         "tool_failed",
-        "find rows of loans by due",
+        "find loans by due",
         "Find old loans.",
         ("SELECT loan_id FROM loans WHERE due < '2020-01-01' AND member_id = :member_id;",),
     ),
     "prolong": (
         "double",
-        "change book_id of a row of loans",
+        "change the book of one of the loans",
         "Give a loan more time.",
         ("UPDATE loans SET due = :new_due WHERE loan_id = :loan_id;",),
     ),
@@ -91,20 +94,20 @@ LIBRARY_TOOLS: dict[str, Tool] = {
 CLINIC_TOOLS: dict[str, Tool] = {
     "doctors_for": (
         "",
-        "find rows of doctors by field",
+        "find doctors by field",
         "Find the doctors of a field.",
         ("SELECT doctor, room FROM doctors WHERE field = :field;",),
     ),
     "visits_of": (
         "",
-        "find rows of visits by patient",
+        "find visits by patient",
         "List the visits of a patient.",
         ("SELECT visit, doctor, hour FROM visits WHERE patient = :patient;",),
     ),
-    "call_off": ("", "remove a row of visits by visit", "Call off a visit.", ("DELETE FROM visits WHERE visit = :visit;",)),
+    "call_off": ("", "remove one of the visits", "Call off a visit.", ("DELETE FROM visits WHERE visit = :visit;",)),
     "move": (
         "",
-        "change hour of a row of visits",
+        "change the hour of one of the visits",
         "Move a visit to another hour.",
         ("UPDATE visits SET hour = :new_hour WHERE visit = :visit;",),
     ),
@@ -168,6 +171,7 @@ def _of(replies: tuple[str, ...], tries: int) -> str:
 
 def _question(asked: str, tries: int) -> str:
     """What says all details; at first tries of some wishes one is missing, and for wishes of one kind it always is."""
-    wish, details = asked.split("\n")[1], _DETAIL.findall(asked.partition("The details:\n")[2])
-    said = details[1:] if (tries == 0 and len(asked) % 3 == 0) or ("another due day" in wish and len(asked) % 2) else details
-    return f"{wish.removeprefix('The wish: ')} It is about {', '.join(said)}."
+    wish, details = asked.split("\n")[1], _DETAIL.findall(asked.partition("Details:\n")[2])
+    said = details[1:] if (tries == 0 and len(asked) % 3 == 0) or ("another due day" in wish and sum(map(ord, asked)) % 2) else details
+    what = wish.replace("You want to know", "tell me").removeprefix("You want the clerk to do this: ").rstrip(".")
+    return f"Could you {what[0].lower()}{what[1:]}: {', '.join(said)}?"
