@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import re
+from calendar import month_name
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from eval.graders.state import REFERENCE, STATE, compare
 from rl.envs.base import EnvironmentFault, Resources, ToolOutcome
-from rl.envs.tool_world.definition import WorldDefinition
+from rl.envs.tool_world.definition import Value, WorldDefinition
 from rl.envs.tool_world.environment import DEFINITION, create
 from rl.renderers.base import Action
 from synth.questions.text_comparison import mentions, plain
@@ -35,14 +36,28 @@ _UNNATURAL = re.compile(r"[{}<>]|\bclerk\b|\bthe (?:service|system|user)\b", re.
 """Marks to be filled in, and words for those whom one talks to."""
 
 
+_DAY = re.compile(r"\d{4}-(\d{2})-(\d{2})")
+
+
+def says(text: str, value: Value) -> bool:
+    """Whether a text names a value; a day may be in words, such as January 6th."""
+    if mentions(text, str(value)):
+        return True
+    if (day := _DAY.fullmatch(str(value))) is None or not 1 <= int(day[1]) <= 12:
+        return False
+    month, number = month_name[int(day[1])], rf"0?{int(day[2])}(?:st|nd|rd|th)?\b"
+    named = rf"{month[:3]}(?:{month[3:]})?"
+    return re.search(rf"\b(?:{named}\.? (?:the )?{number}|{number} (?:of )?{named}\b)", text, re.IGNORECASE) is not None
+
+
 def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
     """Why a question is not one for this solution, in a sentence for its writer."""
-    missing = [str(value) for value in solution.told if not isinstance(value, bool) and not mentions(question, str(value))]
+    missing = [str(value) for value in solution.told if not isinstance(value, bool) and not says(question, value)]
     if missing:
         return Flaw(WorldDefect.NOT_SAID, f"the question must hold, exactly as written: {'; '.join(dict.fromkeys(missing))}")
     told = " ".join(map(str, solution.told))
     for value in solution.hidden:
-        if mentions(question, str(value)) and not mentions(told, str(value)):
+        if says(question, value) and not says(told, value):
             return Flaw(WorldDefect.GIVEN_AWAY, f"the question must not say {value}")
     if solution.answer is not None and (not plain(solution.answer) or mentions(question, solution.answer)):
         return Flaw(WorldDefect.GIVEN_AWAY, f"the question says its answer, {solution.answer}")
@@ -135,7 +150,7 @@ class TaskProof:
             described = " ".join([tool.description, *(parameter.description for parameter in tool.parameters.values())])
             for value in call.arguments.values():
                 is_number = numbers and isinstance(value, int | float) and not isinstance(value, bool)
-                if (isinstance(value, str) or is_number) and plain(str(value)) and not mentions(f"{known}\n{described}", str(value)):
+                if (isinstance(value, str) or is_number) and plain(str(value)) and not says(f"{known}\n{described}", value):
                     return f"{call.tool} is given {value!r:.100}, which neither the question nor an earlier call says"
             known = f"{known}\n{shown}"
         return None

@@ -90,6 +90,9 @@ def test_words_hold_the_details_and_neither_keys_that_are_found_nor_the_answer()
     solution = WorldSolution((), (), ("Ann Berg", "2026-02-01"), (101,), "floor", "Blue")
     reasons = [
         ("Where does Ann Berg stay until 2026-02-01?", None),
+        ("Where does Ann Berg stay until February 1st?", None),
+        ("Where does Ann Berg stay until the 1st of Feb 2026?", None),
+        ("Where does Ann Berg stay until February 11?", "not_said"),
         ("Where does Ann stay until 2026-02-01?", "not_said"),
         ("Where does 101, Ann Berg, stay until 2026-02-01?", "given_away"),
         ("Which floor is Blue on, where Ann Berg stays until 2026-02-01?", "given_away"),
