@@ -44,8 +44,8 @@ _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
 the answer, reply with it alone, as short as possible, without a call. Each reply is either one call or the answer, without explanations."""
 REMINDER = "\n\nIf this shows the answer, reply with the answer alone. If not, search for something else."
-"""End of each result of a search. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of `INSTRUCTIONS` it
-explains its tools instead of calling them."""
+"""End of each result of a search. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of
+`INSTRUCTIONS` it explains its tools instead of calling them."""
 NEXT = "\n\nIf all is done, say so without a call. If not, make the next call."
 """End of each result of other tools."""
 
