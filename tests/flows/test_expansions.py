@@ -55,8 +55,9 @@ def agent(body: dict[str, Any]) -> str:
         return calling("search", query=f"Film {number}")
     festival, maker = ("festival", f"Fest {number}"), ("maker", f"Studio {number}")
     shared = ("city", f"Place {number % 5}") if hidden.startswith("Person") else ("director", f"Person {number % 7}")
-    relation, value = {1: festival if hidden.startswith("Studio") else maker, 3: shared}.get(number % 4, festival)
-    quote = f"Film {number} {relation} {value}" if number % 4 else "as everybody knows"
+    choices = {0: ("festival", "Nowhere"), 1: festival if hidden.startswith("Studio") else maker, 3: shared}
+    relation, value = choices.get(number % 4, festival)
+    quote = f"Film {number} {relation} {value}"
     return json.dumps([{"subject": f"Film {number}", "relation": relation, "object": value, "quote": quote}])
 
 

@@ -34,7 +34,7 @@ class Seen:
 
 def expanding_model(body: dict[str, Any]) -> str:
     """What the model writes, to the Expander's requests and to those that judge what it proposed."""
-    messages = [message["content"] for message in body["messages"]]
+    messages = [str(message["content"] or "") for message in body["messages"]]
     if messages[0] != SYSTEM:
         return _judgement(asked_in(body), chance_of(body))
     name, secret = re.findall(r"^Name: (.*)$|^No fact may be about: (.*)$", messages[1], re.M)
