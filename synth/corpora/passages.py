@@ -28,7 +28,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)
 """Not after an initial or a title: "J. Smith", "Joe Kirkwood Jr. and"."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
-_PART_END = re.compile(r"\b(?:by|in|on|at|of|from|to|is|was|are|were|stars|[a-z]{2,}ed|[a-z]{3,}ing)\b")
+_PART_END = re.compile(
+    r"\b(?:by|in|on|at|of|from|to|is|was|are|were|stars|[a-z]{2,}ed|[a-z]{3,}ing)\b|[:;]|,\s+(?!(?:and|or|with|along|as|also)\b)[a-z]"
+)
 SHORTEST_NAME = 4
 """Minimum length of a one-word name; shorter words are too ambiguous."""
 
@@ -72,7 +74,10 @@ def capitalised_names(text: str) -> list[str]:
 
 
 def listed_with(name: str, text: str) -> list[str]:
-    """The other names in the part of a text that lists `name`; a part ends at a verb or a preposition. Figures are listed with none."""
+    """The other names in the part of a text that lists `name`. Figures are listed with none.
+
+    A part ends at a verb, a preposition, or a comma before what else is said, as in "mayor A, capital B".
+    """
     parts = [part for part in _PART_END.split(text) if mentions(part, name)] if not name[:1].isdigit() else []
     return [other for part in parts for other in capitalised_names(part) if not mentions(other, name) and not mentions(name, other)]
 
