@@ -30,12 +30,11 @@ from warehouse.records import ANSWER, Task
 
 MOST_WORDS = 70
 """Words of a question."""
-OF_DATABASES = re.compile(r"\b[a-z]+_[a-z_]+\b|\b(?:rows?|tables?|columns?|database|records?)\b", re.IGNORECASE)
-"""Names of tools and columns, and what they are called."""
-_UNNATURAL = re.compile(r"[{}<>]|\bclerk\b|\bthe (?:service|system|user)\b", re.IGNORECASE)
-"""Marks to be filled in, and words for those whom one talks to."""
-
-
+_OF_DATABASES = re.compile(r"\b[a-z]+_[a-z_]+\b|\b(?:rows?|tables?|columns?|database|records?)\b|[{}<>]", re.IGNORECASE)
+"""Names of tools and columns, what they are called, and marks to be filled in."""
+_OF_SERVICES = re.compile(r"\bclerk\b|\bthe (?:service|system|user)\b", re.IGNORECASE)
+"""What others call those whom a person talks to."""
+_SPOKEN = re.compile(rf"\?|\b(?:{ASKS}|{WANTS}|I would|I need|my)\b")
 _DAY = re.compile(r"\d{4}-(\d{2})-(\d{2})")
 
 
@@ -50,7 +49,12 @@ def says(text: str, value: Value) -> bool:
     return re.search(rf"\b(?:{named}\.? (?:the )?{number}|{number} (?:of )?{named}\b)", text, re.IGNORECASE) is not None
 
 
-def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
+def word_of_databases(text: str, description: str) -> str | None:
+    """The first word of a text that speaks of databases, and not of what is described: a restaurant has tables."""
+    return next((found[0] for found in _OF_DATABASES.finditer(text) if not mentions(description, found[0])), None)
+
+
+def flaw_in_words(question: str, solution: WorldSolution, description: str) -> Flaw | None:
     """Why a question is not one for this solution, in a sentence for its writer."""
     missing = [str(value) for value in solution.told if not isinstance(value, bool) and not says(question, value)]
     if missing:
@@ -61,13 +65,12 @@ def flaw_in_words(question: str, solution: WorldSolution) -> Flaw | None:
             return Flaw(WorldDefect.GIVEN_AWAY, f"the question must not say {value}")
     if solution.answer is not None and (not plain(solution.answer) or mentions(question, solution.answer)):
         return Flaw(WorldDefect.GIVEN_AWAY, f"the question says its answer, {solution.answer}")
-    if found := OF_DATABASES.search(question) or _UNNATURAL.search(question):
-        return Flaw(WorldDefect.NOT_IN_WORDS, f"a person at the desk does not say {found[0]}")
+    if word := word_of_databases(question, description) or ((found := _OF_SERVICES.search(question)) and found[0]):
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"a person at the desk does not say {word}")
     if strange := {letter for letter in question if letter.isalpha() and not letter.isascii()} - set(told):
         return Flaw(WorldDefect.NOT_IN_WORDS, f"the letters {' '.join(sorted(strange))} are in none of the details")
-    begins = ASKS if solution.answer is not None else WANTS
-    if not re.match(begins, question, re.IGNORECASE):
-        return Flaw(WorldDefect.NOT_IN_WORDS, f"the question must begin with one of {begins.strip('()').replace('|', ', ')}")
+    if not _SPOKEN.search(question):
+        return Flaw(WorldDefect.NOT_IN_WORDS, "it is not what the person says to the clerk: begin with Could you or I would like to")
     if len(question.split()) > MOST_WORDS:
         return Flaw(WorldDefect.NOT_IN_WORDS, f"the question has more than {MOST_WORDS} words")
     return None

@@ -31,7 +31,7 @@ from synth.questions.text_comparison import plain
 from synth.teachers.teacher import MeteredTeacher, Teacher, ask_for, ask_repaired, parted
 from synth.worlds.layout import Column, Kind, Layout, Use, in_dialect, levels, operations, places_of, pointless, read_layout
 from synth.worlds.solutions import Explorer, WorldSolution
-from synth.worlds.world_checks import OF_DATABASES, TaskProof, flaw_in_words, provenance_of
+from synth.worlds.world_checks import TaskProof, flaw_in_words, provenance_of, word_of_databases
 from synth.worlds.world_proposals import (
     PLAN,
     QUESTION,
@@ -223,8 +223,8 @@ class _Writer:
             if len({each.what for each in found}) < min(2, counts[kind]):
                 flaw = Flaw(WorldDefect.MALFORMED_TOOL, f"it chooses {len(found)} different ones, and {counts[kind]} are needed")
                 return self._rejected(flaw, plan=reply.model_dump())
-            if foreign := next(filter(None, (OF_DATABASES.search(each.does) for each in found)), None):
-                flaw = Flaw(WorldDefect.NOT_IN_WORDS, f"{foreign[0]} is a word of databases, and not of the service")
+            if foreign := next(filter(None, (word_of_databases(each.does, self._requests.description) for each in found)), None):
+                flaw = Flaw(WorldDefect.NOT_IN_WORDS, f"{foreign} is a word of databases, and not of the service")
                 return self._rejected(flaw, plan=reply.model_dump())
             return found[: counts[kind]]
 
@@ -247,7 +247,7 @@ class _Writer:
 
         def read(place: int, reply: ProposedQuestion) -> tuple[str, WorldSolution] | Failure:
             question, solution = " ".join(reply.question.split()), solutions[place]
-            flaw = flaw_in_words(question, solution) or asyncio.run(proof.flaw(question, solution))
+            flaw = flaw_in_words(question, solution, self._requests.description) or asyncio.run(proof.flaw(question, solution))
             if flaw is None and plain(question) in known:
                 flaw = Flaw(WorldDefect.DOUBLE, "another person says the same: say it in other words")
             known.add(plain(question))

@@ -98,9 +98,11 @@ def test_words_hold_the_details_and_neither_keys_that_are_found_nor_the_answer()
         ("Which floor is Blue on, where Ann Berg stays until 2026-02-01?", "given_away"),
         ("Where does Ann Berg stay, new_until 2026-02-01?", "not_in_words"),
         ("Where is the row of Ann Berg until 2026-02-01?", "not_in_words"),
+        ("Where are the tables of Ann Berg until 2026-02-01?", None),
+        ("Ann Berg stays there until 2026-02-01.", "not_in_words"),
         ("Where does Ann Berg stay 什么 until 2026-02-01?", "not_in_words"),
         ("The clerk says where Ann Berg stays until 2026-02-01.", "not_in_words"),
     ]
     for question, kind in reasons:
-        flaw = flaw_in_words(question, solution)
+        flaw = flaw_in_words(question, solution, "An inn has rooms, and tables to eat at.")
         assert (flaw and str(flaw.kind)) == kind
