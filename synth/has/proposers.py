@@ -302,14 +302,14 @@ class TeacherProposer:
         self._teacher, self._config = teacher, config or WriterConfig()
         self._tools = frozenset(tools)
         self._drafts: dict[StepKey, _Draft] = {}
-        self._kinds: dict[str, set[str]] = {}
-        """Kinds of arguments that the runs give each tool."""
+        self._shapes: dict[str, set[tuple[str, str]]] = {}
+        """Names and types of the arguments that the runs give each tool."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
         """Writes the options of all steps; returns failures."""
         tools = sorted(self._tools | {tool for step in steps for tool, _ in calls_of(step.turn)})
         for tool, argument in (call for step in steps for call in calls_of(step.turn)):
-            self._kinds.setdefault(tool, set()).add(_kind(argument))
+            self._shapes.setdefault(tool, set()).update(_shape(argument))
         single = [step for step in steps if len(calls_of(step.turn)) == 1]
         failures = [_without_one_call(step) for step in steps if len(calls_of(step.turn)) != 1]
         drafts = [_Draft(step, 1 + count + self._config.spare_requests) for step in single]
@@ -359,8 +359,9 @@ class TeacherProposer:
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
             return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
-        elif (kind := _kind(written.call[1])) not in self._kinds.get(written.call[0], {kind}):
-            return [_failure(ActionDefect.WRONG_ARGUMENTS, f"{written.call[0]} takes another kind of argument", draft, reply.text)]
+        elif other := _shape(written.call[1]) - self._shapes.get(written.call[0], _shape(written.call[1])):
+            named = " ".join(min(other)).strip()
+            return [_failure(ActionDefect.WRONG_ARGUMENTS, f"no run gives {written.call[0]} the argument {named}", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
             return [_failure(ActionDefect.REPEATED, "the action is listed already", draft, reply.text)]
         else:
@@ -392,6 +393,11 @@ def _outgrown(argument: str, written: str) -> bool:
 
 def _kind(argument: str) -> str:
     return "object" if isinstance(_json(argument), dict) else "text" if plain(argument) else "nothing"
+
+
+def _shape(argument: str) -> set[tuple[str, str]]:
+    values = _json(argument)
+    return {(name, type(value).__name__) for name, value in values.items()} if isinstance(values, dict) else {("", _kind(argument))}
 
 
 def _json(argument: str) -> Any:
