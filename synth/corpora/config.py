@@ -37,7 +37,7 @@ class ExpanderConfig(Section):
     @property
     def limits(self) -> Limits:
         """The limits of the agent loop, which counts characters as tokens here."""
-        return Limits(max_action_tokens=8_000, max_observation_tokens=6_000, max_context_tokens=60_000, temperature=self.temperature)
+        return Limits(max_action_tokens=8_000, max_observation_tokens=8_000, max_context_tokens=60_000, temperature=self.temperature)
 
 
 class ExtractionConfig(Section):

@@ -67,6 +67,8 @@ SUMMARISED_CHARACTERS = 24_000
 """Characters read per `summarize` call, shared equally among its documents."""
 
 _GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
+_ASKED = """Reply now with the facts that these documents state about {name}, as a JSON list: [{{"subject": "...", "relation": "...", \
+"object": "...", "quote": "...", "subject_type": "...", "object_type": "..."}}]. Only if they state none, call a tool instead."""
 _SUMMARY = "{passages}\n\nGoal: {goal}\nFrom these documents alone, list what serves the goal, each with the id of its document."
 
 
@@ -113,8 +115,8 @@ class ExpanderEnvironment(ToolEnvironment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """The tools, and what a search for the constant finds."""
-        first = await super().reset(task, seed)
-        return replace(first, text=await self.search(str(task.provenance["constant"])))
+        first, name = await super().reset(task, seed), str(task.provenance["constant"])
+        return replace(first, text=f"{await self.search(name)}\n\n{_ASKED.format(name=name)}")
 
     async def step(self, action: Action) -> Step:
         if action.tool == ANSWER and self._repairs < REPAIRS:
@@ -383,7 +385,7 @@ class _Work:
             else:
                 defects.append(found)
         drops += defects if facts else defects[1:]
-        return facts or (defects[0] if defects else Objection(ProposalDefect.NO_PROPOSAL, "the list of facts is empty"))
+        return facts or (defects[0] if defects else Objection(ProposalDefect.NO_PROPOSAL, f"it lists no fact about {name!r}"))
 
     def _outline(self, layer: Layer, name: str, facts: list[QuotedFact] | Objection) -> Outline | Objection:
         return facts if isinstance(facts, Objection) else best_outline(facts, layer, name, self.index)
