@@ -88,6 +88,9 @@ class ProposedQuestion(BaseModel):
 SURE = 0.2
 """Maximum temperature of tables and tools, which have to be right; rows and questions have to vary."""
 
+VERBS = {Kind.FIND: "Find|List|Show", Kind.CHANGE: "Add|Book|Lend|Register|Change|Move|Renew|Set|Remove|Cancel|Return"}
+"""How the purpose of a tool begins; a form that leaves the verb open gets words that do not exist."""
+
 PLAN, ROWS, QUESTION = TypeAdapter(ToolPlan), TypeAdapter(ProposedRows), TypeAdapter(ProposedQuestion)
 
 TABLES_SYSTEM = """You design the SQLite database of a small service from its description. Write 3 CREATE TABLE statements, at most 4. \
@@ -139,7 +142,7 @@ class WorldRequests:
 
     def plan(self, choices: Sequence[str], kind: Kind, count: int) -> Request:
         """For the names and purposes of `count` tools, of what tools of one kind can do."""
-        sentence = {"type": "string", "pattern": r"^[A-Z][a-z]{2,12} (a|an|the|all) [a-z ]{6,80}\.$"}
+        sentence = {"type": "string", "pattern": rf"^({VERBS[kind]}) [a-z ]{{8,90}}\.$"}
         name = {"type": "string", "pattern": "^[a-z]+(_[a-z]+){1,3}$"}
         properties = {"what": {"enum": list(choices)}, "name": name, "does": sentence}
         listed = "\n".join(f"- {choice}" for choice in choices)
