@@ -69,6 +69,8 @@ def flaw_in_words(question: str, solution: WorldSolution, description: str) -> F
         return Flaw(WorldDefect.NOT_IN_WORDS, f"a person at the desk does not say {word}")
     if strange := {letter for letter in question if letter.isalpha() and not letter.isascii()} - set(told):
         return Flaw(WorldDefect.NOT_IN_WORDS, f"the letters {' '.join(sorted(strange))} are in none of the details")
+    if invented := [number for number in re.findall(r"\d{3,}", question) if number not in told]:
+        return Flaw(WorldDefect.NOT_IN_WORDS, f"no detail holds {', '.join(invented)}")
     if not _SPOKEN.search(question):
         return Flaw(WorldDefect.NOT_IN_WORDS, "it is not what the person says to the clerk: begin with Could you or I would like to")
     if len(question.split()) > MOST_WORDS:

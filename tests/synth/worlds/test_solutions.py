@@ -100,6 +100,7 @@ def test_words_hold_the_details_and_neither_keys_that_are_found_nor_the_answer()
         ("Where is the row of Ann Berg until 2026-02-01?", "not_in_words"),
         ("Where are the tables of Ann Berg until 2026-02-01?", None),
         ("Ann Berg stays there until 2026-02-01.", "not_in_words"),
+        ("Where does Ann Berg stay in room 555 until 2026-02-01?", "not_in_words"),
         ("Where does Ann Berg stay 什么 until 2026-02-01?", "not_in_words"),
         ("The clerk says where Ann Berg stays until 2026-02-01.", "not_in_words"),
     ]
