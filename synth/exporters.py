@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.tasks import suite_of
-from rl.call_arguments import as_object, parameters_of
-from rl.renderers.base import NotExpressible, Schema
+from rl.renderers.base import NotExpressible, Schema, named_arguments
 from rl.renderers.tags import tagged_text
 from synth.formulas.triples import formula_digest
 from synth.formulas.webshaper import FIELDS, SPLIT, Unreadable, fields_of
@@ -120,7 +119,7 @@ class _Writer:
         for tool, written in action.calls:
             self.waiting.append((f"call{self.calls:05}", tool))  # nine letters and digits: what Mistral's templates ask for
             self.calls += 1
-            function = {"name": tool, "arguments": _arguments(tool, written, self.tools)}
+            function = {"name": tool, "arguments": named_arguments(tool, written, self.tools)}
             message.setdefault("tool_calls", []).append({"id": self.waiting[-1][0], "type": "function", "function": function})
         self.messages.append(message)
 
@@ -159,13 +158,6 @@ def _content(action: _Action) -> str:
     if split_reasoning(content) != (thought, answer):
         raise NotExpressible("a thought or an answer holds marks of reasoning")
     return content
-
-
-def _arguments(tool: str, written: str, tools: Sequence[Schema]) -> dict[str, Any]:
-    try:
-        return as_object(written, parameters_of(tool, tools))
-    except ValueError as error:
-        raise NotExpressible(f"a call of {tool!r} whose arguments have no names: {error}"[:300]) from error
 
 
 def _count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counter[str]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from rl.call_arguments import as_object, parameters_of
 from rl.content import ContentPart, ImagePart, PlacedImage
 from warehouse.settings import Section
 
@@ -78,6 +79,14 @@ class ContentRefused(Exception):
 
 class NotExpressible(Exception):
     """The dialect cannot express something; the message says what and why."""
+
+
+def named_arguments(tool: str, arguments: str, tools: Sequence[Schema]) -> dict[str, Any]:
+    """A call's arguments by name, from the tool's schema. Raises NotExpressible where they have none."""
+    try:
+        return as_object(arguments, parameters_of(tool, tools))
+    except ValueError as error:
+        raise NotExpressible(f"a call of {tool!r} whose arguments have no names: {error}"[:300]) from error
 
 
 class RolloutDialect(Protocol):

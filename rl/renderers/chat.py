@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl.call_arguments import as_object, parameters_of
 from rl.content import ContentPart, ImagePart, PlacedImage, check_count, collapse_images, decode_image
 from rl.policies.vision import Vision
 from rl.renderers.base import (
@@ -32,6 +31,7 @@ from rl.renderers.base import (
     Schema,
     Truncation,
     holds_image,
+    named_arguments,
     text_of,
 )
 from rl.renderers.chat_template import (
@@ -219,7 +219,9 @@ class ChatDialect:
         A thought goes where the template has a place for it: as reasoning, or as text before calls. Text before an answer would be part of
         the answer.
         """
-        calls: list[tuple[str, Any]] = [(call.tool, _named(call, tools)) for call in turn.calls if call.tool != ANSWER]
+        calls: list[tuple[str, Any]] = [
+            (call.tool, named_arguments(call.tool, call.arguments, tools)) for call in turn.calls if call.tool != ANSWER
+        ]
         answers = [call.arguments.strip() for call in turn.calls if call.tool == ANSWER]
         if len(answers) + bool(calls) > 1:
             raise NotExpressible("under a chat template an answer is a message of its own")
@@ -320,14 +322,6 @@ class ChatDialect:
         if count not in self._replies:
             self._replies[count] = reply_markup(self.template, count)[1]
         return self._replies[count]
-
-
-def _named(call: Action, tools: Sequence[Schema]) -> dict[str, Any]:
-    """A call's arguments by name, from the tool's schema."""
-    try:
-        return as_object(call.arguments, parameters_of(call.tool, tools))
-    except ValueError as error:
-        raise NotExpressible(f"a call of {call.tool!r} whose arguments have no names: {error}") from error
 
 
 def _content(call: Action) -> tuple[str, Any]:

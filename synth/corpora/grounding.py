@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 
 from pydantic import BaseModel
 
@@ -67,8 +67,8 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
     quote, sentences = locate(text, statement.quote), sentences_of(text)
     quoted = [] if quote is None else [quote, *(each for each in sentences if quote in each)]
     said = without(f"{statement.relation} {statement.quote}", (statement.subject, statement.object))
-    told = [each for each in sentences if all(_belongs(each, end, said) for end in ends)]
-    evidence = next((each for each in (*quoted, *told) if all(mentions(each, end) for end in ends)), None)
+    told = (each for each in sentences if all(_belongs(each, end, said) for end in ends))
+    evidence = next((each for each in chain(quoted, told) if all(mentions(each, end) for end in ends)), None)
     if evidence is None:
         if quote is None:
             return GroundingDefect.QUOTE_NOT_FOUND

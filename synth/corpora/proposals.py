@@ -128,10 +128,12 @@ def best_outline(facts: Sequence[QuotedFact], layer: Layer, name: str, index: Se
     if not found:
         reason = f"{'only facts that may not be used are' if about else 'no fact is'} about {name!r}"
         return Objection(ProposalDefect.ALREADY_USED if about else ProposalDefect.NOT_ABOUT_CONSTANT, reason)
-    ranked = sorted(found, key=lambda each: (-len(each.documents), len(each.facts)))
-    rivals = [(each, rival_of(each, index)) for each in ranked]
-    alone = next((each for each, rival in rivals if rival is None), None)
-    return alone or Objection(ProposalDefect.NOT_UNIQUE, f"{rivals[-1][1]!r} fits these facts as well as {name!r}: state other facts")
+    rival: str | None = None
+    for each in sorted(found, key=lambda each: (-len(each.documents), len(each.facts))):
+        rival = rival_of(each, index)
+        if rival is None:
+            return each
+    return Objection(ProposalDefect.NOT_UNIQUE, f"{rival!r} fits these facts as well as {name!r}: state other facts")
 
 
 def _is_used(text: str, name: str, hidden: Iterable[str], used: AbstractSet[NameKey]) -> bool:

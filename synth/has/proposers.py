@@ -340,7 +340,7 @@ class TeacherProposer:
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
         wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), ())
         ((taken, argument),) = calls_of(step.turn)
-        shape = _ON_OBJECT if _kind(argument) == "object" else _ON_TEXT
+        shape = _ON_OBJECT if isinstance(_json(argument), dict) else _ON_TEXT
         text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))
         return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form, examples=examples)
 
@@ -359,7 +359,7 @@ class TeacherProposer:
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
             return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
-        elif other := _shape(written.call[1]) - self._shapes.get(written.call[0], _shape(written.call[1])):
+        elif written.call[0] in self._shapes and (other := _shape(written.call[1]) - self._shapes[written.call[0]]):
             named = " ".join(min(other)).strip()
             return [_failure(ActionDefect.WRONG_ARGUMENTS, f"no run gives {written.call[0]} the argument {named}", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
@@ -391,13 +391,11 @@ def _outgrown(argument: str, written: str) -> bool:
     return len(plain(written).split()) > 2 * len(plain(argument).split()) + 5
 
 
-def _kind(argument: str) -> str:
-    return "object" if isinstance(_json(argument), dict) else "text" if plain(argument) else "nothing"
-
-
 def _shape(argument: str) -> set[tuple[str, str]]:
     values = _json(argument)
-    return {(name, type(value).__name__) for name, value in values.items()} if isinstance(values, dict) else {("", _kind(argument))}
+    if isinstance(values, dict):
+        return {(name, type(value).__name__) for name, value in values.items()}
+    return {("", "text" if plain(argument) else "nothing")}
 
 
 def _json(argument: str) -> Any:

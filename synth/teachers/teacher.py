@@ -257,6 +257,8 @@ def copied_name(completion: Completion) -> str | None:
     A JSON list of objects is copied if each of them is: its readers check them one by one.
     """
     asked = str(completion.request["messages"][-1]["content"]).casefold()
+    if not _invented_name(completion.text.casefold(), asked):
+        return None
     listed = (value for value in json_values(completion.text) if isinstance(value, list) and all(isinstance(item, dict) for item in value))
     items = next(listed, []) or [completion.text]
     named = [_invented_name(str(item).casefold(), asked) for item in items]

@@ -46,7 +46,7 @@ def _by_teacher(work: Work, teacher: Teacher, requests: Sequence[RolloutRequest]
     places = 1 if settings is None else settings.places
     for part, played in play_in_parts(context, teacher, missing, context.config.for_turn(work.turn).sft.teacher, places):
         unanswered = [run for run in played if may_pass(run.error or "")]
-        store_graded(context.lake, [run for run in played if run not in unanswered], part, verifiers)
+        store_graded(context.lake, [run for run in played if not may_pass(run.error or "")], part, verifiers)
         for run in unanswered:
             work.count(**run.provenance[COST])
     runs = _stored(work, requests)

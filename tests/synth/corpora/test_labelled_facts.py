@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from synth.corpora.grounding import TypedFact, ground
-from warehouse.corpora.films import read_films
-from warehouse.errors import RequestError
-from warehouse.public_data.catalogue import locate
+from tests.synth.films import films
 
-try:
-    FILMS = locate("films")
-except RequestError as error:
-    pytest.skip(str(error), allow_module_level=True)
 FACTS = [json.loads(line) for line in Path(__file__).with_name("labelled_facts.jsonl").read_text().splitlines()]
 
 
@@ -24,7 +18,7 @@ FACTS = [json.loads(line) for line in Path(__file__).with_name("labelled_facts.j
 @pytest.mark.parametrize(("sample", "right_lost", "wrong_kept"), [("tuned", 0.1, 0.25), ("held_out", 0.1, 0.3)])
 def test_right_facts_are_kept_and_wrong_ones_dropped(sample: str, right_lost: float, wrong_kept: float) -> None:
     """The check was written with the facts of the sample `tuned` in view; those of `held_out` were labelled afterwards."""
-    texts = {document.title: document.text for document in read_films(FILMS, 300).documents}
+    texts = {document.title: document.text for document in films().documents}
 
     def kept(fact: dict[str, Any]) -> bool:
         statement = TypedFact.model_validate(fact)

@@ -11,21 +11,15 @@ import pytest
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import check
 from synth.questions.wording import Phrasing
-from warehouse.corpora.films import read_films
-from warehouse.errors import RequestError
-from warehouse.public_data.catalogue import locate
+from tests.synth.films import films
 from warehouse.records import Task
 
-try:
-    FILMS = locate("films")
-except RequestError as error:
-    pytest.skip(str(error), allow_module_level=True)
 ROWS = [json.loads(line) for line in Path(__file__).with_name("labelled_rewordings.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
 def test_right_rewordings_are_kept_and_wrong_ones_dropped() -> None:
-    graph = KnowledgeGraph.of(read_films(FILMS, 300))
+    graph = KnowledgeGraph.of(films())
     phrasing = Phrasing.of(graph)
 
     def kept(row: dict[str, Any]) -> bool:
