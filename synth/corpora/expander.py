@@ -4,8 +4,8 @@ Layer by layer, every constant of a question is replaced by a description; the a
 together, since a remaining one would be a shortcut; a layer that cannot be completed leaves the question unchanged. Constants are described
 one after the other, so that no entity is used twice. A description is made in small steps, as seed questions are:
 
-    searched   the run begins with what a search for the constant finds; the teacher may search and have documents read
-    facts      it ends with facts that the documents state, each with a quotation; a fact that is not grounded costs that fact
+    read       the teacher states facts, each with a quotation, of what a search for the constant finds; an ungrounded fact costs that fact
+    searched   if those do not describe it, the teacher searches and has documents read, and ends with such facts
     outlined   code picks facts that describe the constant alone (`proposals.best_outline`)
     stated     a second reader, shown only passage and claim, checks each of them; without a denied one others are picked
     worded     the teacher words them as a noun phrase, without the names that they hide
@@ -18,10 +18,10 @@ A missing reply leaves a verdict open (None).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -52,12 +52,15 @@ from synth.corpora.proposals import (
     objection_to_merged,
     proofs_of,
 )
+from synth.corpora.statements import state_facts
 from synth.questions.text_comparison import mentions
 from synth.teachers.play import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.readers import KIND, STATED, Readers
 from synth.teachers.teacher import REPAIR, REPAIRS, Ending, Fault, Teacher, ask, ask_for, read_json
 from warehouse.digests import digest, seed_from
 from warehouse.records import ANSWER, Completion, Document, Failure, Outcome, Task, Trajectory, user
+
+T = TypeVar("T")
 
 PASSAGE_CHARACTERS = 2_000
 """Length of what a search shows of a document, and of the passage shown to the second reader."""
@@ -269,6 +272,23 @@ async def _expand_layer(
 
 
 @dataclass(frozen=True, slots=True)
+class _Proposal:
+    """One attempt to describe a constant; what is rejected is added to `failures`, with `about`."""
+
+    layer: Layer
+    name: str
+    failures: list[Failure]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def reject(self, what: Objection | Failure) -> None:
+        """Record a rejected fact, description or reply."""
+        own = what.item if isinstance(what, Failure) and isinstance(what.item, dict) else {}
+        stage = what.stage if isinstance(what, Failure) else STAGE
+        item = {**own, **self.about, "task": self.layer.task.key, "constant": self.name}
+        self.failures.append(Failure(stage, what.kind, what.reason, item))
+
+
+@dataclass(frozen=True, slots=True)
 class _Work:
     readers: Readers
     index: SearchIndex
@@ -299,31 +319,43 @@ class _Work:
         for name in names:
             described = await self._describe(Layer(task, names, tuple(found)), name, trajectories, failures)
             if described is None:
-                failures.append(_incomplete(task, name, names, found, trajectories[-1]))
+                failures.append(_incomplete(task, name, names, found, trajectories))
                 return _Outcome(None, tuple(trajectories), tuple(failures))
             found.append(described)
-        made = await asyncio.get_running_loop().run_in_executor(self.threads, self._merge, task, found)
+        made = await self._in_thread(self._merge, task, found)
         if isinstance(made, Objection):
             item = {"task": task.key, "descriptions": {leaf.name: leaf.description for leaf in found}}
             return _Outcome(None, tuple(trajectories), (*failures, Failure(STAGE, made.kind, made.reason, item)))
         return _Outcome(made, tuple(trajectories), tuple(failures))
 
     async def _describe(self, layer: Layer, name: str, trajectories: list[Trajectory], failures: list[Failure]) -> LeafExpansion | None:
-        for attempt in range(self.config.attempts):
+        """A description by what a search for the name finds, else by what the teacher finds in a run."""
+        proposal = _Proposal(layer, name, failures)
+        found = await self._in_thread(self._read, proposal)
+        for attempt in range(0 if found else self.config.attempts):
             trajectory, seen = await self._search(layer, name, attempt)
-            item = {"task": layer.task.key, "constant": name, "trajectory": trajectory.id, "text": trajectory.answer}
+            proposal = _Proposal(layer, name, failures, {"trajectory": trajectory.id, "text": trajectory.answer})
             if trajectory.outcome is Outcome.INVALID:
                 trajectories.append(trajectory)
-                failures.append(Failure(STAGE, INVALID, trajectory.error or "a fault", item))
+                proposal.reject(Objection(INVALID, trajectory.error or "a fault"))
                 return None
-            drops = list[Failure | Objection]()
-            found = await asyncio.get_running_loop().run_in_executor(self.threads, self._judge, layer, name, trajectory, seen, drops)
-            trajectories.append(replace(trajectory, outcome=Outcome.SUCCESS if isinstance(found, LeafExpansion) else Outcome.FAILURE))
-            drops += [] if isinstance(found, LeafExpansion) else [found]
-            failures += [each if isinstance(each, Failure) else Failure(STAGE, each.kind, each.reason, item) for each in drops]
-            if isinstance(found, LeafExpansion):
-                return found
-        return None
+            found = await self._in_thread(self._judge, proposal, trajectory, seen)
+            trajectories.append(replace(trajectory, outcome=Outcome.SUCCESS if found else Outcome.FAILURE))
+            if found is not None:
+                break
+        return found
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+    def _read(self, proposal: _Proposal) -> LeafExpansion | None:
+        """The description by the facts of what a search for the name finds."""
+        hits = find(self.index, proposal.name, SEARCH_DOCUMENTS)
+        pages = _of_one(proposal.name, [Passage(page.id, page.id, page.title, part_of(page.text, proposal.name)) for page in hits])
+        facts, drops = state_facts(self.teacher, pages, STAGE, self.config.max_action_tokens, about=proposal.name)
+        for each in drops:
+            proposal.reject(each)
+        return self._described(proposal, facts) if facts else None
 
     async def _search(self, layer: Layer, name: str, attempt: int) -> tuple[Trajectory, list[Document]]:
         """A run, and the documents that it saw."""
@@ -332,7 +364,8 @@ class _Work:
         goal = f"Name: {name}\nNo fact may be about: {'; '.join(layer.met(name)[:_MOST_TAKEN])}"
 
         def objection(text: str) -> str | None:
-            found = self._outline(layer, name, self._facts(name, text, environment.seen.values(), []))
+            facts, defects = self._facts(name, text, environment.seen.values())
+            found = best_outline(facts, layer, name, self.index) if facts else defects[0]
             return found.reason if isinstance(found, Objection) else None
 
         environment = ExpanderEnvironment(self.index, self.readers, SEARCH_DOCUMENTS, self.threads, objection)
@@ -350,71 +383,65 @@ class _Work:
         trajectory = await AgentLoop(engine, dialect, self.config.limits).run(request, GuardedEnvironment(environment))
         return text_alone(trajectory), list(environment.seen.values())
 
-    def _judge(
-        self, layer: Layer, name: str, trajectory: Trajectory, seen: Sequence[Document], drops: list[Failure | Objection]
-    ) -> LeafExpansion | Objection | Failure:
+    def _judge(self, proposal: _Proposal, trajectory: Trajectory, seen: Sequence[Document]) -> LeafExpansion | None:
+        """The description by the facts with which a run ends."""
         if trajectory.answer is None:
-            return Objection(ProposalDefect.NO_PROPOSAL, f"ended without facts: {trajectory.stop_reason}")
-        facts = self._facts(name, trajectory.answer, seen, drops)
-        while isinstance(outline := self._outline(layer, name, facts), Outline):
+            proposal.reject(Objection(ProposalDefect.NO_PROPOSAL, f"ended without facts: {trajectory.stop_reason}"))
+            return None
+        facts, defects = self._facts(proposal.name, trajectory.answer, seen)
+        for each in defects:
+            proposal.reject(each)
+        return self._described(proposal, facts) if facts else None
+
+    def _facts(self, name: str, text: str, seen: Iterable[Document]) -> tuple[list[QuotedFact], list[Objection]]:
+        """The facts in an answer that a seen document states, and what is wrong with the others, or with the answer."""
+        stated = read_json(Completion("", self.teacher.name, {}, text, Ending.STOP, 0, 0), STATEMENTS)
+        if isinstance(stated, Failure):
+            return [], [Objection(stated.kind, stated.reason)]
+        pages = _of_one(name, [Passage(each.id, each.id, each.title, each.text) for each in seen])
+        found = [_quoted(fact, pages) for fact in stated] or [Objection(ProposalDefect.NO_PROPOSAL, f"it lists no fact about {name!r}")]
+        return [each for each in found if isinstance(each, QuotedFact)], [each for each in found if isinstance(each, Objection)]
+
+    def _described(self, proposal: _Proposal, facts: Sequence[QuotedFact]) -> LeafExpansion | None:
+        """The best outline of these facts that the second reader does not deny, worded and validated."""
+        layer, name, denied = proposal.layer, proposal.name, list[QuotedFact]()
+        while isinstance(outline := best_outline(facts, layer, name, self.index), Outline):
             stated = facts_stated(self.readers, outline.facts)
             denied = [each for each, said in zip(outline.facts, stated, strict=True) if said is False]
             if not denied:
-                return self._described(layer, outline, None if None in stated else True, drops)
-            reasons = (f"the second reader denies that {each.passage.id!r} states: {each.fact.claim}" for each in denied)
-            drops += [Objection(ProposalDefect.NOT_STATED, reason) for reason in reasons]
-            facts = [each for each in facts if each not in denied] if isinstance(facts, list) else facts
-        return drops.pop() if drops and drops[-1].kind == ProposalDefect.NOT_STATED else outline
+                return self._worded(proposal, outline, None if None in stated else True)
+            for each in denied:
+                reason = f"the second reader denies that {each.passage.id!r} states: {each.fact.claim}"
+                proposal.reject(Objection(ProposalDefect.NOT_STATED, reason))
+            facts = [each for each in facts if each not in denied]
+        if not denied:
+            proposal.reject(outline)
+        return None
 
-    def _facts(self, name: str, text: str, seen: Iterable[Document], drops: list[Failure | Objection]) -> list[QuotedFact] | Objection:
-        """The facts in an answer that a seen document states, as QuotedFacts; the others are dropped.
-
-        Of documents of one title but for its qualifier, only the first is about `name`.
-        """
-        stated = read_json(Completion("", self.teacher.name, {}, text, Ending.STOP, 0, 0), STATEMENTS)
-        if isinstance(stated, Failure):
-            return Objection(stated.kind, stated.reason)
-        pages = [Passage(each.id, each.id, each.title, each.text) for each in seen]
-        own = [page for page in pages if key_of(page.title) == key_of(name)]
-        pages = [page for page in pages if page not in own[1:]]
-        facts, defects = list[QuotedFact](), list[Objection]()
-        for fact in stated:
-            found = _quoted(fact, pages)
-            if isinstance(found, QuotedFact):
-                facts.append(found)
-            else:
-                defects.append(found)
-        drops += defects if facts else defects[1:]
-        return facts or (defects[0] if defects else Objection(ProposalDefect.NO_PROPOSAL, f"it lists no fact about {name!r}"))
-
-    def _outline(self, layer: Layer, name: str, facts: list[QuotedFact] | Objection) -> Outline | Objection:
-        return facts if isinstance(facts, Objection) else best_outline(facts, layer, name, self.index)
-
-    def _described(
-        self, layer: Layer, outline: Outline, stated: bool | None, drops: list[Failure | Objection]
-    ) -> LeafExpansion | Objection | Failure:
+    def _worded(self, proposal: _Proposal, outline: Outline, stated: bool | None) -> LeafExpansion | None:
         """The outline in the teacher's words, validated."""
 
         def check(_: int, said: Described) -> Outline | Failure:
             words = said.description.strip().rstrip(".")
             worded = replace(outline, words=words[:1].lower() + words[1:])
-            objection = objection_to_description(worded, layer)
-            return (
-                worded if objection is None else Failure(STAGE, objection.kind, objection.reason, {"text": words, "task": layer.task.key})
-            )
+            objection = objection_to_description(worded, proposal.layer)
+            return worded if objection is None else Failure(STAGE, objection.kind, objection.reason, {"text": words})
 
         asked = _WORDING.format(facts="\n".join(outline.masked), asked=outline.asked, named=" and ".join(outline.named) or "nothing")
         request = user(asked, max_tokens=128, temperature=self.config.temperature, seed=seed_from(self.seed, asked), examples=WORDINGS)
         (worded,), before = ask_for(self.teacher, [request], DESCRIBED, check)
-        drops += before
+        for each in (*before, *([worded] if isinstance(worded, Failure) else [])):
+            proposal.reject(each)
         if isinstance(worded, Failure):
-            return worded
+            return None
         verdict = validate_description(self.readers, outline.answer, worded.words)
         if verdict.type_consistent is False:
-            return Objection(ProposalDefect.TYPE_INCONSISTENT, f"{outline.answer!r} is not of the kind of {worded.words!r}")
-        if verdict.too_simple:
-            return Objection(ProposalDefect.TOO_SIMPLE, f"without tools: {verdict.guess!r}")
-        return LeafExpansion(worded, verdict, stated)
+            proposal.reject(Objection(ProposalDefect.TYPE_INCONSISTENT, f"{outline.answer!r} is not of the kind of {worded.words!r}"))
+        elif verdict.too_simple:
+            proposal.reject(Objection(ProposalDefect.TOO_SIMPLE, f"without tools: {verdict.guess!r}"))
+        else:
+            return LeafExpansion(worded, verdict, stated)
+        return None
 
     def _merge(self, task: Task, leaves: Sequence[LeafExpansion]) -> Task | Objection:
         objection = objection_to_merged(task, leaves)
@@ -424,6 +451,12 @@ class _Work:
         if isinstance(proofs, Objection):
             return proofs
         return expanded_task(task, leaves, proofs, self.teacher.name, self.config.structure)
+
+
+def _of_one(name: str, pages: Sequence[Passage]) -> list[Passage]:
+    """The pages; of those with the title `name`, whatever its qualifier, the first alone is about it."""
+    own = [page for page in pages if key_of(page.title) == key_of(name)]
+    return [page for page in pages if page not in own[1:]]
 
 
 def _quoted(fact: TypedFact, pages: Sequence[Passage]) -> QuotedFact | Objection:
@@ -437,7 +470,7 @@ def _quoted(fact: TypedFact, pages: Sequence[Passage]) -> QuotedFact | Objection
     return Objection(defect, f"{fact.claim}: {GROUNDING_REASONS[defect]}")
 
 
-def _incomplete(task: Task, name: str, names: Sequence[str], found: Sequence[LeafExpansion], last: Trajectory) -> Failure:
+def _incomplete(task: Task, name: str, names: Sequence[str], found: Sequence[LeafExpansion], runs: Sequence[Trajectory]) -> Failure:
     reason = f"no description of {name!r}; the {len(names)} constants of a layer are replaced together or not at all"
-    item = {"task": task.key, "constant": name, "described": [leaf.name for leaf in found], "last_run": last.id}
+    item = {"task": task.key, "constant": name, "described": [leaf.name for leaf in found], "last_run": runs[-1].id if runs else None}
     return Failure(STAGE, ProposalDefect.LAYER_INCOMPLETE, reason, item)

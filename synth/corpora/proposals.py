@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, key_of, objection_to_words, outlines
-from synth.corpora.passages import listed_with
+from synth.corpora.passages import listed_with, sentences_of
 from synth.formulas.projections import first_answers
 from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import (
@@ -163,10 +163,15 @@ def rival_of(outline: Outline, index: SearchIndex) -> str | None:
             if key_of(each.passage.title) == answer:
                 own.append(unqualified(other))
             else:
-                listed.append({key_of(text): text for text in listed_with(outline.answer, each.fact.quote)})
+                listed.append({key_of(text): text for text in listed_with(outline.answer, _sentence(each))})
     fitting = reduce(lambda one, other: {key: one[key] for key in one if key in other}, [*listed, *([_pages(own, index)] if own else [])])
     met = {answer, *(end for each in outline.facts for end in each.ends)}
     return next((text for key, text in fitting.items() if key not in met), None)
+
+
+def _sentence(each: QuotedFact) -> str:
+    """The sentence of the quotation; a short quotation may leave out who is listed with it."""
+    return next((sentence for sentence in sentences_of(each.passage.text) if each.fact.quote in sentence), each.fact.quote)
 
 
 def _pages(names: Sequence[str], index: SearchIndex) -> dict[NameKey, str]:

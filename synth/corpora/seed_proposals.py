@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rl.retrieval.search import SearchIndex
 from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, objection_to_words, outlines
 from synth.corpora.passages import Passage, Walk
+from synth.corpora.proposals import rival_of
 from synth.formulas.triples import count_constants, depth, formula_digest, validate
 from synth.questions.rewording import asks
 from synth.questions.text_comparison import plain, unqualified
@@ -39,15 +41,22 @@ class Seed(Outline):
         return digest(["seed", formula_digest(self.formula), plain(self.answer)])
 
 
-def outline(walk: Walk, facts: Sequence[QuotedFact], rng: random.Random) -> Seed | None:
-    """A random question over as many documents of the walk as a tree of `facts` reaches; None if there is none."""
+MOST_TRIED = 12
+"""Most outlines of a walk that are searched for something else that fits."""
+
+
+def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: random.Random) -> Seed | Objection:
+    """A random question over as many documents of the walk as a tree of `facts` reaches, which nothing else that the index knows fits."""
     found = [each for each in outlines(facts) if not validate(each.formula)]
-    most = max((len(each.documents) for each in found), default=0)
-    widest = [each for each in found if len(each.documents) == most]
-    if not widest:
-        return None
-    chosen = rng.choice(widest)
-    return Seed(chosen.facts, chosen.answer, chosen.unknowns, walk=walk)
+    if not found:
+        return Objection(SeedDefect.NO_OUTLINE, "no facts of it join")
+    rng.shuffle(found)
+    rival: str | None = None
+    for each in sorted(found, key=lambda each: -len(each.documents))[:MOST_TRIED]:
+        rival = rival_of(each, index)
+        if rival is None:
+            return Seed(each.facts, each.answer, each.unknowns, walk=walk)
+    return Objection(ProposalDefect.NOT_UNIQUE, f"something else fits each of its outlines, the last one {rival!r}")
 
 
 def objection_to_question(seed: Seed) -> Objection | None:

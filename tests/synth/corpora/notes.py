@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from synth.corpora.seed_questions import SYSTEM
+from synth.corpora.statements import SYSTEM
 from tests.synth.scripted import LABELLED, asked_first, verdict
 from warehouse import Document
 from warehouse.corpora.files import read_pages

@@ -18,6 +18,7 @@ from synth.corpora.expander import INVALID, SYSTEM, ExpanderEnvironment, Expansi
 from synth.corpora.grounding import GroundingDefect
 from synth.corpora.outlines import ProposalDefect
 from synth.corpora.proposals import KnownFacts
+from synth.corpora.statements import SYSTEM as READING
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
@@ -38,7 +39,7 @@ PUPIL = ([STUDIED], "the one who studied at Fern Hall")
 
 
 class Agent:
-    """What the server says: the steps of an agent that collects facts, words for them, and judgements.
+    """What the server says: the facts `read` in pages, the steps of an agent that collects facts, words for them, and judgements.
 
     `replies` are the lists of facts of its runs in their order, or by the name that they are about; `words` those of a description.
     """
@@ -51,15 +52,18 @@ class Agent:
         guess: str = "Red Hill",
         stated: str = "yes",
         by_name: dict[str, tuple[Any, str]] | None = None,
+        read: Sequence[Any] = (),
     ) -> None:
         self.replies, self.words, self.by_name = list(replies), words, by_name or {}
-        self.kind, self.guess, self.stated = kind, guess, stated
+        self.kind, self.guess, self.stated, self.read = kind, guess, stated, read
         self.seen: list[str] = []
 
     def __call__(self, body: dict[str, Any]) -> str:
         messages = [message["content"] for message in body["messages"]]
         if messages[-1] in LABELLED:
             return LABELLED[messages[-1]]
+        if messages[0] == READING:
+            return json.dumps([fact for fact in self.read if fact["quote"] in messages[-1]])
         self.seen.append(messages[-1])
         if messages[0] != SYSTEM:
             return self._judge(asked_first(messages))
@@ -122,6 +126,13 @@ def test_a_constant_gives_way_to_what_was_found() -> None:
     assert task.proofs["unproven"] == ["answers", "redundant", "unsupported", "defined"]
     assert (task.proofs["type_consistent"], task.proofs["too_simple"], task.proofs["stated"]) == (True, False, True)
     assert (task.provenance["expanded_from"], task.provenance["expanded_by"]) == ("k", "layerwise")
+
+
+@pytest.mark.slow
+def test_what_a_search_finds_is_read_before_a_run() -> None:
+    result = run(Agent(read=[FACT]))
+    assert [task.question for task in result.tasks] == ["base of the workplace of Amber Stone?"]
+    assert result.failures == [] and result.trajectories == []
 
 
 @pytest.mark.slow

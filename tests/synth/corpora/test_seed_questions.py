@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
 from synth.corpora.grounding import TypedFact
-from synth.corpora.outlines import QuotedFact
-from synth.corpora.passages import LinkedPassages, Walk
-from synth.corpora.seed_proposals import Seed, objection_to_question, outline
+from synth.corpora.outlines import Objection, QuotedFact
+from synth.corpora.passages import LinkedPassages, Passage, Walk
+from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
@@ -31,6 +32,7 @@ PAGES = (
     Document("alone.txt", "alone", "Nothing that [others](https://x.test/lake.md) or [none](gone.md) say.", "t"),
 )
 LINKED = LinkedPassages.of(PAGES, 1_200, 5)
+INDEX = SearchIndex(PAGES)
 WALK = Walk((LINKED.passages[0], LINKED.passages[1]), (LINKED.links[0][0],))
 MADE = TypedFact(subject="Night Boat", relation="made by", object="Karl Mason", quote="Night Boat was made by Karl Mason")
 YEAR = TypedFact(subject="Night Boat", relation="year", object="1990", quote="It came out in 1990")
@@ -74,23 +76,44 @@ def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
     assert "passages = 1" in shortfall(5, 0, 2).reason
 
 
+def outlined(facts: Sequence[QuotedFact], number: int) -> Seed | Objection:
+    return outline(WALK, facts, INDEX, random.Random(number))
+
+
 def test_facts_make_a_question_with_its_formula() -> None:
-    found = [outline(WALK, quoted(MADE, YEAR, LIVES), random.Random(number)) for number in range(60)]
-    asked = {(seed.answer, seed.unknowns, tuple(seed.named)) for seed in found if seed is not None}
+    found = [outlined(quoted(MADE, YEAR, LIVES), number) for number in range(60)]
+    asked = {(seed.answer, seed.unknowns, tuple(seed.named)) for seed in found if isinstance(seed, Seed)}
     assert ("Karl Mason", (), ("Night Boat",)) in asked and ("1990", ("Night Boat",), ("Karl Mason",)) in asked
     assert ("Night Boat", (), ("Karl Mason", "1990")) in asked, "an intersection"
-    assert all(len(seed.documents) == 1 and not validate(seed.formula) for seed in found if seed is not None)
+    assert all(len(seed.documents) == 1 and not validate(seed.formula) for seed in found if isinstance(seed, Seed))
     born = TypedFact(
         subject="Karl Mason", relation="born in", object="Old Town", quote="Karl Mason was born in Old Town", object_type="Town"
     )
     joined = [*quoted(MADE), QuotedFact(born, WALK.passages[1])]
-    chains = [outline(WALK, joined, random.Random(number)) for number in range(20)]
-    assert all(chain is not None and len(chain.documents) == 2 for chain in chains), "as many documents as can be"
-    chain = next(each for each in chains if each is not None and each.answer == "Old Town")
+    chains = [each for number in range(20) if isinstance(each := outlined(joined, number), Seed)]
+    assert len(chains) == 20 and all(len(chain.documents) == 2 for chain in chains), "as many documents as can be"
+    chain = next(each for each in chains if each.answer == "Old Town")
     assert chain.masked == ["Night Boat — made by — X (thing)", "X (thing) — born in — ? (town)"]
     assert chain.formula == (("C@Night Boat", "made by", "V@x0"), ("V@x0", "born in", "?")) and chain.unknowns == ("Karl Mason",)
-    assert outline(WALK, quoted(), random.Random(0)) is None
+    assert outlined(quoted(), 0) == Objection(SeedDefect.NO_OUTLINE, "no facts of it join")
     assert seed().key == seed(question="Else?").key != seed(facts=(MADE, YEAR), unknowns=["Night Boat"]).key
+
+
+def test_what_has_several_answers_is_not_asked() -> None:
+    ferry = Document("ferry.md", "Old Ferry", "Old Ferry is a film by Karl Mason. It stars Ann Bell, Carl Reed and Eve Stone.", "t")
+    other = replace(ferry, id="raft.md", title="Last Raft", text="Last Raft is a film by Karl Mason.")
+    passage = Passage("ferry.md#1", "ferry.md", "Old Ferry", ferry.text)
+    stars = TypedFact(subject="Old Ferry", relation="stars", object="Ann Bell", quote="It stars Ann Bell")
+    maker = TypedFact(subject="Old Ferry", relation="film by", object="Karl Mason", quote="Old Ferry is a film by Karl Mason")
+    index = SearchIndex([ferry, other])
+    asked = {
+        (each.answer, tuple(each.named))
+        for facts in ((stars,), (maker,), (stars, maker))
+        for number in range(20)
+        if isinstance(each := outline(WALK, [QuotedFact(fact, passage) for fact in facts], index, random.Random(number)), Seed)
+    }
+    assert {answer for answer, _ in asked} == {"Old Ferry", "Karl Mason"}, "others are listed with Ann Bell"
+    assert ("Old Ferry", ("Karl Mason",)) not in asked and ("Old Ferry", ("Ann Bell",)) in asked, "two films are by Karl Mason"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +161,7 @@ def made(
 
     teacher = ScriptedTeacher(says)
     generator = SeedGenerator(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
-    return generator.make([WALK], 3, stored), teacher
+    return generator.make([WALK], 4, stored), teacher
 
 
 def test_a_question_that_passes_every_check_is_kept_with_what_is_not_proven() -> None:
