@@ -44,6 +44,7 @@ from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
+from synth.teachers.readers import Readers
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse import Outcome, Task
 from warehouse.corpora.corpus import Corpus
@@ -179,7 +180,7 @@ def compare_expansions(name: str, corpus: Corpus, arguments: argparse.Namespace,
             config = ExpanderConfig.model_validate({"layers": layers, "structure": structure, "horizon": 5})
             teacher_config = TeacherConfig(kind="openai", model=arguments.teacher_model, base_url=url)
             with open_teacher(teacher_config) as teacher:
-                made = expand(seeds, teacher, index, config, arguments.seed, teacher_config.places, known=by_graph)
+                made = expand(seeds, teacher, Readers(teacher), index, config, arguments.seed, teacher_config.places, known=by_graph)
             row = {"graph": name, "layers": layers, "structure": label, "runs": len(made.trajectories)}
             rows.append({**row, **measure_tasks(made.tasks, seeds, index, known)})
     return rows

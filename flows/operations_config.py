@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from synth.teachers.config import HOW_ASKED
 from warehouse.settings import Section
 
-_TEACHERS = ("synth.teacher", "evaluation.judge")
+_TEACHERS = ("synth.teacher", "synth.judge", "evaluation.judge")
 OPERATIONAL = frozenset(["budget", "attempts", "events", *(f"{teacher}.{key}" for teacher in _TEACHERS for key in HOW_ASKED)])
 """Operational keys, which include all keys below them."""
 

@@ -135,6 +135,7 @@ def _numbers(file: Path) -> int:
 def _files(config: FlywheelConfig) -> None:
     general = config.cpt.general
     wanted: list[tuple[str, Path | str | None, Callable[[Path], bool]]] = [
+        ("corpus.path", None if config.corpus.kind == "generated" else config.corpus.folder, Path.is_dir),
         ("rollout.search.encoder", config.rollout.search.encoder, Path.is_dir),
         ("cpt.general.path", None if general is None else general.path, Path.exists),
         ("synth.teacher.path", None if config.synth.teacher is None else config.synth.teacher.path, Path.is_dir),
@@ -235,9 +236,10 @@ def _check_new_tags(config: FlywheelConfig, new: int) -> None:
 
 
 def check_teacher(config: FlywheelConfig, turn: int, kind: str = "all") -> None:
-    """Raises RequestError if the server of the teacher of an iteration's synthesis does not answer."""
+    """Raises RequestError if the server of the teacher, or of the judge, of an iteration's synthesis does not answer."""
     teacher = config.for_turn(turn).synth.teacher_of(kind)
     _reach("synth.teacher" if teacher == config.synth.teacher else "later.synth.teacher", teacher)
+    _reach("synth.judge", config.for_turn(turn).synth.judge if teacher is not None else None)
 
 
 def _judge(config: FlywheelConfig) -> None:

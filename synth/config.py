@@ -19,6 +19,7 @@ from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
 from synth.worlds.writing_config import WrittenWorldsConfig
+from warehouse.errors import RequestError
 from warehouse.public_data.catalogue import locate
 from warehouse.settings import Section
 
@@ -47,8 +48,6 @@ class CorpusConfig(Section):
             raise ValueError("path is needed for pages: name the folder of Markdown and text")
         if self.path is not None and self.kind == "generated":
             raise ValueError("path is for films, countries, files and pages; a generated world reads none")
-        if self.kind != "generated" and not self.folder.is_dir():
-            raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
         if not self.facts and self.kind in ("generated", "pages"):
             raise ValueError("facts = false is for films, countries and files, whose documents can be read without their graph")
         if self.wordings is not None and self.kind != "files":
@@ -62,8 +61,11 @@ class CorpusConfig(Section):
 
     @property
     def folder(self) -> Path:
-        """The folder of the data. Raises RequestError where a public data set is missing."""
-        return locate(self.kind) if self.path is None else self.path
+        """The folder of the data. Raises RequestError where it is missing; a home without its data can still be read."""
+        folder = locate(self.kind) if self.path is None else self.path
+        if not folder.is_dir():
+            raise RequestError(f"corpus.path: there is no folder {folder}; put the data there or name another folder.")
+        return folder
 
 
 class SynthConfig(Section):
@@ -88,6 +90,8 @@ class SynthConfig(Section):
     extraction: ExtractionConfig = ExtractionConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()
     teacher: TeacherConfig | None = None
+    judge: TeacherConfig | None = None
+    """A model behind a server that checks what `teacher` writes; None: the teacher does, where it is fit for it."""
     batch: PositiveInt = 50_000
     """Maximum questions or examples per commit, and so the work that a killed run repeats."""
 
@@ -107,6 +111,8 @@ class SynthConfig(Section):
         }
         if self.model_teacher is None and (key := next((key for key, asks in asking.items() if asks), None)):
             raise ValueError(f"teacher is needed, for {key} asks for one: set synth.teacher.kind to openai or engine")
+        if self.judge is not None and self.judge.kind != "openai":
+            raise ValueError("judge is a model behind a server: set synth.judge.kind to openai")
         return self
 
     @property

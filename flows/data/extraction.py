@@ -10,12 +10,15 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from synth.config import SynthConfig
 from synth.corpora.extraction import extract_facts
 from synth.teachers.model_teacher import open_teacher
+from synth.teachers.readers import Readers
+from synth.teachers.teacher import Teacher
 from warehouse import Lake
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.files import read_documents, read_pages
@@ -44,13 +47,17 @@ def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
     read = read_documents(pages) if pages.is_file() else read_pages(pages)
     log.info("%d documents, %d left out", len(read.documents), len(read.failures))
     with Lake(to) as lake:
-        with open_teacher(teacher_config, lake) as teacher:
-            found = extract_facts(read.documents, teacher, config.extraction)
+        with open_teacher(teacher_config, lake) as teacher, _judge(config, teacher, lake) as judge:
+            found = extract_facts(read.documents, teacher, Readers(judge), config.extraction)
         dropped = [*read.failures, *found.failures]
         lake.add(dropped)
     _write(found, to)
     reasons = dict(sorted(Counter(str(failure.kind) for failure in dropped).items()))
     return {"documents": len(found.documents), "facts": len(found.facts), "dropped": len(dropped), "reasons": reasons}
+
+
+def _judge(config: SynthConfig, teacher: Teacher, lake: Lake) -> AbstractContextManager[Teacher]:
+    return nullcontext(teacher) if config.judge is None else open_teacher(config.judge, lake)
 
 
 def _write(corpus: Corpus, to: Path) -> None:

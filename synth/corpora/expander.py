@@ -105,13 +105,13 @@ class ExpanderEnvironment(ToolEnvironment):
     def __init__(
         self,
         index: SearchIndex,
-        readers: Readers,
+        teacher: Teacher,
         documents: int,
         threads: Executor,
         objection: Callable[[str], str | None] = lambda text: None,
     ) -> None:
         super().__init__({"search": tool(self.search), "summarize": tool(self.summarize)})
-        self._index, self._readers, self._documents, self._threads = index, readers, documents, threads
+        self._index, self._teacher, self._documents, self._threads = index, teacher, documents, threads
         self._objection, self._repairs = objection, 0
         self._by_id = {document.id: document for document in index.documents}
         self.seen: dict[str, Document] = {}
@@ -154,7 +154,7 @@ class ExpanderEnvironment(ToolEnvironment):
         self.seen.update((name, self._by_id[name]) for name in documents)
         passages = "\n\n".join(f"[{name}] {passage(self._by_id[name])}"[: SUMMARISED_CHARACTERS // len(documents)] for name in documents)
         asked, loop = [user(_SUMMARY.format(passages=passages, goal=goal))], asyncio.get_running_loop()
-        (reply,) = await loop.run_in_executor(self._threads, self._readers.teacher.complete, asked)
+        (reply,) = await loop.run_in_executor(self._threads, self._teacher.complete, asked)
         if isinstance(reply, Failure) and reply.kind == Fault.REFUSED:
             raise ToolError(f"these documents cannot be read together: {reply.reason}")
         if isinstance(reply, Failure):
@@ -220,6 +220,7 @@ _MOST_TAKEN = 20
 def expand(
     tasks: Sequence[Task],
     teacher: Teacher,
+    readers: Readers,
     index: SearchIndex,
     config: ExpanderConfig,
     seed: int,
@@ -234,9 +235,10 @@ def expand(
     Raises:
         RequestError: no request to the teacher can succeed.
     """
-    result, current, made, readers = Expansion(), list(tasks), dict[int, Task](), Readers(teacher)
+    result, current, made = Expansion(), list(tasks), dict[int, Task]()
     for layer in range(1, config.layers + 1):
-        outcomes = asyncio.run(_expand_layer(current, readers, index, config, seed_from(seed, layer), concurrency, wheel_turn, known))
+        own = seed_from(seed, layer)
+        outcomes = asyncio.run(_expand_layer(current, teacher, readers, index, config, own, concurrency, wheel_turn, known))
         for place, (before, outcome) in enumerate(zip(current, outcomes, strict=True)):
             result.trajectories += outcome.trajectories
             result.failures += [replace(failure, item={**failure.item, "task": tasks[place].key}) for failure in outcome.failures]
@@ -258,6 +260,7 @@ class _Outcome:
 
 async def _expand_layer(
     tasks: Sequence[Task],
+    teacher: Teacher,
     readers: Readers,
     index: SearchIndex,
     config: ExpanderConfig,
@@ -267,7 +270,7 @@ async def _expand_layer(
     known: KnownFacts | None,
 ) -> list[_Outcome]:
     with ThreadPoolExecutor(concurrency) as threads:
-        work = _Work(readers, index, config, seed, wheel_turn, threads, asyncio.Semaphore(concurrency), known)
+        work = _Work(teacher, readers, index, config, seed, wheel_turn, threads, asyncio.Semaphore(concurrency), known)
         return list(await asyncio.gather(*(work.expand(task) for task in tasks)))
 
 
@@ -290,6 +293,7 @@ class _Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
+    teacher: Teacher
     readers: Readers
     index: SearchIndex
     config: ExpanderConfig
@@ -298,10 +302,6 @@ class _Work:
     threads: Executor
     places: asyncio.Semaphore
     known: KnownFacts | None
-
-    @property
-    def teacher(self) -> Teacher:
-        return self.readers.teacher
 
     async def expand(self, task: Task) -> _Outcome:
         names = leaves_of(task)
@@ -368,7 +368,7 @@ class _Work:
             found = best_outline(facts, layer, name, self.index) if facts else defects[0]
             return found.reason if isinstance(found, Objection) else None
 
-        environment = ExpanderEnvironment(self.index, self.readers, SEARCH_DOCUMENTS, self.threads, objection)
+        environment = ExpanderEnvironment(self.index, self.teacher, SEARCH_DOCUMENTS, self.threads, objection)
         dialect = TextDialect()
         engine = TeacherEngine(self.teacher, dialect, SYSTEM, self.config.max_action_tokens, self.threads)
         request = RolloutRequest(

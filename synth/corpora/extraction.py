@@ -81,6 +81,7 @@ class _Harvest:
 def extract_facts(
     documents: Sequence[Document],
     teacher: Teacher,
+    readers: Readers,
     config: ExtractionConfig,
     entities: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
@@ -95,7 +96,7 @@ def extract_facts(
     claims = list(_claims(documents, teacher, config, harvest))
     claims = [found for claim in claims if (found := _grounded(claim, config, harvest)) is not None]
     if config.verify:
-        claims = _verified(claims, teacher, harvest)
+        claims = _verified(claims, readers, harvest)
     names = [*entities, *dict.fromkeys(document.title for document in documents)]
     _link(claims, Linker(names, aliases or {}), harvest)
     return Corpus(facts=tuple(_merged(harvest.facts)), documents=tuple(documents), types=harvest.types, failures=tuple(harvest.failures))
@@ -133,9 +134,8 @@ def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> _Cl
     return replace(claim, statement=found)
 
 
-def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> list[_Claim]:
+def _verified(claims: Sequence[_Claim], readers: Readers, harvest: _Harvest) -> list[_Claim]:
     """The claims that a second reader does not deny. One that is unfit, or gives no verdict, drops nothing."""
-    readers = Readers(teacher)
     cases = [stated_case(claim.statement, claim.document.title, claim.passage) for claim in claims]
     kept = []
     for claim, verdict in zip(claims, readers.read(STATED, cases), strict=True):

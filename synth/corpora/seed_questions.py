@@ -21,7 +21,6 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
 
@@ -317,6 +316,7 @@ class SeedGenerator:
     """Writes questions about walks.
 
     Args:
+        readers: check what the teacher writes.
         passages: search for evidence against a question.
         index: the policy's own search, which shows whether a question finds its answer directly.
         known: a graph that proves what it can, if there is one.
@@ -324,15 +324,12 @@ class SeedGenerator:
     """
 
     teacher: Teacher
+    readers: Readers
     passages: PassageSearch
     index: SearchIndex
     config: SeedsConfig
     environment: str = "search"
     known: KnownFacts | None = None
-
-    @cached_property
-    def readers(self) -> Readers:
-        return Readers(self.teacher)
 
     def make(self, walks: Sequence[Walk], seed: int, stored: AbstractSet[str] = frozenset()) -> SeedQuestions:
         """One question per walk if the checks pass; `stored` are keys of existing tasks.

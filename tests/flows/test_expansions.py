@@ -61,8 +61,8 @@ def agent(body: dict[str, Any]) -> str:
     return json.dumps([{"subject": f"Film {number}", "relation": relation, "object": value, "quote": quote}])
 
 
-def teacher_at(server: MisbehavingServer) -> list[str]:
-    return ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={server.url}"]
+def teacher_at(server: MisbehavingServer, key: str = "synth.teacher") -> list[str]:
+    return [f"{key}.kind=openai", f"{key}.model=m", f"{key}.base_url={server.url}"]
 
 
 def make(

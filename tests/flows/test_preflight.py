@@ -44,6 +44,12 @@ def test_a_teacher_is_looked_for_only_where_questions_are_still_to_be_made() -> 
         preflight(later, synthesis=(2,))
 
 
+def test_a_home_can_be_read_without_its_data_and_no_run_begins(tmp_path: Path) -> None:
+    config = load_config("quickstart", ["corpus.kind=files", f"corpus.path={tmp_path / 'gone'}"])
+    with pytest.raises(RequestError, match=r"^corpus\.path: there is no folder"):
+        preflight(config, synthesis=())
+
+
 def test_adapters_are_refused_where_embeddings_of_new_tags_would_stay_untrained(tmp_path: Path) -> None:
     known = create_tiny_policy(tmp_path / "known", seed=0)
     model, ours = load_policy(known)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,20 @@ def settings(pages: Path, count: int = 40) -> list[str]:
 @pytest.mark.slow
 def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) -> None:
     pages = write_notes(tmp_path / "notes", FILMS)
-    with MisbehavingServer(answer=asking_model) as server, Lake(tmp_path / "home") as lake:
-        make(tmp_path / "home", lake, [*settings(pages), *teacher_at(server)], ("t1-first",))
+    with (
+        MisbehavingServer(answer=asking_model) as server,
+        MisbehavingServer(answer=asking_model) as judge,
+        Lake(tmp_path / "home") as lake,
+    ):
+        options = [*settings(pages), *teacher_at(server), *teacher_at(judge, "synth.judge")]
+        make(tmp_path / "home", lake, options, ("t1-first",))
         tasks, failures, documents = lake.tasks(), lake.failures("seeds"), {each.id: each for each in lake.documents()}
         unreadable = [failure for failure in lake.failures("teacher") if failure.kind == "malformed"]
         figures, (part,) = yields_of(lake, "seeds"), read_yields(lake)
         unproven = lake.query("SELECT structure, teacher, proof, count(*) AS n FROM unproven GROUP BY ALL ORDER BY proof").to_pylist()
         reasons = {row["reason"] for row in lake.query("SELECT reason FROM synthesis_outcomes WHERE kind = 'seeds'").to_pylist()}
     assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "no request is repeated"
+    assert judge.bodies and all(map(_reads, judge.bodies)) and not any(map(_reads, server.bodies))
     kinds = Counter(str(failure.kind) for failure in failures)
     dropped = {"quote_not_found", "object_not_named", "leaked", "number_not_stated", "contradicted", "second_answer"}
     assert dropped <= set(kinds) and reasons == set(kinds) - {"shortfall"} and unreadable
@@ -64,6 +71,10 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
     rows = survival(part.figures)
     assert [(row["met"], row["survived"]) for row in rows] == [*pairwise(counts[:-1]), (27, len(tasks))]
     assert f"outlined {counts[2]} of {counts[1]}" in counted_words(part.figures)
+
+
+def _reads(body: dict[str, Any]) -> bool:
+    return '{"verdict":' in body["messages"][-1]["content"]
 
 
 @pytest.mark.engine

@@ -62,6 +62,7 @@ REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; t
         "nothing answers",
     ),
     (RUN + "'sft.from=[\"teacher\"]'", "synth.teacher.kind"),
+    (RUN + "synth.judge.kind=oracle", "judge is a model behind a server"),
     ("run --profile {small} --home {folder}/file", "is no folder"),
     (RUN + "policy.width=131072 --set policy.intermediate_size=1048576 --set policy.layers=80 --set policy.heads=64", "GiB free"),
     # settings and files

@@ -31,7 +31,6 @@ from synth.has.outcomes import STAGE as CONTINUATION
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
 from synth.questions.decontamination import TRAIN
-from synth.teachers.readers import Readers
 from warehouse import DocumentSplit, Failure, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError, first_line
@@ -93,10 +92,6 @@ class FirstOrder:
         judge = Judge(self.work.unmetered)
         return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
 
-    @cached_property
-    def readers(self) -> Readers:
-        return Readers(self.work.asked("fas.plans"))
-
     def _calibrate(self) -> Made:
         """The judge's verdicts on labelled pairs; a failure if it is unfit, so that only literal matches count."""
         judge = Judge(self.work.asked("fas.answer_judge"))
@@ -107,7 +102,7 @@ class FirstOrder:
 
     def _plans(self, config: FasConfig, number: int) -> Made:
         source = self.material.train
-        judge = PlanJudge(self.readers) if config.judge and self.work.teacher is not None else None
+        judge = PlanJudge(self.work.readers) if config.judge and self.work.teacher is not None else None
         plans = build_plans(
             source.graph,
             config.plan_spec(),
@@ -118,12 +113,12 @@ class FirstOrder:
             judge,
         )
         kept, failures = self.guard.clear(*plans)
-        return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *self.readers.drain()])
+        return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *self.work.readers.drain()])
 
     def _taught_plans(self, config: FasConfig, number: int) -> Made:
         """Plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
         teacher, turn = self.work.asked("fas.plans"), self.work.turn
-        judge, answers = PlanJudge(self.readers), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
+        judge, answers = PlanJudge(self.work.readers), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
         made = build_memory_plans(
             self.memory,
             teacher,
@@ -136,7 +131,7 @@ class FirstOrder:
             config.max_plan_tokens,
             turn,
         )
-        examples, failures = list(made.examples), [*made.failures, *self.readers.drain()]
+        examples, failures = list(made.examples), [*made.failures, *self.work.readers.drain()]
         if config.slice_reasoning:
             assigned = [question.assignment for question in made.questions]
             chains, wrong = reason_by_teacher(teacher, assigned, config.bounds, answers, turn)

@@ -20,6 +20,7 @@ from flows.stages.synthesis.sources import Material
 from synth.config import SynthConfig
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
+from synth.teachers.readers import Readers
 from synth.teachers.teacher import PASSING, STAGE, Fault, MeteredTeacher, Teacher, add_counts
 from warehouse import TRAINED_SPLITS, Example, Failure, Metric, Record, Task
 from warehouse.digests import seed_from
@@ -52,12 +53,13 @@ class Batch:
 
 
 class Work:
-    """What every kind of work needs: the run's context and settings, seeds, the lake's keys, and a metered teacher."""
+    """What every kind of work needs: the run's context and settings, seeds, the lake's keys, and a metered teacher and judge."""
 
-    def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None) -> None:
+    def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None, judge: Teacher | None = None) -> None:
         self.context, self.turn = context, turn
         self.settings: SynthConfig = context.config.for_turn(turn).synth
         self.teacher = None if teacher is None else MeteredTeacher(teacher)
+        self.judge = self.teacher if judge is None else MeteredTeacher(judge)
         self.unmetered = teacher
         self._counts: dict[str, float] = {}
 
@@ -71,6 +73,11 @@ class Work:
             raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
         return self.teacher
 
+    @cached_property
+    def readers(self) -> Readers:
+        """The judge's readers, calibrated once. Raises RequestError if there is neither a judge nor a teacher."""
+        return Readers(self.judge or self.asked("judge"))
+
     def count(self, **counts: float) -> None:
         """Add to the counts of the current batch."""
         add_counts(self._counts, counts)
@@ -78,8 +85,8 @@ class Work:
     def counted(self) -> dict[str, float]:
         """The teacher's counts and those of `count` since the last call."""
         counts, self._counts = self._counts, {}
-        if self.teacher is not None:
-            add_counts(counts, self.teacher.drain())
+        for asked in dict.fromkeys(filter(None, (self.teacher, self.judge))):
+            add_counts(counts, asked.drain())
         return counts
 
     def keys(self) -> set[str]:
@@ -119,9 +126,9 @@ class Guard:
         return [offer(example, self.material.tools) for example in examples]
 
 
-def begin(context: RunContext, turn: int, teacher: Teacher | None = None) -> tuple[Work, Material, Guard]:
+def begin(context: RunContext, turn: int, teacher: Teacher | None = None, judge: Teacher | None = None) -> tuple[Work, Material, Guard]:
     """What the parts of an iteration's synthesis are made with."""
-    work, material = Work(context, turn, teacher), Material(context, turn)
+    work, material = Work(context, turn, teacher, judge), Material(context, turn)
     return work, material, Guard(work, material)
 
 

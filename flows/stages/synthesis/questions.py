@@ -195,7 +195,7 @@ class SeedQuestions:
     def _generator(self) -> SeedGenerator:
         search, environment = PassageSearch(self._linked), self.work.settings.webshaper.environment
         index, known = self.material.train_index, self.material.known_facts
-        return SeedGenerator(self.work.asked(SEEDS), search, index, self._config, environment, known)
+        return SeedGenerator(self.work.asked(SEEDS), self.work.readers, search, index, self._config, environment, known)
 
     def _make(self, start: int, size: int) -> Made:
         """The questions of one batch of walks; the first batch that runs short reports it."""
@@ -270,7 +270,7 @@ class DerivedQuestions:
     def _expand(self, tasks: Sequence[Task], config: ExpanderConfig, places: int) -> Made:
         teacher, material = self.work.asked(EXPANDER), self.material
         seed, turn = self.work.seed(EXPANDER), self.work.turn
-        made = expand(tasks, teacher, material.train_index, config, seed, places, turn, material.known_facts)
+        made = expand(tasks, teacher, self.work.readers, material.train_index, config, seed, places, turn, material.known_facts)
         kept, failures = self._cleared(made.tasks, made.failures, "expanded_from")
         found = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in made.trajectories)
         self.work.count(questions=len(tasks), expanded=len(made.tasks), runs=len(made.trajectories), descriptions=found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 from flows.context import RunContext, StageRun
@@ -89,8 +89,12 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     if asked is not None and asked.kind == "engine":
         context.stop_engines()  # the teacher's own take their place
         context.start_ray()
-    with open_teacher(asked, context.lake) if asked is not None else nullcontext() as teacher:
-        work, material, guard = begin(context, turn, teacher)
+    with ExitStack() as opened:
+        teacher, judge = (
+            None if each is None else opened.enter_context(open_teacher(each, context.lake))
+            for each in (asked, settings.judge if asked is not None else None)
+        )
+        work, material, guard = begin(context, turn, teacher, judge)
         work_off(run, ground(work, material, kind), needed=True)
         work_off(run, parts(work, material, guard, kind), counted=work.counted)
     splits = {"all": ("train", *context.config.evaluation.all_suites), "webshaper": ("train",)}.get(kind, ())

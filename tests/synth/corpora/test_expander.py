@@ -111,7 +111,7 @@ def run(
     **options: Any,
 ) -> Expansion:
     with served(agent, script, **options) as (_, teacher):
-        return expand([task], teacher, SearchIndex(DOCUMENTS), config, 0, CONCURRENCY, known=known)
+        return expand([task], teacher, Readers(teacher), SearchIndex(DOCUMENTS), config, 0, CONCURRENCY, known=known)
 
 
 @pytest.mark.slow
@@ -165,13 +165,13 @@ async def test_what_is_summarised_is_bounded_and_a_refusal_is_told_to_the_agent(
     documents = [Document(f"d{number}", f"Page {number}", "word " * 20_000, "s") for number in range(6)]
     with ThreadPoolExecutor(1) as threads:
         reader = ScriptedTeacher(lambda question: "read")
-        environment = ExpanderEnvironment(SearchIndex(documents), Readers(reader), 3, threads)
+        environment = ExpanderEnvironment(SearchIndex(documents), reader, 3, threads)
         assert await environment.summarize(["d0", "d1"], "who") == "read"
         assert len(reader.asked[0]) < 25_000 and all(f"[d{number}] Page {number}" in reader.asked[0] for number in (0, 1))
         with pytest.raises(ToolError, match="at most 5 documents, not 6"):
             await environment.summarize([document.id for document in documents], "who")
         with pytest.raises(ToolError, match="cannot be read together: too long"):
-            await ExpanderEnvironment(SearchIndex(documents), Readers(Refusing()), 3, threads).summarize(["d0"], "who")
+            await ExpanderEnvironment(SearchIndex(documents), Refusing(), 3, threads).summarize(["d0"], "who")
 
 
 class Refusing:
@@ -259,7 +259,7 @@ def test_an_open_verdict_is_no_refusal_and_is_marked() -> None:
 
 
 def test_a_fault_of_the_teacher_is_invalid_and_no_refusal() -> None:
-    result = run(Agent([FACT]), script=["500"] * 3, attempts=3, config=ExpanderConfig(attempts=2))
+    result = run(Agent([FACT]), script=["well"] * 3 + ["500"] * 3, attempts=3, config=ExpanderConfig(attempts=2))
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.INVALID]
     assert [failure.kind for failure in result.failures] == [INVALID, INCOMPLETE]
     assert "server_error" in result.failures[0].reason

@@ -15,6 +15,7 @@ from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
+from synth.teachers.readers import Readers
 from synth.teachers.teacher import Fault
 from tests.synth.scripted import LABELLED
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -63,7 +64,7 @@ def extract(
             kind="openai", model="m", base_url=server.url, first_pause_seconds=0.01, attempts=2, concurrency=1
         )
         with open_teacher(config_of_teacher) as teacher:
-            return extract_facts(documents, teacher, config or ExtractionConfig(), **known)
+            return extract_facts(documents, teacher, Readers(teacher), config or ExtractionConfig(), **known)
 
 
 def kinds(corpus: Corpus) -> list[str]:

@@ -18,6 +18,7 @@ from synth.corpora.passages import LinkedPassages, Passage, Walk
 from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline
 from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
+from synth.teachers.readers import Readers
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Document
 
@@ -160,7 +161,7 @@ def made(
         return json.dumps({"verdict": found}) if found else next(said for words, said in others.items() if words in text)
 
     teacher = ScriptedTeacher(says)
-    generator = SeedGenerator(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
+    generator = SeedGenerator(teacher, Readers(teacher), PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
     return generator.make([WALK], 4, stored), teacher
 
 
