@@ -12,7 +12,9 @@ stage and after a crash; each retried try is a row of `failures`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +33,10 @@ from warehouse.lake import Lake
 from warehouse.records import Completion, Failure, Request, Task
 from warehouse.schema import Record
 
+log = logging.getLogger("flywheel")
+
+SECONDS_PER_LINE = 30.0
+"""Time between two lines of progress; a batch of requests may take an hour."""
 LONGEST_PAUSE_SECONDS = 60.0
 """Maximum pause between two attempts of a request."""
 RETRIED = "retried_"
@@ -180,6 +186,7 @@ class ModelTeacher:
         known = cache.spent(source.name) if cache else Spent()
         self._ledger = Ledger(cache.ledger if cache else None, source.name, known)
         self._budget = Budget(config.max_requests, config.max_tokens, self._ledger)
+        self._said, self._written, self._replies = time.monotonic(), 0, 0
 
     @property
     def name(self) -> str:
@@ -233,7 +240,7 @@ class ModelTeacher:
         """The one task for a request, however many wait for it."""
         if key not in self._asked:
             task = self._asked[key] = asyncio.create_task(self._ask(request))
-            task.add_done_callback(lambda _: self._asked.pop(key, None))
+            task.add_done_callback(partial(self._end, key))
         return self._asked[key]
 
     async def _ask(self, request: Request) -> Reply:
@@ -246,6 +253,16 @@ class ModelTeacher:
                 await self._cache.keep(completion)
                 self._stored.add(completion.id)
         return judged(completion)
+
+    def _end(self, key: str, task: asyncio.Task[Reply]) -> None:
+        """Log the replies so far, those to come, and the tokens written since the last line, if that was long ago."""
+        self._asked.pop(key, None)
+        reply = None if task.cancelled() or task.exception() else task.result()
+        self._replies, now = self._replies + 1, time.monotonic()
+        self._written += reply.completion_tokens if isinstance(reply, Completion) else 0
+        if (waited := now - self._said) > SECONDS_PER_LINE:
+            log.info("%s  %d replies, %d to come, %.0f tokens/s", self.name, self._replies, len(self._asked), self._written / waited)
+            self._said, self._written = now, 0
 
     async def _retried(self, request: Request) -> Completion:
         async for attempt in AsyncRetrying(

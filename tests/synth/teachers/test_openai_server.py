@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from synth.teachers import model_teacher
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import ModelTeacher, open_teacher
 from synth.teachers.teacher import Fault, Reply, ask
@@ -45,11 +46,15 @@ def requests(count: int, **options: Any) -> list[Request]:
     return [user(f"question {i}", **options) for i in range(count)]
 
 
-def test_replies_come_in_the_order_of_the_requests_and_side_by_side() -> None:
-    with MisbehavingServer(slow_seconds=0.05) as server, teacher_of(server, concurrency=4) as teacher:
+def test_replies_come_in_the_order_of_the_requests_and_side_by_side_with_lines_of_progress(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(model_teacher, "SECONDS_PER_LINE", 0.0)
+    with caplog.at_level("INFO", "flywheel"), MisbehavingServer(slow_seconds=0.05) as server, teacher_of(server, concurrency=4) as teacher:
         replies = teacher.complete(requests(12))
     assert [text(reply) for reply in replies] == [f"echo question {i}" for i in range(12)]
     assert server.most_in_flight == 4
+    assert "openai:small  12 replies, 0 to come, " in caplog.messages[-1]
 
 
 def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path) -> None:
