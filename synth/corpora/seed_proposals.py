@@ -59,6 +59,30 @@ def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: ra
     return Objection(ProposalDefect.NOT_UNIQUE, f"something else fits each of its outlines, the last one {rival!r}")
 
 
+_PEOPLE = frozenset(
+    [
+        "actor",
+        "actress",
+        "author",
+        "composer",
+        "director",
+        "musician",
+        "person",
+        "politician",
+        "producer",
+        "screenwriter",
+        "singer",
+        "writer",
+    ]
+)
+_TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
+
+
+def question_word(kind: str) -> str:
+    """What asks for an answer of this type."""
+    return "Who" if kind in _PEOPLE else "When" if kind in _TIMES else f"Which {kind}"
+
+
 def objection_to_question(seed: Seed) -> Objection | None:
     """What is wrong with the words of a question."""
     if not asks(seed.words):

@@ -32,7 +32,7 @@ from synth.corpora.grounding import TypedFact, stated_case
 from synth.corpora.outlines import Objection, ProposalDefect, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage, Walk
 from synth.corpora.proposals import KnownFacts, proofs_of_seed
-from synth.corpora.seed_proposals import Seed, SeedDefect, numbered, objection_to_question, outline, task_of
+from synth.corpora.seed_proposals import Seed, SeedDefect, numbered, objection_to_question, outline, question_word, task_of
 from synth.corpora.statements import state_facts
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import NameKey, locate, mentions, name_key, unqualified
@@ -263,22 +263,31 @@ ASKED = "walks"
 
 _WORDING = """{facts}
 
-Write one question in plain words that asks for the {asked} that is "?" in these facts. Letters stand for things that the question does \
-not name but describes by the facts. The question names {named}. Reply with JSON alone: {{"question": "..."}}"""
+Write one question in plain words that asks "{word} ...?" for the {asked} that is "?" in these facts. Letters stand for things that the \
+question does not name but describes by the facts. The question names {named}. Reply with JSON alone: {{"question": "..."}}"""
 WORDINGS = (
     (
-        _WORDING.format(facts="Sootlantern — author — X (person)\nX (person) — grew up in — ? (town)", asked="town", named="Sootlantern"),
+        _WORDING.format(
+            facts="Sootlantern — author — X (person)\nX (person) — grew up in — ? (town)",
+            word="Which town",
+            asked="town",
+            named="Sootlantern",
+        ),
         '{"question": "In which town did the author of Sootlantern grow up?"}',
     ),
     (
         _WORDING.format(
-            facts="? (person) — home — Larkmereth\nGlasheron — author — ? (person)", asked="person", named="Larkmereth and Glasheron"
+            facts="? (person) — home — Larkmereth\nGlasheron — author — ? (person)",
+            word="Who",
+            asked="person",
+            named="Larkmereth and Glasheron",
         ),
         '{"question": "Who has a home in Larkmereth and wrote Glasheron?"}',
     ),
     (
         _WORDING.format(
             facts="? (play) — written by — Orla Vennick\n? (play) — performed in — Larkmereth",
+            word="Which play",
             asked="play",
             named="Orla Vennick and Larkmereth",
         ),
@@ -394,7 +403,8 @@ class SeedGenerator:
         return kept
 
     def _request(self, seed: Seed, number: int) -> Request:
-        asked = _WORDING.format(facts="\n".join(seed.masked), asked=seed.asked, named=" and ".join(seed.named))
+        named = " and ".join(seed.named)
+        asked = _WORDING.format(facts="\n".join(seed.masked), word=question_word(seed.asked), asked=seed.asked, named=named)
         own = seed_from("worded", number, seed.key)
         return user(asked, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS)
 
