@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from synth.corpora.seed_questions import SYSTEM
+from synth.corpora.statements import SYSTEM
 from tests.eval.test_judges import grading, strict
 from tests.synth.scripted import LABELLED, calling, verdict
 from tests.synth.writing_models import asked_in, chance_of

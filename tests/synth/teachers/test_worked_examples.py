@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from synth.corpora import extraction, seed_questions
+from synth.corpora import extraction, seed_questions, statements
 from synth.fas import memory_plans, reasoning
 from synth.has import proposers
 from synth.questions import rewording
@@ -19,7 +19,7 @@ Examples = tuple[tuple[str, str], ...]
 OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
     "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
-    "stated": (extraction.EXAMPLES, seed_questions.STATEMENTS),
+    "stated": (extraction.EXAMPLES, statements.STATEMENTS),
     "wording": (seed_questions.WORDINGS, seed_questions.WORDED),
     "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
     "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
