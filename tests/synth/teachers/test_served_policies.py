@@ -13,10 +13,10 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from rl.engines.config import EngineConfig
+from rl.engines.config import ServingEngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.corpora import extraction, seed_questions
+from synth.corpora import extraction, seed_questions, statements
 from synth.fas import memory_plans
 from synth.has import proposers
 from synth.questions import rewording
@@ -55,7 +55,7 @@ def served(url: str) -> TeacherConfig:
 
 
 def own(policy: Path) -> TeacherConfig:
-    return TeacherConfig(kind="engine", path=policy, engine=EngineConfig(kv_cache_gib=0.1))
+    return TeacherConfig(kind="engine", path=policy, engine=ServingEngineConfig(kv_cache_gib=0.1))
 
 
 def texts(replies: list[Reply]) -> list[str]:
@@ -85,7 +85,7 @@ class Row(BaseModel):
 
 FORMS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": form_of(shape)
-    for module in (memory_plans, proposers, rewording, extraction, seed_questions, world_proposals)
+    for module in (memory_plans, proposers, rewording, extraction, seed_questions, statements, world_proposals)
     for name, shape in vars(module).items()
     if isinstance(shape, TypeAdapter)
 }
