@@ -34,7 +34,6 @@ from rl.retrieval.search import SearchIndex, passage
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.tools import ToolError, tool
 from synth.corpora.config import SEARCH_DOCUMENTS, ExpanderConfig
-from synth.corpora.extraction import EXAMPLES
 from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, TypedFact, ground, stated_case
 from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, key_of
 from synth.corpora.passages import Passage, short_passages_of
@@ -52,7 +51,7 @@ from synth.corpora.proposals import (
     objection_to_merged,
     proofs_of,
 )
-from synth.corpora.statements import state_facts
+from synth.corpora.statements import EXAMPLES, state_facts
 from synth.questions.text_comparison import mentions
 from synth.teachers.play import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.readers import KIND, STATED, Readers
@@ -352,7 +351,7 @@ class _Work:
         """The description by the facts of what a search for the name finds."""
         hits = find(self.index, proposal.name, SEARCH_DOCUMENTS)
         pages = _of_one(proposal.name, [Passage(page.id, page.id, page.title, part_of(page.text, proposal.name)) for page in hits])
-        facts, drops = state_facts(self.teacher, pages, STAGE, self.config.max_action_tokens, about=proposal.name)
+        facts, drops = state_facts(self.teacher, pages, STAGE, self.config.max_action_tokens, f"State facts that name {proposal.name}.")
         for each in drops:
             proposal.reject(each)
         return self._described(proposal, facts) if facts else None

@@ -18,19 +18,19 @@ A qualifier in brackets is part of a name: "Blue River (film)" and "Blue River" 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pydantic import TypeAdapter
-
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.grounding import GROUNDING_REASONS, GroundingDefect, TypedFact, ground, stated_case
-from synth.corpora.passages import short_passages_of
+from synth.corpora.grounding import GroundingDefect, stated_case
+from synth.corpora.outlines import QuotedFact
+from synth.corpora.passages import Passage, short_passages_of
+from synth.corpora.statements import state_facts
 from synth.questions.text_comparison import NameKey, name_key, plain, unqualified
 from synth.teachers.readers import STATED, Readers
-from synth.teachers.teacher import Teacher, as_read, ask_for
+from synth.teachers.teacher import Teacher
 from warehouse.corpora.corpus import Corpus
-from warehouse.records import Document, Fact, Failure, Request, user
+from warehouse.records import Document, Fact, Failure
 
 STAGE = "extraction"
 
@@ -43,28 +43,8 @@ class ExtractionDefect(StrEnum):
     NOT_STATED = "not_stated"
 
 
-SYSTEM = """You extract facts from a passage as a JSON list of objects with the keys "subject", "relation", "object", "quote", \
-"subject_type" and "object_type". Write out names in full, as the passage or its title has them, and no pronouns. A relation is one or two \
-words, a type one word. The quote is the shortest run of words of the passage, copied exactly, that states the fact. State only what \
-the passage states. Reply with the JSON alone; a passage without facts gives []."""
-
-EXAMPLES = (
-    (
-        "Title: Sootlantern\nPassage: Sootlantern is a 1961 play by Orla Vennick. It was first performed in Larkmereth.",
-        '[{"subject": "Sootlantern", "relation": "written by", "object": "Orla Vennick", "quote": "a 1961 play by Orla Vennick", '
-        '"subject_type": "play", "object_type": "person"}, {"subject": "Sootlantern", "relation": "performed in", "object": "Larkmereth", '
-        '"quote": "first performed in Larkmereth", "subject_type": "play", "object_type": "town"}]',
-    ),
-)
-
-_STATEMENTS = TypeAdapter(list[TypedFact])
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    statement: TypedFact
-    document: Document
-    passage: str
+MOST_FACTS = 40
+"""Most facts of a passage."""
 
 
 @dataclass(slots=True)
@@ -73,8 +53,8 @@ class _Harvest:
     types: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
-    def drop(self, kind: str, reason: str, claim: _Claim) -> None:
-        item = {"document": claim.document.id, "statement": claim.statement.model_dump()}
+    def drop(self, kind: str, reason: str, claim: QuotedFact) -> None:
+        item = {"document": claim.passage.document, "passage": claim.passage.id, "statement": claim.fact.model_dump()}
         self.failures.append(Failure(STAGE, kind, reason, item))
 
 
@@ -93,12 +73,19 @@ def extract_facts(
         aliases: other names, with the entity of each.
     """
     harvest = _Harvest()
-    claims = list(_claims(documents, teacher, config, harvest))
-    claims = [found for claim in claims if (found := _grounded(claim, config, harvest)) is not None]
+    passages = [
+        Passage(f"{document.id}#{number}", document.id, document.title, text)
+        for document in documents
+        for number, text in enumerate(short_passages_of(document.text, config.passage_characters))
+    ]
+    wanted = f"State only these relations: {', '.join(config.relations)}" if config.relations else ""
+    claims, harvest.failures = state_facts(teacher, passages, STAGE, config.max_tokens, wanted, MOST_FACTS)
+    claims = _wanted(claims, config.relations, harvest)
     if config.verify:
         claims = _verified(claims, readers, harvest)
     names = [*entities, *dict.fromkeys(document.title for document in documents)]
-    _link(claims, Linker(names, aliases or {}), harvest)
+    sources = {document.id: document.source for document in documents}
+    _link(claims, sources, Linker(names, aliases or {}), harvest)
     return Corpus(facts=tuple(_merged(harvest.facts)), documents=tuple(documents), types=harvest.types, failures=tuple(harvest.failures))
 
 
@@ -107,36 +94,20 @@ def relation_name(text: str) -> str:
     return plain(text.replace("_", " ")).replace(" ", "_")
 
 
-def _claims(documents: Sequence[Document], teacher: Teacher, config: ExtractionConfig, harvest: _Harvest) -> Iterator[_Claim]:
-    places = [(document, passage) for document in documents for passage in short_passages_of(document.text, config.passage_characters)]
-    read, before = ask_for(teacher, [_request(document, passage, config) for document, passage in places], _STATEMENTS, as_read)
-    harvest.failures += before
-    for (document, passage), statements in zip(places, read, strict=True):
-        if isinstance(statements, Failure):
-            harvest.failures.append(statements)
+def _wanted(claims: Sequence[QuotedFact], relations: Sequence[str], harvest: _Harvest) -> list[QuotedFact]:
+    kept, names = [], {relation_name(relation) for relation in relations}
+    for claim in claims:
+        if names and relation_name(claim.fact.relation) not in names:
+            reason = f"{claim.fact.relation!r} is not among the wanted relations"
+            harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, reason, claim)
         else:
-            yield from (_Claim(statement, document, passage) for statement in statements)
+            kept.append(claim)
+    return kept
 
 
-def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
-    wanted = f"Relations: {', '.join(config.relations)}\n" if config.relations else ""
-    return user(f"{wanted}Title: {document.title}\nPassage: {passage}", SYSTEM, config.max_tokens, examples=EXAMPLES)
-
-
-def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> _Claim | None:
-    found = ground(claim.statement, claim.document.title, claim.passage)
-    if isinstance(found, GroundingDefect):
-        harvest.drop(found, GROUNDING_REASONS[found], claim)
-        return None
-    if config.relations and relation_name(found.relation) not in map(relation_name, config.relations):
-        harvest.drop(ExtractionDefect.RELATION_NOT_WANTED, f"{found.relation!r} is not among the wanted relations", claim)
-        return None
-    return replace(claim, statement=found)
-
-
-def _verified(claims: Sequence[_Claim], readers: Readers, harvest: _Harvest) -> list[_Claim]:
+def _verified(claims: Sequence[QuotedFact], readers: Readers, harvest: _Harvest) -> list[QuotedFact]:
     """The claims that a second reader does not deny. One that is unfit, or gives no verdict, drops nothing."""
-    cases = [stated_case(claim.statement, claim.document.title, claim.passage) for claim in claims]
+    cases = [stated_case(claim.fact, claim.passage.title, claim.passage.text) for claim in claims]
     kept = []
     for claim, verdict in zip(claims, readers.read(STATED, cases), strict=True):
         if verdict is False:
@@ -147,24 +118,23 @@ def _verified(claims: Sequence[_Claim], readers: Readers, harvest: _Harvest) -> 
     return kept
 
 
-def _link(claims: Sequence[_Claim], linker: Linker, harvest: _Harvest) -> None:
+def _link(claims: Sequence[QuotedFact], sources: Mapping[str, str], linker: Linker, harvest: _Harvest) -> None:
     for claim in claims:
-        linker.note_statement(claim.document.id, claim.document.title, claim.statement.subject, claim.statement.object)
+        linker.note_statement(claim.passage.document, claim.passage.title, *claim.names)
     for claim in claims:
+        document = claim.passage.document
         try:
-            subject = linker.link(claim.statement.subject, claim.document.id)
-            value = linker.link(claim.statement.object, claim.document.id)
+            subject, value = (linker.link(name, document) for name in claim.names)
         except AmbiguousMention as error:
             harvest.drop(ExtractionDefect.AMBIGUOUS, str(error), claim)
             continue
         if subject == value:
             harvest.drop(GroundingDefect.SELF, f"both names mean {subject!r}", claim)
             continue
-        relation, document = relation_name(claim.statement.relation), claim.document
-        harvest.facts.append(Fact(subject, relation, value, (document.id,), document.source))
-        for entity, kind in ((subject, claim.statement.subject_type), (value, claim.statement.object_type)):
-            if plain(kind):
-                harvest.types.setdefault(entity, plain(kind))
+        harvest.facts.append(Fact(subject, relation_name(claim.fact.relation), value, (document,), sources[document]))
+        for entity, kind in zip((subject, value), claim.types, strict=True):
+            if kind:
+                harvest.types.setdefault(entity, kind)
 
 
 def _merged(facts: Sequence[Fact]) -> Iterator[Fact]:

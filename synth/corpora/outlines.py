@@ -24,6 +24,8 @@ MOST_FACTS = 3
 """Most facts of one outline."""
 LETTERS = "XYZ"
 """What stands for unknowns where an outline is worded; none is a word."""
+UNTYPED = "thing"
+"""The type of names without one."""
 LONGEST_NAME = 8
 """Most words of a name that an outline may name or ask for; longer ones are clauses."""
 
@@ -122,7 +124,7 @@ class Outline:
     def _type(self, name: str) -> str:
         typed = (pair for each in self.facts for pair in zip(each.ends, each.types, strict=True))
         kinds = Counter(kind for end, kind in typed if kind and end == key_of(name))
-        return kinds.most_common(1)[0][0] if kinds else "thing"
+        return kinds.most_common(1)[0][0] if kinds else UNTYPED
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ is listed under `unproven`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -151,22 +151,32 @@ def objection_to_description(outline: Outline, layer: Layer) -> Objection | None
 
 
 def rival_of(outline: Outline, index: SearchIndex) -> str | None:
-    """Something else that the facts about the answer fit, as far as the documents show; None if nothing.
+    """Something else that the facts about the answer, or about an unknown, fit, as far as the documents show; None if nothing.
 
-    Of facts from the answer's own page it is another page that names all the same; of others, a name listed with the answer in each.
+    Of facts from the name's own page it is another page that names all the same; of others, a name listed with it in each. For an unknown,
+    facts that lead to the answer say nothing: another unknown may lead to another answer.
     """
-    own, answer = list[str](), key_of(outline.answer)
+    met = {end for each in outline.facts for end in each.ends}
+    for name in outline.secrets:
+        skipped = () if name == outline.answer else (key_of(outline.answer),)
+        fitting = _fitting(name, outline.facts, skipped, index)
+        if rival := next((text for key, text in fitting.items() if key not in met), None):
+            return rival
+    return None
+
+
+def _fitting(name: str, facts: Sequence[QuotedFact], skipped: Collection[NameKey], index: SearchIndex) -> dict[NameKey, str]:
+    own, key = list[str](), key_of(name)
     listed = list[dict[NameKey, str]]()
-    for each in outline.facts:
-        if answer in each.ends:
-            other = each.names[1 - each.ends.index(answer)]
-            if key_of(each.passage.title) == answer:
+    for each in facts:
+        if key in each.ends and not any(end in skipped for end in each.ends):
+            other = each.names[1 - each.ends.index(key)]
+            if key_of(each.passage.title) == key:
                 own.append(unqualified(other))
             else:
-                listed.append({key_of(text): text for text in listed_with(outline.answer, _sentence(each))})
-    fitting = reduce(lambda one, other: {key: one[key] for key in one if key in other}, [*listed, *([_pages(own, index)] if own else [])])
-    met = {answer, *(end for each in outline.facts for end in each.ends)}
-    return next((text for key, text in fitting.items() if key not in met), None)
+                listed.append({key_of(text): text for text in listed_with(name, _sentence(each))})
+    shown = [*listed, *([_pages(own, index)] if own else [])]
+    return reduce(lambda one, other: {end: one[end] for end in one if end in other}, shown) if shown else {}
 
 
 def _sentence(each: QuotedFact) -> str:

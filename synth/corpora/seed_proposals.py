@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, objection_to_words, outlines
+from synth.corpora.outlines import UNTYPED, Objection, Outline, ProposalDefect, QuotedFact, objection_to_words, outlines
 from synth.corpora.passages import Passage, Walk
 from synth.corpora.proposals import rival_of
 from synth.formulas.triples import count_constants, depth, formula_digest, validate
@@ -78,15 +79,39 @@ _PEOPLE = frozenset(
 _TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
 
 
+_INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what)\b((?: [\w-]+){0,3})")
+
+
 def question_word(kind: str) -> str:
     """What asks for an answer of this type."""
-    return "Who" if kind in _PEOPLE else "When" if kind in _TIMES else f"Which {kind}"
+    return {"person": "Who", "time": "When"}.get(_family(kind), f"Which {kind}")
+
+
+def _family(kind: str) -> str:
+    """`person` or `time` where the last word of a type says so, else `other`."""
+    last = kind.split()[-1] if kind else ""
+    return "person" if last in _PEOPLE else "time" if last in _TIMES else "other"
+
+
+def _asked_family(seed: Seed) -> str | None:
+    """The family that the first interrogative of the words asks for; None if it leaves that open, as "What is" does."""
+    found = _INTERROGATIVE.search(seed.words.lower())
+    if found is None:
+        return None
+    first, kinds = found.group(1), {kind for each in seed.facts for kind in each.types}
+    if first in ("which", "what"):
+        nouns = [word for word in found.group(2).split() if word in kinds or _family(word) != "other"]
+        return _family(nouns[0]) if nouns else None
+    return {"when": "time", "where": "other"}.get(first, "person")
 
 
 def objection_to_question(seed: Seed) -> Objection | None:
     """What is wrong with the words of a question."""
     if not asks(seed.words):
         return Objection(ProposalDefect.NOT_ASKED, "it is no question, or one for yes or no")
+    asked = _asked_family(seed)
+    if seed.asked != UNTYPED and asked is not None and asked != _family(seed.asked):
+        return Objection(ProposalDefect.NOT_ASKED, f'it must ask for the {seed.asked}, with "{question_word(seed.asked)}"')
     return objection_to_words(seed)
 
 

@@ -156,14 +156,24 @@ class Searcher:
         return verdicts
 
     def second_answers(self, seeds: Sequence[Seed]) -> list[Verdict]:
-        """Per seed: whether retrieved passages and its own give another answer to its question, or none."""
-        shown = [[*seed.walk.passages, *self._about(seed)] for seed in seeds]
-        lists = self._ask([self._list(seed, passages) for seed, passages in zip(seeds, shown, strict=True)], _FOUND)
+        """Per seed: whether its own passages give no answer to its question, or retrieved ones give another.
+
+        More passages distract a small reader from the answer: what the own ones give is read from them alone. Others are read only by a
+        reader that can tell whether another answer fits.
+        """
+        lists = self._ask([self._list(seed, seed.walk.passages) for seed in seeds], _FOUND)
         verdicts: list[Verdict] = [_answered(seed, found) for seed, found in zip(seeds, lists, strict=True)]
+        left = [place for place, verdict in enumerate(verdicts) if verdict is True]
+        if not left or not self.readers.is_fit(FITS):
+            return [None if verdict is True else verdict for verdict in verdicts]
+        shown = {place: [*seeds[place].walk.passages, *self._about(seeds[place])] for place in left}
+        more = self._ask([self._list(seeds[place], shown[place]) for place in left], _FOUND)
+        for place, found in zip(left, more, strict=True):
+            verdicts[place] = None if found is None else True
         others = [
             (place, candidate)
-            for place, found in enumerate(lists)
-            if found is not None and verdicts[place] is True
+            for place, found in zip(left, more, strict=True)
+            if found is not None
             for candidate in _candidates(seeds[place], found, shown[place])
         ]
         cases = [_fitting(seeds[place], candidate, shown[place]) for place, candidate in others]

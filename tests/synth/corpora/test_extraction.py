@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import SYSTEM, AmbiguousMention, ExtractionDefect, Linker, extract_facts
+from synth.corpora.extraction import MOST_FACTS, AmbiguousMention, ExtractionDefect, Linker, extract_facts
 from synth.corpora.grounding import GroundingDefect, TypedFact, ground
+from synth.corpora.statements import instructions
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
@@ -54,7 +55,7 @@ def extract(
 
     def answer(body: dict[str, Any]) -> str:
         asked = body["messages"][-1]["content"]
-        if body["messages"][0]["content"] != SYSTEM:
+        if body["messages"][0]["content"] != instructions(MOST_FACTS):
             return LABELLED.get(asked, json.dumps({"verdict": verdict}))
         stated = next((facts for start, facts in by_document.items() if f"Passage: {start}" in asked), [])
         return stated if isinstance(stated, str) else json.dumps(stated)
@@ -106,7 +107,7 @@ def test_what_the_passage_does_not_hold_is_dropped_with_its_statement(change: di
     corpus = extract({"Amber": [{**WORKS, **change}, STUDIED]})
     assert [fact.relation for fact in corpus.facts] == ["studied_at"]
     assert kinds(corpus) == [kind]
-    assert corpus.failures[0].item == {"document": "d1", "statement": {**WORKS, **change}}
+    assert corpus.failures[0].item == {"document": "d1", "passage": "d1#0", "statement": {**WORKS, **change}}
 
 
 @pytest.mark.parametrize(("verdict", "kind"), [("no", ExtractionDefect.NOT_STATED), ("perhaps", "unreadable")])

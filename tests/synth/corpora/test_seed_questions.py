@@ -114,6 +114,11 @@ def test_what_has_several_answers_is_not_asked() -> None:
         if isinstance(each := outline(WALK, [QuotedFact(fact, passage) for fact in facts], index, random.Random(number)), Seed)
     }
     assert {answer for answer, _ in asked} == {"Old Ferry", "Karl Mason"}, "others are listed with Ann Bell"
+    born = TypedFact(subject="Ann Bell", relation="born in", object="Green Lake", quote="Ann Bell was born in Green Lake")
+    bell = Passage("bell.md#1", "bell.md", "Ann Bell", "Ann Bell was born in Green Lake.")
+    chains = [outline(WALK, [QuotedFact(stars, passage), QuotedFact(born, bell)], index, random.Random(number)) for number in range(20)]
+    towns = [each for each in chains if isinstance(each, Seed) and each.answer == "Green Lake"]
+    assert not any("Ann Bell" in each.unknowns for each in towns), "the birthplace of which star?"
     assert ("Old Ferry", ("Karl Mason",)) not in asked and ("Old Ferry", ("Ann Bell",)) in asked, "two films are by Karl Mason"
 
 
@@ -130,6 +135,24 @@ def test_what_has_several_answers_is_not_asked() -> None:
 def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str | None) -> None:
     objection = objection_to_question(seed(question))
     assert (objection and objection.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "kept"),
+    [
+        ("Who is a film by Karl Mason?", "film", False),
+        ("When did Karl Mason make it?", "film", False),
+        ("Which director made a film, Karl Mason?", "film", False),
+        ("In which film does the man who is called Karl Mason appear?", "film", True),
+        ("What is by Karl Mason?", "film", True),
+        ("What film is by Karl Mason?", "film director", False),
+        ("Which American director is with Karl Mason?", "film director", True),
+        ("Who is with Karl Mason?", "thing", True),
+    ],
+)
+def test_a_question_asks_for_the_kind_of_its_answer(question: str, asked: str, kept: bool) -> None:
+    fact = MADE.model_copy(update={"subject_type": asked, "object_type": "director" if asked == "film" else "film"})
+    assert (objection_to_question(seed(question, (fact,), "Night Boat")) is None) == kept
 
 
 def test_a_letter_is_described_and_not_named() -> None:

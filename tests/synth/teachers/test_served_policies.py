@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.engines.config import ServingEngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.corpora import extraction, seed_questions, statements
+from synth.corpora import seed_questions, statements
 from synth.fas import memory_plans
 from synth.has import proposers
 from synth.questions import rewording
@@ -85,7 +85,7 @@ class Row(BaseModel):
 
 FORMS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": form_of(shape)
-    for module in (memory_plans, proposers, rewording, extraction, seed_questions, statements, world_proposals)
+    for module in (memory_plans, proposers, rewording, seed_questions, statements, world_proposals)
     for name, shape in vars(module).items()
     if isinstance(shape, TypeAdapter)
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from synth.corpora import extraction, seed_questions, statements
+from synth.corpora import seed_questions, statements
 from synth.fas import memory_plans, reasoning
 from synth.has import proposers
 from synth.questions import rewording
@@ -18,8 +18,7 @@ from warehouse.records import Completion, Failure, Request, user
 Examples = tuple[tuple[str, str], ...]
 OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
-    "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
-    "stated": (extraction.EXAMPLES, statements.STATEMENTS),
+    "facts": (statements.EXAMPLES, statements.STATEMENTS),
     "wording": (seed_questions.WORDINGS, seed_questions.WORDED),
     "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
     "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
@@ -54,7 +53,7 @@ def test_examples_in_words_are_what_is_read() -> None:
 
 
 def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
-    for asked, reply in (*extraction.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
+    for asked, reply in (*statements.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
         assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
 
 
