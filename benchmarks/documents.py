@@ -2,7 +2,7 @@
 
     python -m benchmarks.documents run --home runs/documents --policy models/smollm2 --teacher models/qwen-1.5b --seeds 0 1
     python -m benchmarks.documents show --home runs/documents --seeds 0 1
-    python -m benchmarks.documents keep --home runs/documents --seeds 0 1 --command "…"      # benchmarks/results/documents.json
+    python -m benchmarks.documents keep --home runs/documents --seeds 0 --command "…"        # benchmarks/results/documents-0.json
 
 All arms answer the same held-out questions, which the graph made of films that no training sees; the teacher never saw them either:
 
@@ -73,12 +73,13 @@ def main() -> None:
         for seed in options.seeds:
             run(options.home, seed, options.policy, options.teacher, options.set)
         return
-    rows = [row for seed in options.seeds for row in rows_of(options.home, seed)]
-    if options.do == "keep":
-        print(evidence.keep("documents", {"commands": options.command, "rows": rows}))
-    for row in rows:
-        low, high = wilson(row["successes"], row["tasks"])
-        print(f"seed {row['seed']}  {row['arm']:12} {row['successes'] / row['tasks']:6.1%}  [{low:.1%}, {high:.1%}]  of {row['tasks']}")
+    for seed in options.seeds:
+        rows = list(rows_of(options.home, seed))
+        if options.do == "keep":
+            print(evidence.keep(f"documents-{seed}", {"commands": options.command, "rows": rows}))
+        for row in rows:
+            low, high = wilson(row["successes"], row["tasks"])
+            print(f"seed {row['seed']}  {row['arm']:12} {row['successes'] / row['tasks']:6.1%}  [{low:.1%}, {high:.1%}]  of {row['tasks']}")
 
 
 def run(root: Path, seed: int, policy: Path, teacher: Path, settings: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from itertools import chain, dropwhile, islice
 from pydantic import BaseModel
 
 from synth.corpora.passages import sentences_of
-from synth.questions.text_comparison import locate, mentions, name_key, plain, unqualified, without
+from synth.questions.text_comparison import locate, mentions, name_key, plain, share_a_stem, unqualified, without
 
 _WORDS = re.compile(r"[\w'’.-]*\w|,")
 
@@ -108,8 +108,6 @@ _LINKING = frozenset(
 """Words between a relation and a name that say nothing of it."""
 _VERBS = ("ed", "en", "ing")
 _MOST_ROLES = 6
-_SHARED = 4
-"""Letters that forms of a word share: starring and stars, written and writer."""
 
 
 def _belongs(sentence: str, name: str, relation: str) -> bool | None:
@@ -119,7 +117,7 @@ def _belongs(sentence: str, name: str, relation: str) -> bool | None:
     """
     words, wanted = _WORDS.findall(sentence), [word for word in plain(relation).split() if word not in _LINKING]
     words[:1] = [word.lower() for word in words[:1]]
-    forms = {word.lower() for word in words if any(_alike(word.lower().removeprefix("co-"), each) for each in wanted)}
+    forms = {word.lower() for word in words if share_a_stem([word.lower().removeprefix("co-")], wanted)}
     size = len(plain(name).split())
     places = [place for place in range(len(words)) if plain(" ".join(words[place : place + size])) == plain(name)]
     roles = [_roles(words[:place]) | set(words[place + size : place + size + 1]) for place in places]
@@ -138,10 +136,6 @@ def _roles(before: Sequence[str]) -> set[str]:
             break
         found.append(word)
     return set(found)
-
-
-def _alike(one: str, other: str) -> bool:
-    return one[:_SHARED] == other[:_SHARED] and min(len(one), len(other)) >= _SHARED
 
 
 GROUNDING_REASONS = {

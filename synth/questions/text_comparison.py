@@ -109,7 +109,7 @@ def share_a_stem(words: Iterable[str], others: Iterable[str]) -> bool:
 
 def _stem(word: str) -> str:
     """The beginning of a word that its forms share; empty for short words, which say little."""
-    return "" if len(word) < 4 else word[: max(4, len(word) - 3)] if len(word) < 8 else word[:5]
+    return word[:4] if len(word) >= 4 else ""
 
 
 def _spaced(text: str) -> str:
