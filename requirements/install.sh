@@ -1,6 +1,7 @@
 #!/bin/sh
 # Creates the environment $VENV from requirements/$EXTRA.lock with uv, which the environment itself brings along, and installs $PACKAGE into it:
-# this folder to work in, or a wheel. Whatever the lock has hashes of is verified.
+# this folder to work in, or a wheel. Whatever the lock has hashes of is verified. The lock is complete: what a package asks for beyond it is left out
+# on purpose (torchvision, whose build on PyPI does not fit torch's CPU build).
 # The CPU lock takes torch's CPU build: from a wheel named by PIP_FIND_LINKS where there is one, else from PyTorch's own index.
 set -eu
 if ! "${PYTHON:-false}" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
@@ -19,6 +20,6 @@ if [ "$EXTRA" = cpu ]; then
     done
 fi
 # shellcheck disable=SC2086
-"$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" $backend -r "requirements/$EXTRA.lock"
+"$VENV/bin/uv" pip install --quiet --compile-bytecode --no-deps --python "$VENV/bin/python" $backend -r "requirements/$EXTRA.lock"
 # shellcheck disable=SC2086
 "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps ${PACKAGE:--e .}

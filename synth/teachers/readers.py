@@ -68,10 +68,13 @@ SOUND = reader(
 class Readers:
     """The readers that a teacher is fit for; thread-safe. `failures` are what it is unfit for, and replies without a verdict.
 
-    One serves all who ask the same teacher, so that it is calibrated once.
+    One serves all who ask the same teacher, so that it is calibrated once. What counts must not depend on when a run was killed, after
+    which it calibrates again: then `calibrated` is the same teacher without a meter, and `unfit` takes the failures of calibrations.
     """
 
     teacher: Teacher
+    calibrated: Teacher | None = None
+    unfit: Callable[[Failure], None] | None = None
     failures: list[Failure] = field(default_factory=list)
     _fit: dict[str, bool] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -80,18 +83,18 @@ class Readers:
         """Whether the teacher may read so; calibrates it the first time."""
         with self._lock:
             if prompt.name not in self._fit:
-                judge = self._judge(prompt)
-                unfit = unfit_reason(judge, calibrate(judge))
-                self._fit[prompt.name] = unfit is None
-                if unfit is not None:
-                    self.failures.append(Failure("synth", "judge_unfit", unfit, {"judge": judge.name}))
+                judge = self._judge(prompt, self.calibrated or self.teacher)
+                reason = unfit_reason(judge, calibrate(judge))
+                self._fit[prompt.name] = reason is None
+                if reason is not None:
+                    (self.unfit or self.failures.append)(Failure("synth", "judge_unfit", reason, {"judge": judge.name}))
             return self._fit[prompt.name]
 
     def read(self, prompt: JudgePrompt, cases: Sequence[Mapping[str, str]]) -> list[bool | None]:
         """Yes or no to each case; None if the reader is unfit or gives no verdict."""
         if not cases or not self.is_fit(prompt):
             return [None] * len(cases)
-        verdicts = self._judge(prompt).judge(cases)
+        verdicts = self._judge(prompt, self.teacher).judge(cases)
         self.failures += [verdict for verdict in verdicts if isinstance(verdict, Failure)]
         return [None if isinstance(verdict, Failure) else verdict.verdict == YES for verdict in verdicts]
 
@@ -100,5 +103,5 @@ class Readers:
         failures, self.failures = self.failures, []
         return failures
 
-    def _judge(self, prompt: JudgePrompt) -> Judge:
-        return Judge(self.teacher, prompt, attempts=2, max_tokens=READER_TOKENS)
+    def _judge(self, prompt: JudgePrompt, teacher: Teacher) -> Judge:
+        return Judge(teacher, prompt, attempts=2, max_tokens=READER_TOKENS)
