@@ -61,20 +61,9 @@ def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: ra
 
 
 _PEOPLE = frozenset(
-    [
-        "actor",
-        "actress",
-        "author",
-        "composer",
-        "director",
-        "musician",
-        "person",
-        "politician",
-        "producer",
-        "screenwriter",
-        "singer",
-        "writer",
-    ]
+    "actor actress architect artist author character cinematographer comedian composer dancer director editor engineer filmmaker founder king "
+    "man minister model musician novelist painter person philosopher photographer player playwright poet politician president producer queen "
+    "rapper scientist screenwriter singer songwriter star woman writer".split()
 )
 _TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
 
