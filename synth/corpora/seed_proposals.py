@@ -61,8 +61,8 @@ def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: ra
 
 
 _KINDS_OF_PEOPLE = """actor actress architect artist author character cinematographer comedian composer dancer director editor engineer
-filmmaker founder king man minister model musician novelist painter person philosopher photographer player playwright poet politician president
-producer queen rapper scientist screenwriter singer songwriter star woman writer"""
+filmmaker founder king man minister model musician novelist painter person philosopher photographer player playwright poet politician
+president producer queen rapper scientist screenwriter singer songwriter star woman writer"""
 _PEOPLE = frozenset(_KINDS_OF_PEOPLE.split())
 _TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
 
