@@ -6,7 +6,7 @@ an unfit one leaves every verdict open. Completions are in the lake, so a calibr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -15,7 +15,7 @@ from typing import Any
 from eval.judges import Judge, JudgePrompt, calibrate, unfit_reason
 from synth.teachers.teacher import Teacher
 from warehouse.digests import digest
-from warehouse.records import Failure
+from warehouse.records import Check, Failure
 
 YES, NO = "yes", "no"
 READER_TOKENS = 32
@@ -68,13 +68,13 @@ SOUND = reader(
 class Readers:
     """The readers that a teacher is fit for; thread-safe. `failures` are what it is unfit for, and replies without a verdict.
 
-    One serves all who ask the same teacher, so that it is calibrated once. What counts must not depend on when a run was killed, after
-    which it calibrates again: then `calibrated` is the same teacher without a meter, and `unfit` takes the failures of calibrations.
+    One serves all who ask the same teacher, so that it is calibrated once. What a batch counts must not depend on when a run was killed,
+    after which it calibrates again: then `calibrated` is the same teacher without a meter, and `keep` stores the results at once.
     """
 
     teacher: Teacher
     calibrated: Teacher | None = None
-    unfit: Callable[[Failure], None] | None = None
+    keep: Callable[[Iterable[Check | Failure]], None] | None = None
     failures: list[Failure] = field(default_factory=list)
     _fit: dict[str, bool] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -84,10 +84,14 @@ class Readers:
         with self._lock:
             if prompt.name not in self._fit:
                 judge = self._judge(prompt, self.calibrated or self.teacher)
-                reason = unfit_reason(judge, calibrate(judge))
+                calibration = calibrate(judge)
+                reason = unfit_reason(judge, calibration)
                 self._fit[prompt.name] = reason is None
-                if reason is not None:
-                    (self.unfit or self.failures.append)(Failure("synth", "judge_unfit", reason, {"judge": judge.name}))
+                unfit = [] if reason is None else [Failure("synth", "judge_unfit", reason, {"judge": judge.name})]
+                if self.keep is None:
+                    self.failures += unfit
+                else:
+                    self.keep([*calibration.checks, *unfit])
             return self._fit[prompt.name]
 
     def read(self, prompt: JudgePrompt, cases: Sequence[Mapping[str, str]]) -> list[bool | None]:

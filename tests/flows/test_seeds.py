@@ -52,8 +52,10 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
         figures, (part,) = yields_of(lake, "seeds"), read_yields(lake)
         unproven = lake.query("SELECT structure, teacher, proof, count(*) AS n FROM unproven GROUP BY ALL ORDER BY proof").to_pylist()
         reasons = {row["reason"] for row in lake.query("SELECT reason FROM synthesis_outcomes WHERE kind = 'seeds'").to_pylist()}
+        calibrated = lake.query("SELECT DISTINCT kind FROM checks WHERE accepted").column(0).to_pylist()
     assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "no request is repeated"
     assert judge.bodies and all(map(_reads, judge.bodies)) and not any(map(_reads, server.bodies))
+    assert set(calibrated) == {"contradicts", "fits", "stated"}
     kinds = Counter(str(failure.kind) for failure in failures)
     dropped = {"quote_not_found", "object_not_named", "leaked", "number_not_stated", "contradicted", "second_answer"}
     assert dropped <= set(kinds) and reasons == set(kinds) - {"shortfall"} and unreadable

@@ -76,7 +76,7 @@ class Work:
     @cached_property
     def readers(self) -> Readers:
         """The judge's readers, calibrated once. Raises RequestError if there is neither a judge nor a teacher."""
-        return Readers(self.judge or self.asked("judge"), self._unmetered_judge, lambda failure: self.context.lake.add([failure]))
+        return Readers(self.judge or self.asked("judge"), self._unmetered_judge, self.context.lake.add)
 
     def count(self, **counts: float) -> None:
         """Add to the counts of the current batch."""
