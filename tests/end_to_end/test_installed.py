@@ -49,7 +49,7 @@ def test_the_command_works_without_the_repository(programs: Path, tmp_path: Path
 
 
 def test_a_small_wheel_turns(programs: Path, tmp_path: Path) -> None:
-    settings = ("--set", 'wheel.stages=["cpt","rl"]', "--set", "rl.steps=2", "--set", "evaluation.gate={}")
+    settings = ("--set", 'wheel.stages=["cpt","rl"]', "--set", "rl.steps=2", "--set", "evaluation.gate={}", "--set", "rl.filters={}")
     run(programs / "flywheel", "run", "--profile", SMALL, "--home", "home", *settings, folder=tmp_path)
     with Lake(tmp_path / "home", read_only=True) as lake:
         assert [policy.id for policy in lake.policies()] == ["t0-init", "t1-cpt", "t1-rl"]
