@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,8 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def beginning(path: Path, count: int, to: Path) -> Path:
-    to.write_text("".join(path.open().readlines()[:count]))
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        to.write_text("".join(islice(lines, count)))
     return to
 
 
@@ -77,7 +80,7 @@ def home(tmp_path: Path) -> Path:
     for name, content in FILES.items():
         (tmp_path / "snapshots" / "shop" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "snapshots" / "shop" / name).write_bytes(content)
-    code = DATA / "code_humaneval" / "HumanEval.jsonl.gz"
+    code = beginning(DATA / "code_humaneval" / "HumanEval.jsonl.gz", 20, tmp_path / "code.jsonl")
     for path, environment, verifier in (
         (gsm8k, "python", "gsm8k"),
         (code, "python", "code"),
