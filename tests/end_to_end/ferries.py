@@ -90,7 +90,9 @@ def answer_in(question: str, text: str) -> str | None:
     sails, born, built = (dict(pattern.findall(text)) for pattern in (_SAILS, _BORN, _BUILT))
     if "year" in question:
         return built.get(ferry[0]) if ferry else None
-    if "born" not in question:
+    if question.startswith("Which ferry"):
+        return next((sailing for sailing, under in sails.items() if under in question), None)
+    if "born" not in question or question.startswith("Who"):
         return sails.get(ferry[0]) if ferry else None
     person = captain[1] if captain else sails.get(ferry[0]) if ferry else None
     return None if person is None else born.get(person)
@@ -120,7 +122,7 @@ def _answers(text: str) -> list[dict[str, Any]]:
     answer = answer_in(question, passages)
     if answer is None:
         return []
-    quotes = [found[0] for pattern in (_SAILS, _BORN) for found in pattern.finditer(passages) if found[2] == answer]
+    quotes = [found[0] for pattern in (_SAILS, _BORN) for found in pattern.finditer(passages) if answer in found.groups()]
     return [{"answer": answer, "passage": int(_NUMBERED.findall(passages[: passages.index(quotes[0])])[-1]), "quote": quotes[0]}]
 
 
