@@ -90,9 +90,10 @@ def answer_in(question: str, text: str) -> str | None:
     sails, born, built = (dict(pattern.findall(text)) for pattern in (_SAILS, _BORN, _BUILT))
     if "year" in question:
         return built.get(ferry[0]) if ferry else None
-    if question.startswith("Which ferry"):
-        return next((sailing for sailing, under in sails.items() if under in question), None)
-    if "born" not in question or question.startswith("Who"):
+    if "Which ferry" in question:
+        under = sails.get(ferry[0]) if ferry else question.partition("under ")[2].rstrip("?\n ")
+        return next((other for other, named in sails.items() if named == under and other not in question), None)
+    if "born" not in question or "Who is" in question:
         return sails.get(ferry[0]) if ferry else None
     person = captain[1] if captain else sails.get(ferry[0]) if ferry else None
     return None if person is None else born.get(person)
@@ -108,13 +109,13 @@ def _facts(text: str) -> str:
 def _worded(text: str) -> str:
     """A question over the facts of the request, as the model's other questions are put; `?` stands for the answer."""
     facts = re.sub(r" \(thing\)", "", text.partition("\n\n")[0])
-    ferry, person = re.search(r"\w+ Ferry", facts), re.search(rf"{_NAME}(?<! Ferry)", facts)
+    ferry, person = re.search(r"\w+ Ferry", facts), re.search(_NAME, re.sub(r"\w+ Ferry", "", facts))
     named = re.findall(r"names (.*)\. Reply", text)[-1]
     if "born in — ?" in facts and ferry:
         return f"Where was the captain of {ferry[0]} born?"
     if "sails under — ?" in facts and ferry:
         return f"Who is the captain of {named.replace(' and ', ', born in ')}?"
-    return f"Which ferry sails under {person[1]}?" if person else f"Who or what has to do with {named}?"
+    return f"Which ferry sails under {person[1]}?" if person else f"Which ferry has the captain of {named}?"
 
 
 def _answers(text: str) -> list[dict[str, Any]]:
