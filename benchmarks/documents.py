@@ -115,7 +115,8 @@ def rows_of(root: Path, seed: int) -> Iterator[dict[str, Any]]:
                 sql = "SELECT outcome FROM trajectories WHERE policy = ? AND suite = ? AND outcome IN ('success', 'failure')"
                 yield from _row(seed, arm, [each == Outcome.SUCCESS for each in lake.query(sql, [policy, SUITE]).column(0).to_pylist()])
     home = place(root, "documents", seed).root
-    yield from _row(seed, "teacher", _played(home, SUITE))
+    if (home / "lake").is_dir():
+        yield from _row(seed, "teacher", _played(home, SUITE))
     if (home / DIRECT).exists():
         yield from _row(seed, "closed book", json.loads((home / DIRECT).read_text()))
 
