@@ -72,7 +72,8 @@ def state_facts(
         return kept
 
     texts = (f"Title: {passage.title}\nPassage: {passage.text}" + (f"\n{wanted}" if wanted else "") for passage in passages)
-    requests = [user(text, instructions(most), max_tokens, examples=EXAMPLES) for text in texts]
+    system = instructions(most)
+    requests = [user(text, system, max_tokens, examples=EXAMPLES) for text in texts]
     read, before = ask_for(teacher, requests, shape_of(most), check)
     failures += [*before, *(each for each in read if isinstance(each, Failure))]
     return [fact for each in read if not isinstance(each, Failure) for fact in each], failures

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from eval.judges import Judge, JudgePrompt, calibrate, unfit_reason
-from synth.teachers.teacher import Teacher
+from synth.teachers.teacher import Teacher, unmetered
 from warehouse.digests import digest
 from warehouse.records import Check, Failure
 
@@ -69,11 +69,10 @@ class Readers:
     """The readers that a teacher is fit for; thread-safe. `failures` are what it is unfit for, and replies without a verdict.
 
     One serves all who ask the same teacher, so that it is calibrated once. What a batch counts must not depend on when a run was killed,
-    after which it calibrates again: then `calibrated` is the same teacher without a meter, and `keep` stores the results at once.
+    after which it calibrates again: calibration is not metered, and `keep` stores its results at once.
     """
 
     teacher: Teacher
-    calibrated: Teacher | None = None
     keep: Callable[[Iterable[Check | Failure]], None] | None = None
     failures: list[Failure] = field(default_factory=list)
     _fit: dict[str, bool] = field(default_factory=dict)
@@ -83,7 +82,7 @@ class Readers:
         """Whether the teacher may read so; calibrates it the first time."""
         with self._lock:
             if prompt.name not in self._fit:
-                judge = self._judge(prompt, self.calibrated or self.teacher)
+                judge = self._judge(prompt, unmetered(self.teacher))
                 calibration = calibrate(judge)
                 reason = unfit_reason(judge, calibration)
                 self._fit[prompt.name] = reason is None

@@ -287,18 +287,18 @@ class MeteredTeacher:
     """
 
     def __init__(self, teacher: Teacher) -> None:
-        self._teacher = teacher
+        self.teacher = teacher
         self._counts: dict[str, float] = {}
         self._lock = Lock()
 
     @property
     def name(self) -> str:
         """See `Teacher`."""
-        return self._teacher.name
+        return self.teacher.name
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """See `Teacher`."""
-        replies = self._teacher.complete(requests)
+        replies = self.teacher.complete(requests)
         with self._lock:
             for reply in replies:
                 add_counts(self._counts, _account(reply))
@@ -308,13 +308,20 @@ class MeteredTeacher:
         """Add one to a count, and to that of a metered teacher within."""
         with self._lock:
             add_counts(self._counts, {count: 1})
-        _note(self._teacher, count)
+        _note(self.teacher, count)
 
     def drain(self) -> dict[str, float]:
         """Counts since the last call: `asked`, `completed`, each fault, `tokens`, `seconds`, `first_try` and `repaired`."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts
+
+
+def unmetered(teacher: Teacher) -> Teacher:
+    """The teacher itself, without the meters around it."""
+    while isinstance(teacher, MeteredTeacher):
+        teacher = teacher.teacher
+    return teacher
 
 
 def _account(reply: Reply) -> dict[str, float]:

@@ -31,6 +31,7 @@ from synth.has.outcomes import STAGE as CONTINUATION
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
 from synth.questions.decontamination import TRAIN
+from synth.teachers.teacher import unmetered
 from warehouse import DocumentSplit, Failure, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError, first_line
@@ -87,9 +88,9 @@ class FirstOrder:
     @cached_property
     def answer_judge(self) -> Judge | None:
         """The teacher as judge of answers, if there is one and it passes its calibration (counted in its own batch)."""
-        if self.work.unmetered is None:
+        if self.work.teacher is None:
             return None
-        judge = Judge(self.work.unmetered)
+        judge = Judge(unmetered(self.work.teacher))
         return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
 
     def _calibrate(self) -> Made:

@@ -60,7 +60,6 @@ class Work:
         self.settings: SynthConfig = context.config.for_turn(turn).synth
         self.teacher = None if teacher is None else MeteredTeacher(teacher)
         self.judge = self.teacher if judge is None else MeteredTeacher(judge)
-        self.unmetered, self._unmetered_judge = teacher, judge or teacher
         self._counts: dict[str, float] = {}
 
     def seed(self, part: str) -> int:
@@ -76,7 +75,7 @@ class Work:
     @cached_property
     def readers(self) -> Readers:
         """The judge's readers, calibrated once. Raises RequestError if there is neither a judge nor a teacher."""
-        return Readers(self.judge or self.asked("judge"), self._unmetered_judge, self.context.lake.add)
+        return Readers(self.judge or self.asked("judge"), self.context.lake.add)
 
     def count(self, **counts: float) -> None:
         """Add to the counts of the current batch."""

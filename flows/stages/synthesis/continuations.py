@@ -15,7 +15,7 @@ from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from synth.has.outcomes import OutcomesConfig, Player
 from synth.teachers.play import COST, may_pass
-from synth.teachers.teacher import Teacher
+from synth.teachers.teacher import Teacher, unmetered
 from warehouse import Outcome, Policy, Trajectory
 from warehouse.errors import RequestError
 
@@ -31,9 +31,7 @@ def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
 def open_player(work: Work, config: OutcomesConfig) -> Player:
     """Who continues. Raises RequestError if there is no teacher, or no policy yet."""
     if config.player == "teacher":
-        work.asked("has.outcomes")
-        teacher = work.unmetered
-        assert teacher is not None
+        teacher = unmetered(work.asked("has.outcomes"))
         return Player(teacher.name, lambda requests: _by_teacher(work, teacher, requests))
     champion, rollouts = champion_rollouts(work, "continue")
     return Player(champion.id, lambda requests: _by_policy(work, rollouts, requests))
