@@ -8,6 +8,7 @@ teacher's replies is not committed, but the replies received are stored and reus
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,15 +149,23 @@ def work_off(
             continue
         if not needed and run.spent():
             return
+        began = time.monotonic()
         records, dropped = batch.make()
-        counts = counted()
+        seconds, counts = time.monotonic() - began, counted()
         _check_replies(run, batch, counts)
         marks: dict[str, float] = {MADE + batch.part: len(records), DROPPED + batch.part: len(dropped)}
         marks |= {f"{COUNTED}{name}.{batch.part}": count for name, count in sorted(counts.items())}
         metrics = [Metric(run.id, run.run.stage, run.run.wheel_turn, batch.number, name, float(count)) for name, count in marks.items()]
         run.lake.add([*records, *dropped, *metrics])
         which = f"{batch.part}, batch {batch.number + 1}" if batch.number else batch.part
-        log.info("%s  %s: %d made, %d dropped", run.id, which, len(records), len(dropped))
+        log.info("%s  %s: %d made, %d dropped%s", run.id, which, len(records), len(dropped), _rate(len(records), seconds, counts))
+
+
+def _rate(made: int, seconds: float, counts: Mapping[str, float]) -> str:
+    """What a batch that asked a teacher made per hour, and tokens per record."""
+    if not made or not counts.get("asked"):
+        return ""
+    return f"; {3600 * made / max(seconds, 1):,.0f} per hour, {counts.get('tokens', 0) / made:,.0f} tokens each"
 
 
 def dropped_by(run: StageRun) -> int:
