@@ -78,9 +78,7 @@ class Model(Protocol):
     """The model behind a judge; every teacher has this interface."""
 
     @property
-    def name(self) -> str:
-        """Name of the model."""
-        ...
+    def name(self) -> str: ...
 
     def complete(self, requests: Sequence[Request]) -> Sequence[Completion | Failure]:
         """Return a reply to each request, in order."""
@@ -206,12 +204,10 @@ class Judge:
 
     @property
     def name(self) -> str:
-        """The kind of judge and the model."""
         return f"{self.prompt.name}:{self.model.name}"
 
     @property
     def version(self) -> str:
-        """Version of the prompt."""
         return self.prompt.version
 
     def judge(self, cases: Sequence[Any]) -> list[Verdict | Failure]:
@@ -244,7 +240,6 @@ class Judge:
         return [scores[place] for place in range(len(attempts))]
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """Score one attempt's answer."""
         return self.verify_all([(task, trajectory)])[0]
 
     def _request(self, case: Any, seed: int) -> Request:

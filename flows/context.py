@@ -74,7 +74,6 @@ class StageRun:
 
     @property
     def id(self) -> str:
-        """Id of the run in the lake."""
         return self.run.id
 
     @property
@@ -122,7 +121,6 @@ class StageRun:
         self._move(done)
 
     def progress(self) -> StageProgress:
-        """Return the stage's part of the progress record."""
         run, resumed = self.run, EARLIER in self.run.figures
         return StageProgress(
             run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, resumed, self.metrics
@@ -253,7 +251,6 @@ class RunContext:
         return {} if run is None else {"run": run.id, "step": run.step}
 
     def progress(self) -> Progress:
-        """Return the current progress record."""
         stage, rollouts = self._at_work, self._rollouts
         now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None, control=self.control.state)
         if rollouts is None:
@@ -352,7 +349,6 @@ class RunContext:
             ray.close()
 
     def close(self) -> None:
-        """Stop engines, environments and judges, and close the lake."""
         self.stop_engines()
         self.judges.close()
         self.lake.close()
@@ -362,7 +358,6 @@ _open: dict[Path, RunContext] = {}
 
 
 def is_open(root: Path) -> bool:
-    """Return whether this process has the home at `root` open."""
     return root.resolve() in _open
 
 

@@ -44,7 +44,6 @@ class Check:
 
 
 def cores() -> Check:
-    """Check the CPU cores available to this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores >= 2:
         return Check("cores", "ok", f"{cores} cores")
@@ -88,7 +87,6 @@ def total_memory() -> int:
 
 
 def disk(folder: Path) -> Check:
-    """Check free disk space at `folder`."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(existing).free / GIB
     if free >= 5:
@@ -154,7 +152,6 @@ _PATIENCE_SECONDS = 20.0
 
 
 def python() -> Check:
-    """Check the Python version."""
     found = ".".join(map(str, sys.version_info[:3]))
     if (3, 11) <= sys.version_info[:2] <= (3, 12):
         return Check("python", "ok", found)
@@ -162,7 +159,6 @@ def python() -> Check:
 
 
 def torch_build() -> Check:
-    """Check whether the torch build fits the hardware."""
     import torch
 
     if torch.cuda.is_available():
@@ -187,7 +183,6 @@ def cuda_builds() -> Check:
 
 
 def versions() -> Check:
-    """Check installed packages against the required versions."""
     from packaging.requirements import Requirement
 
     try:

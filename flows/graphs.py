@@ -33,7 +33,6 @@ class GraphFigures:
     """Number of entities in the formulas (constants, path and answers) of stored tasks, for training and for suites."""
 
     def record(self) -> dict[str, Any]:
-        """Convert to a JSON-serializable dictionary."""
         topology = {**asdict(self.topology), "relations": dict(self.topology.relations), "largest_share": self.topology.largest_share}
         topology["hubs"] = [{**asdict(hub), "degree": hub.degree} for hub in self.topology.hubs]
         return {"graph": self.name, **topology, "reach": {name: asdict(one) for name, one in self.reach.items()}, "asked": dict(self.asked)}

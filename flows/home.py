@@ -58,7 +58,6 @@ class Home:
 
     @property
     def config_file(self) -> Path:
-        """Resolved configuration, as JSON."""
         return self.root / "config.json"
 
     @property
@@ -68,7 +67,6 @@ class Home:
 
     @property
     def policies(self) -> Path:
-        """Folder with a subfolder per policy."""
         return self.root / "policies"
 
     @property
@@ -87,7 +85,6 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Logs of engines, Ray and Prefect."""
         return self.root / "logs"
 
     def claim(self, config: FlywheelConfig) -> None:

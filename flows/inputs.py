@@ -287,7 +287,6 @@ def _empty(config: FlywheelConfig, home: Path, stage: str, iteration: int, reaso
 
 
 def describe_counts(found: dict[str, Counts]) -> dict[str, dict[str, Any]]:
-    """Convert counts for JSON."""
     return {stage: {name: "known later" if count is None else count for name, count in counts.items()} for stage, counts in found.items()}
 
 

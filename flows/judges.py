@@ -38,12 +38,10 @@ class HomeJudges:
 
     @cached_property
     def of_answers(self) -> Judge:
-        """The calibrated judge of answers."""
         return self._calibrated(ANSWERS)
 
     @cached_property
     def of_turns(self) -> Judge:
-        """The calibrated judge of single turns."""
         return self._calibrated(TURNS)
 
     def close(self) -> None:

@@ -29,7 +29,6 @@ class Phase:
 
     @property
     def gpus(self) -> float:
-        """Total number of GPUs."""
         return sum(bundle.gpus for reservation in self.reservations for bundle in reservation.bundles)
 
 

@@ -58,7 +58,6 @@ def suite_label(suite: str, occasion: str = "") -> str:
 
 
 def evaluation_id(policy: str, suite: str) -> str:
-    """Id of the run that evaluates a policy on a suite."""
     return f"eval-{policy}-{suite}"
 
 
@@ -68,7 +67,6 @@ def sampling_id(policy: str, wanted: dict[str, Any]) -> str:
 
 
 def gate_id(turn: int) -> str:
-    """Id of the run that decides on the promotion of an iteration's policy."""
     return f"t{turn}-gate"
 
 
@@ -126,13 +124,11 @@ def parent_id(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant
 
 
 def completed(home: Home) -> set[str]:
-    """Return the ids of a home's completed runs."""
     with reading(home.root) as lake:
         return completed_in(lake)
 
 
 def completed_in(lake: Lake | None) -> set[str]:
-    """Return the ids of a lake's completed runs."""
     return set() if lake is None else {run.id for run in lake.runs("state = 'completed'")}
 
 
@@ -166,7 +162,6 @@ def missing_policies(done: set[str], config: FlywheelConfig) -> list[str]:
 
 
 def turns_to_synthesise(done: set[str], turns: int) -> list[int]:
-    """Return the iterations whose synthesis is incomplete."""
     return [turn for turn in range(1, turns + 1) if not {synthesis_id(turn), gate_id(turn)} & done]
 
 

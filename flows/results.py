@@ -65,7 +65,6 @@ def probability(p_value: float) -> str:
 
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold start", "rl": "reinforcement learning"}
-"""Names of the stages in prose."""
 SIGNIFICANT = 0.05
 """Significance level of differences."""
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -130,7 +129,6 @@ def standings(judged: Sequence[Judged]) -> list[Standing]:
 
 
 def gain(earlier: Judged, later: Judged) -> Gain:
-    """Return the gain of `later` over `earlier`."""
     test = paired(earlier.solved, later.solved)
     return Gain(earlier, 100 * (later.success - earlier.success if test is None else test.difference), test)
 
@@ -180,7 +178,6 @@ def place_of(judged: Judged) -> str:
 
 
 def in_words(gain: Gain) -> str:
-    """Format the points and the test behind them."""
     points = f"{signed(gain.points)}{HARD_SPACE}points"
     if gain.test is None:
         return f"{points}, on other tasks"
@@ -204,7 +201,6 @@ def _capital(text: str) -> str:
 
 Rows = list[dict[str, Any]]
 STAGES = ("init", "cpt", "sft", "rl")
-"""Stages of an iteration, in order."""
 
 
 def evaluation_rows(lake: Lake) -> Rows:

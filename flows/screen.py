@@ -16,7 +16,6 @@ class Screen(Console):
     """A Rich console that escapes invisible characters in lines, cells, titles and captions."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render text with markup, escaped before layout."""
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

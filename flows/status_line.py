@@ -52,7 +52,6 @@ def show_status(stage: StageProgress | None) -> None:
 
 
 def line(stage: StageProgress, now: float) -> str:
-    """Format the status line of a stage."""
     from flows.operations.control import position  # imports Pydantic: only while a stage runs
 
     return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")

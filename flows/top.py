@@ -112,7 +112,6 @@ class Watcher:
         self._config: FlywheelConfig = home.load()
 
     def look(self) -> State:
-        """Read the current state."""
         now = time.time()
         progress = read_progress(self._home.progress)
         runs = {row["id"]: row for row in self._rows(_RUNS)}
@@ -252,7 +251,6 @@ SHOWN = (
     "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
     "concurrency/window", "engine_kv_usage", "step_seconds",
 )  # fmt: skip
-"""Metrics to show, in order."""
 _MARKS = {
     "done": ("✓", "green"),
     "running": ("▶", "bold cyan"),
@@ -265,7 +263,6 @@ _MARKS = {
 
 
 def frame(state: State) -> RenderableType:
-    """Render one frame of the view."""
     parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
     if state.at_work is not None:
         parts += [Text(), _stage(state)]
@@ -283,7 +280,6 @@ def frame(state: State) -> RenderableType:
 
 
 def words(seconds: float) -> str:
-    """Format a duration."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -20,7 +20,6 @@ class Variant(StrEnum):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages that have this variant."""
         return ("sft", "rl") if self is Variant.WITHOUT_CPT else ("rl",)
 
 

@@ -26,9 +26,7 @@ class Named(Protocol):
     def name(self) -> str: ...
 
     @property
-    def version(self) -> str:
-        """Version of its verdicts."""
-        ...
+    def version(self) -> str: ...
 
 
 class Verifier(Named, Protocol):

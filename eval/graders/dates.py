@@ -54,8 +54,6 @@ LONGEST = 60
 
 
 class Granularity(StrEnum):
-    """Precision of a date, or of a comparison."""
-
     YEAR = "year"
     MONTH = "month"
     DAY = "day"

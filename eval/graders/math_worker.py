@@ -64,7 +64,6 @@ _WARMING = (
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
     warm()
     supervisor = _Supervisor()
     for line in sys.stdin.buffer:

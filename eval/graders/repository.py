@@ -87,8 +87,6 @@ class RepairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """Outcomes by pytest test id, and the output."""
-
     outcomes: Mapping[str, str]
     output: str
     result: SandboxResult

@@ -58,7 +58,6 @@ def changes(before: State, after: State) -> dict[str, Any]:
 
 
 def compare(reference: Changes, made: Changes) -> StateVerdict:
-    """Compare the changes `made` with those of the reference."""
     return StateVerdict(
         missing=tuple(path for path in reference if path not in made),
         wrong=tuple(path for path in reference if path in made and made[path] != reference[path]),

@@ -249,8 +249,6 @@ def _bound(options: Options, name: str) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerifier:
-    """Judges the answer of a trajectory with a grader."""
-
     grader: Grader
 
     @property

@@ -41,7 +41,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Enter new namespaces of the kinds in `flags`."""
     _check(_LIBC.unshare(flags), "unshare")
 
 

@@ -49,7 +49,6 @@ _MISSING, _REFUSED = "missing", "refused"
 
 
 def main() -> None:
-    """Serve the request on standard input."""
     request = marshal.loads(sys.stdin.buffer.read())
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):

@@ -60,8 +60,6 @@ class SandboxConfig(Section):
 
 
 class Ending(StrEnum):
-    """How a program ended."""
-
     FINISHED = "finished"
     """By itself, with any status."""
     KILLED = "killed"
@@ -101,7 +99,6 @@ class SandboxResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it finished with status 0."""
         return self.ending is Ending.FINISHED and self.status == 0
 
     @property

@@ -217,7 +217,6 @@ def _is_set(grader: Grader, subject: Subject) -> bool:
 
 
 def subject_of(task: Task, grader: Grader) -> Subject:
-    """Convert a task to a row to validate."""
     return Subject(task.key, task.answers, options_of(task, grader), task.question, str(task.proofs.get("solution", "")))
 
 

@@ -92,7 +92,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": data.export,
     "decontaminate": data.decontaminate,
 }
-"""All commands, in the order of `--help`."""
 
 app = typer.Typer(
     cls=Commands,
@@ -110,7 +109,6 @@ app.add_typer(lake.lake_app, name="lake")
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
     run_app(app)
 
 
@@ -166,7 +164,6 @@ class PlainFormatter(logging.Formatter):
     """Log formatter that escapes terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
         return visible(super().format(record))
 
 

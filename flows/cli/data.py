@@ -31,8 +31,6 @@ KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by
 
 
 class Dtype(StrEnum):
-    """Precision of written weights."""
-
     float32 = "float32"
     bfloat16 = "bfloat16"
 

@@ -16,8 +16,6 @@ SHOWN_ROWS = 200
 
 
 class Format(StrEnum):
-    """Output format of rows."""
-
     table = "table"
     json = "json"
     jsonl = "jsonl"
@@ -35,7 +33,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as a JSON document."""
     print(json_text(value, indent=2))
 
 

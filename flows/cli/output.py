@@ -240,7 +240,6 @@ _MADE_FROM = {"expanded_from": "expanded from", "reworded_from": "reworded from"
 
 
 def find_task(lake: Lake, key: str) -> Task | None:
-    """Return the task with this key, if any."""
     return next(iter(lake.read(Task, "key = ?", [key])), None)
 
 
@@ -274,7 +273,6 @@ def plain_task(task: Task, lake: Lake) -> dict[str, Any]:
 
 
 def print_task(task: Task, lake: Lake) -> None:
-    """Print a task, its formula, proofs, ancestors and attempts."""
     console, earlier = Screen(), earlier_tasks(lake, task)
     _say(console, task.key, "bold")
     asked = f"{task.split} · {task.environment} · {task.hops} hops · {task.constraints} constraints · {task.layers} layers"

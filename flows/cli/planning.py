@@ -45,7 +45,6 @@ class Wanted:
 
     @property
     def environment(self) -> str:
-        """Name of the tasks' environment."""
         return "tools" if self.tools else "search" if self.documents else "python"
 
 
@@ -172,7 +171,6 @@ def _warnings(wanted: Wanted) -> list[str]:
 
 
 def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
-    """The next commands, in order."""
     home = f"--home {shlex.quote(f'runs/{profile.stem}')}"
     imports = f"--environment {wanted.environment} --verifier qa_em {home}"
     commands = []

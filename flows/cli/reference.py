@@ -20,7 +20,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def commands_page() -> str:
-    """Render all commands with help, arguments and options."""
     root: Any = typer.main.get_command(app)
     lines = [
         "# Commands",

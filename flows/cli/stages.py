@@ -128,8 +128,6 @@ TurnOption = Annotated[int, typer.Option(min=1, help="The iteration.")]
 
 
 class SynthKind(StrEnum):
-    """Kinds of data that synthesis makes."""
-
     all = "all"
     webshaper = "webshaper"
     fas = "fas"
@@ -138,8 +136,6 @@ class SynthKind(StrEnum):
 
 
 class TrainStage(StrEnum):
-    """Training stages."""
-
     cpt = "cpt"
     sft = "sft"
     rl = "rl"

@@ -45,7 +45,6 @@ class Spending:
     size: int = 0
 
     def since(self, before: Spending) -> Spending:
-        """Subtract `before`."""
         return Spending(self.seconds - before.seconds, self.tokens - before.tokens, self.size - before.size)
 
 
@@ -129,7 +128,6 @@ def spending(lake: Lake, root: Path, turn: int) -> Spending:
 
 
 def size_of(root: Path) -> int:
-    """Bytes of all files below a folder."""
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:

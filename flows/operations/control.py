@@ -35,8 +35,6 @@ LOOK_SECONDS = 1.0
 
 
 class Order(StrEnum):
-    """Kinds of requests."""
-
     pause = "pause"
     """Start nothing new; running trajectories finish, and the stage waits after its step or batch."""
     resume = "resume"
@@ -70,12 +68,10 @@ class Control:
 
     @property
     def state(self) -> ControlState:
-        """Current state."""
         return self._state
 
     @property
     def paused_seconds(self) -> float:
-        """Total paused seconds."""
         with self._lock:
             return self._before + (0.0 if self._going.is_set() else time.monotonic() - self._stopped)
 
@@ -175,7 +171,6 @@ class ProgressWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and remove the file."""
         self._ended.set()
         self._thread.join()
         self._show(None)
@@ -303,7 +298,6 @@ class RequestListener:
             self.listen()
 
     def listen(self) -> None:
-        """Process all requests in order."""
         try:
             files = sorted(each for each in self._folder.iterdir() if each.suffix == ".json" and not each.is_dir())[:MOST_REQUESTS]
         except OSError:  # no request yet

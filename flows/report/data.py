@@ -41,7 +41,6 @@ class Evaluation:
 
     @property
     def judged(self) -> int:
-        """Number of trajectories with a verdict."""
         return self.trajectories - self.invalid
 
 
@@ -137,7 +136,6 @@ def is_compared(run: Run) -> bool:
 
 
 def rounds_of(run: Run) -> tuple[int, ...]:
-    """Horizons of an RL run."""
     return horizons(variant_of(run), run.config.get("rl", {}).get("horizon", {}).get("rounds", ()))
 
 

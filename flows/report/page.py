@@ -121,5 +121,4 @@ def pack(text: str) -> str:
 
 
 def pack_json(value: Any) -> str:
-    """Serialize a value as JSON and pack it."""
     return pack(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

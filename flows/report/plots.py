@@ -35,7 +35,6 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY, RED = "#8b9099", "#c8503c"
 SHARE_AXIS: dict[str, Any] = {"range": [0, 1.02], "tickformat": ".0%"}
 _STAGES = {"init": (GREY, "dot"), "cpt": (COLOURS[0], "dash"), "sft": (COLOURS[1], "dashdot"), "rl": (COLOURS[2], "solid")}
-"""Colour and dash of each stage."""
 _VARIANT_NAMES = {"scaling": "ScalingInter", "fixed_first": "fixed at the first horizon", "fixed_last": "fixed at the last horizon"}
 _SOLVED = (("always", COLOURS[2]), ("sometimes", "#d9a52e"), ("never", GREY))
 _POINTS_AT_MOST = 400
@@ -171,13 +170,11 @@ def compared_runs(data: ReportData) -> list[Run]:
 
 
 def variant_name(run: Run) -> str:
-    """Name of a curriculum, with its horizons."""
     name, rounds = _VARIANT_NAMES.get(variant_of(run), variant_of(run)), rounds_of(run)
     return f"{name} ({', '.join(map(str, rounds))})" if rounds else name
 
 
 def demanded(limit: MetricLimit) -> str:
-    """Describe a limit."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
     wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
     return f"{wanted}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}"

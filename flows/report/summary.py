@@ -96,7 +96,6 @@ def side_by_side(data: ReportData) -> list[Row]:
 
 
 def curricula(data: ReportData) -> list[tuple[str, Evaluation]]:
-    """Evaluations of compared curricula, with their names."""
     names = {run.figures.get("policy"): variant_name(run) for run in compared_runs(data)}
     return [
         (names[evaluation.policy], evaluation) for evaluation in data.evaluations if evaluation.hops is None and evaluation.policy in names

@@ -42,8 +42,6 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A trajectory with its parts in order."""
-
     id: str
     task: str
     question: str
@@ -64,7 +62,6 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all parts."""
         return sum(part.tokens for part in self.parts)
 
 

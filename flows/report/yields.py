@@ -22,8 +22,6 @@ _STYLE = ("style_tried", "style_found", "style_by_chance")
 
 @dataclass(frozen=True, slots=True)
 class PartYield:
-    """Figures of one part of a synthesis run."""
-
     run: str
     part: str
     figures: dict[str, float]

@@ -74,7 +74,6 @@ class Assumptions:
 
     @property
     def trajectory_tokens(self) -> int:
-        """Mean tokens of a trajectory."""
         return self.prompt_tokens + self.turns * (self.action_tokens + self.observation_tokens)
 
 
@@ -107,7 +106,6 @@ class Card:
 
     @property
     def total(self) -> int:
-        """Total bytes."""
         return sum(self.parts.values())
 
     @property
@@ -355,7 +353,6 @@ class SizingPlan:
     changes: list[str]
 
     def record(self) -> dict[str, Any]:
-        """Convert to a JSON-serializable dictionary."""
         return {
             "policy": {**asdict(self.policy), "parameters": self.policy.parameters},
             "assumptions": asdict(self.assumptions),

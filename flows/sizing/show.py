@@ -17,7 +17,6 @@ SMALLEST = 0.005
 
 
 def print_plan(plan: SizingPlan) -> None:
-    """Print cards, times, disk, reservations, advice and assumptions."""
     console, policy = Screen(highlight=False), plan.policy
     console.print(f"policy: {policy.parameters / 1e6:,.1f} M parameters, {policy.layers} layers, {policy.vocabulary:,} tokens\n")
     console.print(_cards(plan.cards))

@@ -32,7 +32,6 @@ from warehouse.errors import RequestError
 log = logging.getLogger("flywheel")
 
 STAGE = "eval_beside"
-"""Stage of the trajectories."""
 PREFIX = "beside"
 """Prefix of the metrics: `beside/SUITE/METRIC`, at the step of the version."""
 
@@ -89,7 +88,6 @@ class AsyncEvaluation:
         self._thread.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the version under evaluation for a checkpoint."""
         return {"under_way": self.under_way if self._resumed is None else self._resumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -103,7 +103,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
 
 @dataclass(frozen=True, slots=True)
 class HomeSampler:
-    """The engines of an open home and their rollout source. A due evaluation begins before a step is collected."""
+    """A `rl.loop.Sampler` over the engines of an open home. A due evaluation begins before a step is collected."""
 
     context: RunContext
     run: ReinforceRun
@@ -130,7 +130,6 @@ class HomeSampler:
         return replace(engines, begin=begin)
 
     def collect(self, step: int) -> Collected:
-        """See `rl.loop.Sampler`."""
         if self.evaluation is not None:
             self.evaluation.begin(step - 1)
         collected = self.source.collect(step)
@@ -139,7 +138,6 @@ class HomeSampler:
         return collected
 
     def load(self, folder: Path | None, version: int) -> None:
-        """See `rl.loop.Sampler`."""
         if folder is not None:
             self.settle()
             self.context.running.load_weights(folder, version)
@@ -147,7 +145,6 @@ class HomeSampler:
             self.context.running.resume()
 
     def probe(self) -> Sequence[WeightProbe]:
-        """See `rl.loop.Sampler`."""
         return self.context.running.probe(self.question, self.run.config.temperature)
 
     def settle(self) -> None:
@@ -159,22 +156,19 @@ class HomeSampler:
 
 @dataclass(frozen=True, slots=True)
 class HomeRecorder:
-    """Records the metrics, alerts and rejected samples of an RL run."""
+    """A `rl.loop.StepRecorder` that stores the metrics, alerts and rejected samples of an RL run."""
 
     context: RunContext
     run: ReinforceRun
     store: LakeStore
 
     def metrics(self, step: int, metrics: dict[str, float]) -> bool:
-        """See `rl.loop.StepRecorder`."""
         return self.store.metrics(step, {**metrics, **self.context.running.take_concurrency_metrics()})
 
     def alert(self, alert: Alert) -> None:
-        """See `rl.loop.StepRecorder`."""
         self.store.alert(alert)
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """See `rl.loop.StepRecorder`."""
         self.run.record_drops(step, drops)
 
 

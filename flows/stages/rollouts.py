@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from synth.teachers.teacher import Teacher
 
 STAGE = "rollout"
-"""Stage of sampled trajectories."""
 TAUGHT_AT_ONCE = 256
 """A teacher's trajectories per commit."""
 COMMIT_SECONDS = 3.0

@@ -105,7 +105,6 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> Con
 
 
 def print_contamination(policy: str, report: ContaminationReport) -> None:
-    """Print counts by kind, and the first overlaps."""
     console = Screen()
     looked = ", ".join(report.looked_at) or "nothing"
     table = Table("met in training", "tasks", title=f"what {escape(policy)} was trained on: {escape(looked)}", title_justify="left")

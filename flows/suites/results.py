@@ -53,12 +53,10 @@ class StatedAnswers:
         )
 
     def record(self) -> dict[str, int | str | None]:
-        """Convert to a JSON-serializable dictionary."""
         return {"failures": self.failures, "stating": self.stating, "advice": self.advice}
 
 
 def read_stated_answers(lake: Lake, policy: str, suite: str) -> StatedAnswers:
-    """Count the failures that state an accepted answer."""
     rows = lake.query(_FAILURES, [policy, suite]).to_pylist()
     keys = list({row["task_key"] for row in rows if row["answer"]})
     tasks = {task.key: task for task in lake.read(Task, "key IN (SELECT unnest(?))", [keys])} if keys else {}
@@ -123,7 +121,6 @@ def read_trials(lake: Lake, policy: str, suite: str, verifiers: Verifiers) -> li
 
 
 def policies_on(lake: Lake, suite: str) -> list[str]:
-    """Policies with attempts at a suite."""
     sql = "SELECT DISTINCT policy FROM trajectories WHERE stage = 'eval' AND suite = ? ORDER BY policy"
     return [row["policy"] for row in lake.query(sql, [suite]).to_pylist()]
 

@@ -85,7 +85,6 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
 
 
 def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
-    """Read all tasks of the source."""
     source = suite.source
     if isinstance(source, GeneratedSource):
         corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))

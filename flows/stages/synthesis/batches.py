@@ -64,7 +64,6 @@ class Work:
         self._counts: dict[str, float] = {}
 
     def seed(self, part: str) -> int:
-        """Return the seed of one part of this iteration's work."""
         return seed_from(self.context.config.seed, self.turn, part)
 
     def asked(self, part: str) -> Teacher:
@@ -79,7 +78,6 @@ class Work:
         return Readers(self.judge or self.asked("judge"), self._unmetered_judge, self.context.lake.add)
 
     def count(self, **counts: float) -> None:
-        """Add to the counts of the current batch."""
         add_counts(self._counts, counts)
 
     def counted(self) -> dict[str, float]:
@@ -90,7 +88,6 @@ class Work:
         return counts
 
     def keys(self) -> set[str]:
-        """Return the keys of all stored tasks."""
         return set(self.context.lake.query("SELECT key FROM tasks").column("key").to_pylist())
 
     def in_batches(self, items: Sequence[Any], largest: int | None = None) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -108,7 +105,6 @@ class Guard:
 
     @cached_property
     def index(self) -> EvaluationIndex:
-        """Index of all suites in the lake."""
         return EvaluationIndex.of(self.suites(), self.work.settings.decontamination)
 
     def suites(self) -> dict[str, list[Task]]:

@@ -193,7 +193,6 @@ class Material:
 
     @cached_property
     def tools(self) -> tuple[Schema, ...]:
-        """Tools of the questions' environment."""
         config = self.context.config
         environment = config.for_turn(self.turn).synth.webshaper.environment
         return offered_tools(environment, config.rollout.environments, self.searched)

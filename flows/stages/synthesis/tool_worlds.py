@@ -27,7 +27,6 @@ AT_ONCE = 4
 
 
 def tool_worlds(work: Work, guard: Guard) -> Iterator[Batch]:
-    """Yield the worlds of every description."""
     config = work.settings.tool_worlds
     if config is None:
         return
