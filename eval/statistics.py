@@ -149,9 +149,8 @@ def _bootstrap(statistic: Callable[..., Any], samples: Sequence[Sequence[float]]
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
-    """McNemar's exact test: discordant pairs, two-sided against Binomial(n, 1/2); p is 1 without any.
-
-    Raises ValueError for unequal lengths.
+    """McNemar's exact test: discordant pairs, two-sided against Binomial(n, 1/2); p is 1 without any. Raises ValueError for unequal
+    lengths.
     """
     counts = Counter(zip(map(bool, a), map(bool, b), strict=True))
     only_a, only_b = counts[True, False], counts[False, True]

@@ -142,11 +142,7 @@ def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
 
 
 def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
-    """Load a profile by name or path, with `overrides` applied.
-
-    Raises:
-        RequestError: The profile does not exist or is not TOML, or a key or value is invalid.
-    """
+    """Load a profile by name or path with `overrides` applied. Raise RequestError if it is missing or a key or value is invalid."""
     path = Path(profile) if profile.endswith(".toml") else PROFILES / f"{profile}.toml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.toml")))

@@ -48,21 +48,13 @@ class _Named:
 
 
 def graph_figures(config: FlywheelConfig, lake: Lake | None = None) -> list[GraphFigures]:
-    """Compute the figures of every graph of `config`, including the stored tasks of `lake` if given.
-
-    Raises:
-        RequestError: A graph has more than `MOST_FACTS` facts.
-    """
+    """Compute the figures of every graph of `config`, and of the tasks in `lake`. Raise RequestError for more than `MOST_FACTS` facts."""
     asked = _asked(lake) if lake is not None else {}
     return [_figures(named, asked) for named in _graphs(config)]
 
 
 def facts_around(config: FlywheelConfig, entity: str) -> list[tuple[str, str, str]]:
-    """Return every fact with the entity as subject or object, as (subject, relation, object).
-
-    Raises:
-        RequestError: No graph of `config` has the entity.
-    """
+    """Return every fact with the entity as subject or object. Raise RequestError if no graph has the entity."""
     for named in _graphs(config):
         number = named.graph.entities.number(entity)
         if number is not None:

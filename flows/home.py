@@ -159,11 +159,7 @@ class Home:
             draft.write_text(json.dumps({"digest": digest(identity(resolved)), "config": resolved}, indent=2) + "\n")
 
     def load(self) -> FlywheelConfig:
-        """Load the home's configuration.
-
-        Raises:
-            RequestError: The folder is no home, or its configuration is damaged or does not fit this version.
-        """
+        """Load the home's configuration. Raise RequestError if there is none, or it is damaged or does not fit this version."""
         if not self.config_file.is_file():
             raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
         try:

@@ -69,11 +69,9 @@ def check_conditions(config: FlywheelConfig) -> None:
 
 
 def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> tuple[list[Task], list[Failure]]:
-    """Return the tasks that an iteration's RL may draw at snapshot `at`, and those left out because they match a task of a suite, which may
-    have been added later.
+    """Return the tasks that an iteration's RL may draw at snapshot `at`, and failures for those that match a suite's task.
 
-    Raises:
-        RequestError: As `check_inputs`.
+    The matching suite may have been added later. Raises RequestError as `check_inputs`.
     """
     found = _selected(lake, config, iteration, at)
     suites, _ = by_suite(lake.tasks(at=at), config)

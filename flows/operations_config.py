@@ -70,7 +70,7 @@ class EventsConfig(Section):
     timeout_seconds: PositiveFloat = 10.0
     """Timeout of command and webhook."""
     on: tuple[EventKind, ...] = tuple(EventKind)
-    """Events to send."""
+    """Events that run the command or webhook; Prefect receives all."""
 
     @model_validator(mode="after")
     def _check(self) -> EventsConfig:

@@ -53,7 +53,7 @@ def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
 
 
 def check_placement(config: FlywheelConfig) -> None:
-    """Check that every phase fits. Ray is asked only about GPUs or a cluster, since CPU reservations never exceed this machine.
+    """Check that every phase fits. Ray is asked only about GPUs or a cluster; a local Ray starts with as many CPUs as are reserved.
 
     Raises:
         RequestError: A phase does not fit; the message names the key.

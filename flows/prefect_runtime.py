@@ -42,9 +42,7 @@ PORT_TAKEN = 3
 
 @contextmanager
 def quiet_prefect(home: Path, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Configure Prefect for flows run from the command line, and start the reaper, so that child processes end with this one. `meanwhile`
-    runs while the server starts.
-    """
+    """Configure Prefect for the command line and start the reaper, which ends child processes. `meanwhile` runs during server start-up."""
     start_reaper()
     if PREFECT_API_URL.value():
         meanwhile()

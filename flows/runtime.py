@@ -79,8 +79,7 @@ def import_safely() -> None:
 def gather_files() -> Path:
     """Create and return a folder for the temporary files of this process and its children.
 
-    Removes leftovers of killed runs, such as vLLM's sockets and trainers' drafts. Compiled code keeps its location, since every run can use
-    it.
+    Removes leftovers of killed runs, such as vLLM's sockets and trainers' drafts. Compiled code stays where every run can use it.
     """
     from rl.ray_runtime import make_folder, remove_leftovers  # the reaper runs this file alone, without the package
 

@@ -174,11 +174,7 @@ SCHEDULES = (
 
 
 def deployments(home: Path, name: str, crons: Mapping[str, str], pool: str | None = None) -> list[RunnerDeployment]:
-    """Return the deployments of a home under `name`; `crons` overrides the times of some schedules.
-
-    Raises:
-        RequestError: An unknown schedule or an invalid cron expression.
-    """
+    """Return a home's deployments under `name`, with times from `crons`. Raise RequestError for an unknown schedule or invalid cron."""
     unknown = sorted(crons.keys() - {schedule.name for schedule in SCHEDULES})
     if unknown:
         raise RequestError(f"there is no schedule {unknown[0]!r}; choose one of {', '.join(schedule.name for schedule in SCHEDULES)}.")

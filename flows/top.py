@@ -409,11 +409,7 @@ def _invalid(state: State) -> Text:
 
 
 def watch(root: Path, once: bool, every: float) -> None:
-    """Show the run in `root`: one frame, or a new frame `every` seconds until interrupted.
-
-    Raises:
-        RequestError: `root` has no lake or no configuration.
-    """
+    """Show the run in `root`, once or `every` seconds until interrupted. Raise RequestError without a lake or configuration."""
     console = Screen()
     with open_lake(root) as lake:
         watcher = Watcher(Home(root), lake)

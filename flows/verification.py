@@ -79,10 +79,8 @@ def validate_rows(kind: str, path: Path) -> Validation:
 
 
 def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation:
-    """Validate the tasks of a home, or of one split, with `kind` or each with its own verifier.
-
-    Raises:
-        RequestError: There are no such tasks or no such kind.
+    """Validate a home's tasks, or those of a split, with `kind` or each task's own verifier. Raise RequestError for no tasks or no such
+    kind.
     """
     verifiers = Home(home).load().evaluation.open_verifiers() if Home(home).config_file.is_file() else verifiers_of("qa_em")
     with open_lake(home) as lake:

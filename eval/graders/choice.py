@@ -109,11 +109,7 @@ class OwnVerifier:
 
 
 def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Verifier | None = None) -> Verifiers:
-    """Open the verifiers that a configuration names.
-
-    Raises:
-        RequestError: A name is unknown, cannot be imported, or is no verifier.
-    """
+    """Open the verifiers that a configuration names. Raise RequestError if one is unknown, cannot be imported, or is no verifier."""
     found = {name: find_verifier(reference) for name, reference in (own or {}).items()}
     if default == JUDGE:
         return Verifiers(judge or ABSENT_JUDGE, found, judge)

@@ -3,7 +3,7 @@
 A reply is first reduced like every reply (`eval.graders.text`): reasoning, answer tags, emphasis and a fence are removed. The final answer
 is the first of:
   1. the content of the last `\\boxed{…}`, with a percent sign after it; all boxes of its line if only commas and "and" separate them;
-  different boxes joined otherwise give none;
+     different boxes joined otherwise give none;
   2. what the last label announces: `####`, "answer is", `Answer:` or `A:`;
   3. the whole text, if it is one line or one display formula.
 Dollar signs, `\\( \\)`, `\\[ \\]` and a closing full stop are removed. An answer over 1,000 characters counts as none, and so does one that
@@ -144,10 +144,9 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
 
 
 def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hashable | None:
-    """Return a key shared by spellings of one final answer that need no algebra: a value with its unit, words, or the expression without
-    blanks.
+    """Return a key shared by spellings of a final answer that need no algebra, or None if `text` has no final answer.
 
-    None if `text` has no final answer.
+    The key is a value with its unit, words, or the expression without blanks.
     """
     found = expression_of(text, extraction)
     if found is None:

@@ -115,11 +115,7 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:
-    """Read the regular files of a folder or tar, by relative name, without links and `.git`.
-
-    Raises:
-        RequestError: The snapshot is missing or too large.
-    """
+    """Read a folder's or tar's regular files by relative name, without `.git`. Raise RequestError if it is missing or too large."""
     if path.is_dir():
         found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
         return _bounded(found, path)

@@ -9,8 +9,8 @@ is not 102. `fold` also unifies punctuation and initials, for verifiers that com
   2. `<answer>…</answer>` gives its content; a reply with several of them, or with words after one, has no answer.
   3. A reply that is a single fenced block gives the block's text.
   4. `\boxed{…}` gives the content of the last box; different boxes on one line give no answer.
-  5. A label gives the rest of its line, or the next line if nothing follows: `Answer: x`, `**Final answer:** x`, `### Answer`, `The answer
-      is: x`, `The final answer is x`, `#### x`. The last label counts.
+  5. A label gives the rest of its line, or the next line if nothing follows: `Answer: x`, `**Final answer:** x`, `### Answer`,
+     `The answer is: x`, `The final answer is x`, `#### x`. The last label counts.
   6. Surrounding emphasis, quotes and code marks are removed.
 
 Mathematics also looks for expressions in prose (`eval.graders.mathematics`); programs have their own rule (`eval.graders.code`).

@@ -357,11 +357,7 @@ def advice(settings: Path = Path("/proc/sys")) -> str:
 
 
 def require_isolation(config: SandboxConfig, what: str) -> None:
-    """Check that this machine grants the isolation of `config`; tested once per process.
-
-    Raises:
-        RequestError: It does not; `what` names what needs it.
-    """
+    """Raise RequestError unless this machine grants the isolation that `what` needs. Tested once per process."""
     if config.isolation != "none" and not (found := _isolation_once()).granted:
         raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {found.advice}")
 

@@ -30,11 +30,7 @@ _IDENTITIES = ("id", "key", "policy", "run", "digest", "snapshot", "path", "home
 
 
 def print_result(rows: pyarrow.Table, form: str, most: int = SHOWN_ROWS) -> None:
-    """Print `rows` in a format; a table shows at most `most` rows, or all if `most` is 0.
-
-    Raises:
-        RequestError: Parquet on a terminal.
-    """
+    """Print at most `most` (0: all) `rows` in a format. Raise RequestError for Parquet on a terminal."""
     _FORMS[Format(form)](_with_spans_as_text(_with_names_apart(rows)), most)
 
 

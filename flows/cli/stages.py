@@ -160,8 +160,8 @@ def synth(
 
     From a folder of Markdown and text, a teacher writes questions; the share that passes each check is printed:
 
-    Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200 --set
-    synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
+    Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200
+    --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
 
     From a description of a domain, the teacher writes a tool world (tables, tools, records and tasks), kept if it passes the checks:
 

@@ -105,9 +105,7 @@ def turn_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter
 
 
 def slice_meter(lake: Lake, root: Path, turn: int, allowance: BudgetConfig, budget: BudgetConfig) -> Meter:
-    """Create the meter of a slice of an iteration's work, counting from now and within the iteration's budget. The next slice resumes the
-    run.
-    """
+    """Create the meter of a slice of an iteration, from now and within the iteration's budget. The next slice resumes the run."""
 
     def measure() -> Spending:
         return spending(lake, root, turn)

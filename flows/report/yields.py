@@ -36,9 +36,7 @@ def read_yields(lake: Lake) -> tuple[PartYield, ...]:
 
 
 def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Share of seed questions that passed each check, relative to those that reached it. The last row, `kept`, is relative to all
-    requested.
-    """
+    """Share of seed questions that passed each check, of those that reached it; in the last row, `kept`, of all requested."""
     if ASKED not in figures:
         return []
     counts = [int(figures.get(name, 0)) for name in (ASKED, *CHECKS, _KEPT)]

@@ -368,11 +368,7 @@ class SizingPlan:
 
 
 def plan_of(config: FlywheelConfig, assumptions: Assumptions, machines: Sequence[Machine] = ()) -> SizingPlan:
-    """Plan the first iteration; without `machines` nothing is placed.
-
-    Raises:
-        RequestError: The policy's sizes cannot be read.
-    """
+    """Plan the first iteration, with placement on `machines` if given. Raise RequestError if the policy's sizes cannot be read."""
     policy = architecture_of(config)
     found, stages, at_once = (
         cards(policy, config, assumptions),

@@ -40,11 +40,7 @@ class AsyncEvaluation:
     """Evaluations alongside a training run. The training thread calls all methods."""
 
     def __init__(self, context: RunContext, run: StageRun, policy: str, config: AsyncEvaluationConfig) -> None:
-        """Draw the tasks.
-
-        Raises:
-            RequestError: A suite has no tasks in the lake, or a task names an unknown verifier.
-        """
+        """Draw the tasks. Raise RequestError if a suite has no tasks in the lake, or a task names an unknown verifier."""
         self._context, self._run, self._policy, self._config = context, run, policy, config
         self._tasks = {suite: draw(context, suite, config.tasks) for suite in config.suites}
         self._verifiers = context.verifiers(tasks=[task for tasks in self._tasks.values() for task in tasks])

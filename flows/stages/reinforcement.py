@@ -280,21 +280,13 @@ def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, floa
 
 
 def reward_context(lake: Lake, config: RewardConfig, tasks: Sequence[Task]) -> RewardContext:
-    """Return the inputs of the reward functions.
-
-    Raises:
-        RequestError: A function does not exist, or needs documents that a task does not name.
-    """
+    """Return the inputs of the reward functions. Raise RequestError for an unknown function or a task without needed documents."""
     find_functions(config)
     return RewardContext(config, evidence_of(lake, tasks) if "evidence" in weights_of(config) else {})
 
 
 def evidence_of(lake: Lake, tasks: Sequence[Task]) -> dict[str, frozenset[str]]:
-    """Return the titles of the documents that state the facts along each task's path.
-
-    Raises:
-        RequestError: A task has no path, or no document states its facts.
-    """
+    """Titles of the documents that state the facts along each task's path. Raise RequestError if a task has none."""
     titles = {document.id: document.title for document in lake.documents()}
     stating: dict[frozenset[str], list[str]] = {}
     for fact in lake.facts():

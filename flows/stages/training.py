@@ -108,9 +108,7 @@ def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], mo
 
 
 def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> tuple[list[EncodedExample], list[Failure]]:
-    """Encode examples for the policy in folder `policy`, with the dialect and limits of its rollouts. Also return failures for the examples
-    that it cannot express.
-    """
+    """Encode examples for the policy in folder `policy`, in its rollouts' dialect and limits. Also return failures for the rest."""
     tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     dialect = open_dialect(config.dialect, config.dialects, tokenizer)
     return encode_examples(examples, dialect, Truncation(config.limits.max_observation_tokens, config.limits.truncate))

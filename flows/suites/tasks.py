@@ -61,11 +61,7 @@ def digest_of(tasks: Iterable[Task]) -> str:
 
 
 def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteTasks:
-    """Draw the tasks of `suite` for a home.
-
-    Raises:
-        RequestError: The source's data is missing or broken, or it has no matching task.
-    """
+    """Draw the tasks of `suite` for a home. Raise RequestError if the source's data is missing or broken, or no task matches."""
     check_data(suite)
     source = _read(suite, lake)
     found = source.tasks
