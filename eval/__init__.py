@@ -1,1 +1,1 @@
-"""Verifiers, ground truth of rewards, figures of suites and their statistics. Scores what others made; makes no trajectory."""
+"""Verifiers, which provide the ground truth of rewards, and the figures and statistics of suites. Generates no trajectories."""

@@ -1,11 +1,11 @@
-"""A model as judge: of a trajectory's answer, or of single turns. It is used only after it has graded labelled cases well enough.
+"""Model judges of a trajectory's answer or of single turns, used only after passing calibration on labelled cases.
 
-The judge of answers sees the question, the accepted answers and the policy's own answer; the judge of turns sees the question, the accepted
-answers, the earlier steps with their results, and one step with its result, but nothing later. Everything is shown as JSON, so that no
-text can pose as the end of the instructions. The whole reply must be one JSON object with a verdict and a reason; reasoning before it is
-ignored. Anything else is a failure with a kind: those that another seed may fix are asked again, and what stays a failure is invalid.
+The judge of answers sees the question, the accepted answers and the policy's answer. The judge of turns sees the question, the accepted
+answers, the earlier steps with their results, and one step with its result, but nothing later. All of it is shown as JSON, so that no text
+can pose as instructions. The whole reply must be a JSON object with a verdict and a reason; reasoning before it is ignored. Any other reply
+is a failure with a kind: kinds that another seed may fix are retried, and a remaining failure is invalid.
 
-A judge's name in `scores` contains the model's, and its version contains the digest of its prompt.
+A judge's name in `scores` contains the model's name, and its version the digest of its prompt.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from warehouse.replies import form_of, only_fence, split_reasoning
 from warehouse.settings import Section, first_error
 
 STAGE = "judge"
-"""The stage of a judge's failures, and the checker of its calibration."""
+"""Stage of a judge's failures, and checker of its calibration."""
 LEAST_TEMPERATURE = 0.7
-"""Temperature of a repeated request, so that another seed gives another reply."""
+"""Minimum temperature of a repeated request, so that another seed gives another reply."""
 UNREADABLE = "unreadable"
-"""The kind of a reply that contains no verdict."""
+"""Kind of a reply without a verdict."""
 _RETRIED = frozenset({UNREADABLE, "cut", "empty"})
-"""Kinds of failures that another seed may fix; the model has already retried the others, or they are permanent."""
+"""Kinds of failures that another seed may fix. The model has already retried the others, or they are permanent."""
 LONGEST_ANSWER = 4_000
-"""Longest answer in characters that is judged; longer ones are failures."""
+"""Maximum characters of a judged answer; longer ones are failures."""
 LONGEST_STEP = 2_000
-"""Characters shown of the step under judgement, and of its result."""
+"""Characters shown of the judged step, and of its result."""
 LONGEST_BEFORE = 600
 """Characters shown of each earlier step, and of its result."""
 MOST_BEFORE = 8
-"""Number of earlier steps shown: the last ones."""
+"""Number of latest earlier steps shown."""
 _LINE_ENDS = {ord(one): f"\\u{ord(one):04x}" for one in "\x85\u2028\u2029"}
 """Line separators that JSON does not escape."""
 
@@ -78,12 +78,10 @@ class Model(Protocol):
     """The model behind a judge; every teacher has this interface."""
 
     @property
-    def name(self) -> str:
-        """The name of the model."""
-        ...
+    def name(self) -> str: ...
 
     def complete(self, requests: Sequence[Request]) -> Sequence[Completion | Failure]:
-        """A reply to each request, in order."""
+        """Return a reply to each request, in order."""
         ...
 
 
@@ -97,7 +95,7 @@ class Verdict(Section):
 
 
 class ShortVerdict(Section):
-    """The same without a reason."""
+    """`Verdict` without a reason."""
 
     verdict: str
 
@@ -128,13 +126,14 @@ class TurnCase:
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """The prompt of a kind of judge, and the labelled cases that a model must pass before it may judge.
+    """The prompt of a judge, and the labelled cases that a model must pass before it may judge.
 
     Attributes:
-        show: case -> prompt.
-        labelled: the file of the labelled cases: rows with `id` and `kind`.
-        enough: kind of labelled case -> the share of it that the judge must get right.
-        explained: whether a verdict comes with a reason.
+        verdicts: The positive and the negative verdict.
+        show: Case -> prompt.
+        labelled: File of the labelled cases: rows with `id` and `kind`.
+        enough: Kind of labelled case -> minimum share judged correctly.
+        explained: Whether a verdict comes with a reason.
     """
 
     name: str
@@ -147,7 +146,7 @@ class JudgePrompt:
     explained: bool = True
 
     def label_of(self, kind: str) -> str:
-        """The right verdict on a labelled case: the first one for the kind of its name, the second for all others."""
+        """Return the right verdict on a labelled case: the first for the kind of that name, the second for all other kinds."""
         return self.verdicts[0] if kind == self.verdicts[0] else self.verdicts[1]
 
 
@@ -180,7 +179,7 @@ ANSWERS = JudgePrompt(
     case_of=lambda row: Case(row["question"], tuple(row["gold"]), row["answer"]),
     enough={"right": 0.8, "specific wrong": 1.0, "vague wrong": 0.85},
 )
-"""Judges a trajectory's answer. A model that accepts a definite wrong answer is never used."""
+"""Judges a trajectory's answer. A model that accepts a specific wrong answer is never used."""
 TURNS = JudgePrompt(
     name="turn_judge",
     version=f"2-{digest(_TURN_PROMPT, 8)}",
@@ -190,31 +189,29 @@ TURNS = JudgePrompt(
     case_of=lambda row: TurnCase(row["question"], tuple(row["gold"]), tuple(map(tuple, row["before"])), row["action"], row["result"]),
     enough={"useful": 0.8, "useless": 0.85, "deceptive": 1.0},
 )
-"""Judges whether a step of an agent is sensible, for process rewards. A model that a step can talk round is never used."""
+"""Judges whether an agent's step is useful, for process rewards. A model that falls for a deceptive step is never used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A judge over a model; use it once `calibrate` has accepted it. With the prompt `ANSWERS` it is a `BatchVerifier`."""
+    """A judge over a model. Use it only after `calibrate` accepted it. With the prompt `ANSWERS` it is a `BatchVerifier`."""
 
     model: Model
     prompt: JudgePrompt = ANSWERS
     attempts: int = 3
-    """Number of times a case is put to the model before it counts as not judged."""
+    """Maximum requests per case before it counts as not judged."""
     max_tokens: int = 512
 
     @property
     def name(self) -> str:
-        """The kind of judge and the model."""
         return f"{self.prompt.name}:{self.model.name}"
 
     @property
     def version(self) -> str:
-        """The prompt's version."""
         return self.prompt.version
 
     def judge(self, cases: Sequence[Any]) -> list[Verdict | Failure]:
-        """A verdict on each case, in order, or the failure of its last attempt."""
+        """Return a verdict on each case, in order, or the failure of its last attempt."""
         verdicts: list[Verdict | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
         pending = list(range(len(cases)))
         for seed in range(self.attempts):
@@ -227,7 +224,7 @@ class Judge:
         return verdicts
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
-        """A score of each attempt's answer; the model is asked only where it is needed."""
+        """Score each attempt's answer. The model is asked only where needed."""
         scores: dict[int, Score] = {}
         cases: dict[int, Case] = {}
         for place, (task, trajectory) in enumerate(attempts):
@@ -243,7 +240,6 @@ class Judge:
         return [scores[place] for place in range(len(attempts))]
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The score of one attempt's answer."""
         return self.verify_all([(task, trajectory)])[0]
 
     def _request(self, case: Any, seed: int) -> Request:
@@ -259,13 +255,13 @@ class Judge:
 
 
 def cases_of(task: Task, trajectory: Trajectory) -> list[TurnCase]:
-    """Each turn of a trajectory as a case."""
+    """Return each turn of a trajectory as a case."""
     steps = [(turn.action, _result(turn)) for turn in trajectory.turns]
     return [TurnCase(task.question, task.answers, tuple(steps[:place]), *step) for place, step in enumerate(steps)]
 
 
 def read_reply(completion: Completion, verdicts: Sequence[str], explained: bool = True) -> Verdict | Failure:
-    """The verdict that the whole completion is, after any reasoning and inside any code fence."""
+    """Parse a completion that must consist of the verdict, after any reasoning and inside any code fence."""
     text = split_reasoning(completion.text)[1]
     fenced = only_fence(text)
     try:
@@ -284,19 +280,19 @@ def read_reply(completion: Completion, verdicts: Sequence[str], explained: bool 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A judge's results on the labelled cases: (judged rightly, cases) per kind, and a check per case."""
+    """A judge's results on the labelled cases: (judged correctly, cases) per kind, and a check per case."""
 
     right: dict[str, tuple[int, int]]
     checks: tuple[Check, ...]
 
     def share(self, kind: str) -> float:
-        """The share of a kind that was judged rightly."""
+        """Return the share of a kind that was judged correctly."""
         judged, cases = self.right[kind]
         return judged / cases
 
 
 def calibrate(judge: Judge) -> Calibration:
-    """Put the labelled cases to the judge. A case without a verdict counts as judged wrongly."""
+    """Judge the labelled cases. A case without a verdict counts as judged wrongly."""
     prompt = judge.prompt
     rows = [json.loads(line) for line in prompt.labelled.read_text().splitlines()]
     counts: dict[str, tuple[int, int]] = {}
@@ -314,7 +310,7 @@ def calibrate(judge: Judge) -> Calibration:
 
 
 def unfit_reason(judge: Judge, calibration: Calibration) -> str | None:
-    """Why the judge may not be used, with its results; None if it may."""
+    """Return why the judge may not be used, with its results; None if it may."""
     short = [kind for kind, least in judge.prompt.enough.items() if calibration.share(kind) < least]
     if not short:
         return None
@@ -329,7 +325,7 @@ def refuse_unfit(judge: Judge, calibration: Calibration) -> None:
 
 
 def _result(turn: Turn) -> str:
-    """What the calls of a turn returned, or what the policy was shown without any; empty after an answer."""
+    """Results of a turn's calls, or the observation if there are none; empty after an answer."""
     given = [call.observation.strip() for call in turn.calls if call.observation.strip()]
     return "\n".join(given) or turn.observation.strip()
 

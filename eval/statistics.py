@@ -1,4 +1,4 @@
-"""Intervals, paired tests and their power, and estimates over repeated attempts; each docstring names its formula."""
+"""Intervals, paired tests and their power, and estimates over repeated attempts. Docstrings name the formulas."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from math import comb, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy  # whose submodules are imported on first use, for they take long
+import scipy  # loads its slow submodules on first use
 
 DISCORDANT = 0.5
-"""Default share of tasks that only one policy solves: two policies that solve half of them independently."""
+"""Default share of discordant tasks: two policies that independently solve half of the tasks."""
 _DRAWN_AT_ONCE = 1_000_000
 """Bootstrap draws per batch: 8 MB of indices, whatever the sample size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with the ends of its confidence interval."""
+    """An estimate with its confidence interval."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Two policies on the same tasks: how many both, only one or neither solved, and McNemar's exact p-value."""
+    """Two policies on the same tasks: numbers solved by both, only one or neither, and McNemar's exact p-value."""
 
     both: int
     only_a: int
@@ -73,7 +73,7 @@ class SignFlips:
 
 
 def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a proportion, without continuity correction (Wilson 1927); (0, 1) where `n` is 0.
+    """Wilson's score interval of a proportion, without continuity correction (Wilson 1927); (0, 1) if `n` is 0.
 
     Centre (p + z²/2n) / (1 + z²/n), half width z·√(p(1-p)/n + z²/4n²) / (1 + z²/n).
     """
@@ -86,16 +86,16 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def bootstrap_mean(values: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """The mean of `values` with its percentile bootstrap interval (Efron 1979). Raises ValueError if empty."""
+    """Mean of `values` with its percentile bootstrap interval (Efron 1979). Raises ValueError if empty."""
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
     return _bootstrap(np.mean, [values], resamples, confidence, seed)
 
 
 def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean of a few independent `values`, such as one per seed, with Student's interval: mean ± t(n - 1) · s / √n.
+    """Mean of a few independent `values`, such as one per seed, with Student's interval: mean ± t(n - 1) · s / √n.
 
-    One value has no interval: its ends are the value itself. Raises ValueError if empty.
+    One value has no interval: both ends are the value itself. Raises ValueError if empty.
     """
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
@@ -108,7 +108,7 @@ def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
 def bootstrap_difference(
     a: Sequence[float], b: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Mean of b minus mean of a over the same tasks, resampled in pairs. Raises ValueError for unequal lengths."""
+    """Mean of b minus mean of a over the same tasks, with a paired bootstrap interval. Raises ValueError for unequal lengths."""
     return bootstrap_mean([right - left for left, right in zip(a, b, strict=True)], resamples, confidence, seed)
 
 
@@ -117,7 +117,7 @@ def bootstrap_ratio(
 ) -> Interval:
     """Sum of `parts` over sum of `wholes`, one of each per task, with a percentile bootstrap interval that resamples tasks.
 
-    Attempts at one task are alike, so resampling attempts would give too narrow an interval. Raises ValueError for unequal lengths and
+    Attempts at one task are correlated, so resampling attempts would give too narrow an interval. Raises ValueError for unequal lengths and
     for a non-positive whole.
     """
     if len(parts) != len(wholes) or len(wholes) == 0 or min(wholes) <= 0:
@@ -149,9 +149,8 @@ def _bootstrap(statistic: Callable[..., Any], samples: Sequence[Sequence[float]]
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
-    """McNemar's exact test: discordant pairs, two-sided against Binomial(n, 1/2); p is 1 without any.
-
-    Raises ValueError for unequal lengths.
+    """McNemar's exact test: discordant pairs, two-sided against Binomial(n, 1/2); p is 1 without any. Raises ValueError for unequal
+    lengths.
     """
     counts = Counter(zip(map(bool, a), map(bool, b), strict=True))
     only_a, only_b = counts[True, False], counts[False, True]
@@ -159,10 +158,10 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
 
 
 def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, seed: int = 0) -> PairedTest | SignFlips:
-    """Test of b against a, given each one's share of successful attempts at the same tasks.
+    """Test b against a, given each one's share of successful attempts at the same tasks.
 
-    The sign-flip test (Fisher 1935): under the null hypothesis each task's difference could as well have the other sign. If every share is
-    0 or 1, that is McNemar's exact test, which is returned instead. All signs are enumerated if there are at most `resamples` combinations.
+    The sign-flip test (Fisher 1935): under the null hypothesis the sign of each task's difference is exchangeable. If every share is 0 or
+    1, this is McNemar's exact test, which is returned instead. All signs are enumerated if there are at most `resamples` combinations.
 
     Raises ValueError for unequal lengths and without tasks.
     """
@@ -170,7 +169,7 @@ def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, 
         raise ValueError(f"{len(a)} and {len(b)} tasks do not make pairs")
     if all(share in (0, 1) for share in (*a, *b)):
         return mcnemar([share == 1 for share in a], [share == 1 for share in b])
-    if len(a) == 1:  # turned or not it is as far from 0; scipy wants two
+    if len(a) == 1:  # both signs are equally far from 0; scipy needs two pairs
         return SignFlips(1, float(a[0]), float(b[0]), 1.0)
     found = scipy.stats.permutation_test(
         (np.asarray(b, dtype=np.float64), np.asarray(a, dtype=np.float64)),
@@ -185,16 +184,16 @@ def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, 
 
 
 def sign_test(only_a: int, only_b: int) -> float:
-    """Two-sided p-value of the discordant pairs, against Binomial(n, 1/2); 1 without any."""
+    """Two-sided p-value of the discordant pairs against Binomial(n, 1/2); 1 without any."""
     return float(scipy.stats.binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
 
 
 def detectable_difference(tasks: int, discordant: float = DISCORDANT, power: float = 0.8, level: float = 0.05) -> float | None:
-    """The smallest difference in success that McNemar's test on `tasks` pairs detects with probability `power`.
+    """Smallest difference in success that McNemar's test on `tasks` pairs detects with probability `power`.
 
-    Solves n = (z₁₋ₐ⁄₂·√ψ + z_power·√(ψ - δ²))² / δ² for δ, where ψ is the share of discordant pairs (R. J. Connor, "Sample size for
-    testing differences in proportions for the paired-sample design", Biometrics 43, 1987). None if not even δ = ψ, the largest possible
-    difference, would be detected. Raises ValueError for shares outside (0, 1] and fewer than one task.
+    Solves n = (z₁₋ₐ⁄₂·√ψ + z_power·√(ψ - δ²))² / δ² for δ, where ψ is the share of discordant pairs (R. J. Connor, "Sample size for testing
+    differences in proportions for the paired-sample design", Biometrics 43, 1987). None if not even δ = ψ, the largest possible difference,
+    would be detected. Raises ValueError for shares outside (0, 1] and fewer than one task.
     """
     if tasks < 1 or not 0 < discordant <= 1:
         raise ValueError(f"{tasks} tasks with {discordant} of them discordant")
@@ -224,7 +223,7 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
 def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
     """Majority vote of the first k answers: 1 if right, 0 if not; for a tie, the share of tied answers that are right.
 
-    Answers must be normalized already; None is an abstention. Raises ValueError for fewer than k or unequal lengths.
+    Answers must already be normalized; None is an abstention. Raises ValueError for fewer than k or unequal lengths.
     """
     if not 1 <= k <= len(answers):
         raise ValueError(f"majority@{k} of {len(answers)} attempts")

@@ -1,1 +1,1 @@
-"""Prefect flows: one for each stage, one that chains them into the wheel, and the command line over them."""
+"""Prefect flows for the stages and the whole flywheel, and the `flywheel` command line."""

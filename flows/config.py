@@ -1,6 +1,6 @@
-"""The configuration of a run, composed of the sections of its packages. A profile is a TOML file; `--set KEY=VALUE` overrides it.
+"""Configuration of a run (`FlywheelConfig`), composed of the packages' sections. A profile is a TOML file; `--set KEY=VALUE` overrides it.
 
-Unknown keys, impossible combinations and missing files are refused before anything starts, in one sentence that names the key.
+Unknown keys, invalid combinations and missing files are rejected before anything starts, with one sentence that names the key.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 
 
 class ReinforceSection(ReinforceConfig):
-    """Reinforcement learning, its tasks and its curriculum."""
+    """Reinforcement learning with its tasks and horizon curriculum."""
 
     tasks: str = "split = 'train'"
-    """SQL condition on the table `tasks` for the tasks to train on; it may match no task of a suite."""
+    """SQL condition on the table `tasks` that selects the training tasks; it must not match a suite's task."""
     horizon: CurriculumConfig = CurriculumConfig()
     evaluate: AsyncEvaluationConfig | None = None
 
 
 class TurnConfig(Section):
-    """The stages of one iteration; `later` may change them."""
+    """The stages of one iteration. `later` overrides them from the second iteration on."""
 
     synth: SynthConfig = SynthConfig()
     cpt: CptConfig = CptConfig()
@@ -55,14 +55,14 @@ class TurnConfig(Section):
 
 TrainingStage = Literal["cpt", "sft", "rl"]
 TRAINING: tuple[TrainingStage, ...] = ("cpt", "sft", "rl")
-"""The stages of training, in order."""
+"""Training stages, in order."""
 
 
 class WheelConfig(Section):
     """The stages of every iteration."""
 
     stages: tuple[TrainingStage, ...] = Field(default=TRAINING, min_length=1)
-    """Stages of training, in order; data for other stages is not made. `["rl"]` alone is zero-RL."""
+    """Training stages to run, in order; data for other stages is not made. `["rl"]` alone is zero-RL."""
 
     @field_validator("stages")
     @classmethod
@@ -76,7 +76,7 @@ class FlywheelConfig(TurnConfig):
     """The whole run."""
 
     seed: NonNegativeInt = 0
-    """Seed of everything random."""
+    """Random seed."""
     wheel: WheelConfig = WheelConfig()
     corpus: CorpusConfig = CorpusConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -84,24 +84,24 @@ class FlywheelConfig(TurnConfig):
     evaluation: EvaluationConfig = EvaluationConfig()
     lake: Storage = LOCAL
     later: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `synth`, `cpt`, `sft` and `rl` that differ from the second iteration on."""
+    """Overrides of `synth`, `cpt`, `sft` and `rl` from the second iteration on."""
     budget: BudgetConfig = BudgetConfig()
     attempts: AttemptConfig = AttemptConfig()
     events: EventsConfig = EventsConfig()
 
     def for_turn(self, turn: int) -> TurnConfig:
-        """The settings of an iteration (counted from 1), with `later` applied from the second on."""
+        """Return the settings of an iteration (counted from 1), with `later` applied from the second on."""
         first = self.model_dump(include=set(TurnConfig.model_fields))
         return TurnConfig.model_validate(first if turn == 1 else lay_over(first, self.later))
 
     def async_evaluation(self, turn: int) -> AsyncEvaluationConfig | None:
-        """The evaluation during RL of an iteration, with its suites by name."""
+        """Return the evaluation during an iteration's RL with its suites named; the default suites are those of the gate."""
         wanted = self.for_turn(turn).rl.evaluate
         return wanted and wanted.model_copy(update={"suites": wanted.suites or tuple(self.evaluation.gate)})
 
     @property
     def asks_judge(self) -> str | None:
-        """The first key that needs the judge during rollouts, if any."""
+        """Return the first key that needs the judge during rollouts, if any."""
         if self.evaluation.verifier == JUDGE:
             return "evaluation.verifier"
         rewards = [self.for_turn(turn).rl.rewards for turn in (1, 2)]
@@ -111,7 +111,7 @@ class FlywheelConfig(TurnConfig):
 
     @model_validator(mode="after")
     def _check_sections(self) -> FlywheelConfig:
-        """What no section can check by itself; each check stands with its subject."""
+        """Check what spans several sections."""
         try:
             turns = [self.for_turn(turn) for turn in (1, 2)]
         except ValidationError as error:
@@ -131,22 +131,18 @@ class FlywheelConfig(TurnConfig):
 
 
 TEACHER = "teacher"
-"""Stands for a policy's id where the teacher acts."""
+"""Replaces a policy's id where the teacher acts."""
 
 
 def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
-    """The teacher that acts in environments. Raises RequestError if there is none."""
+    """Return the teacher that acts in environments. Raise RequestError if there is none."""
     if config.synth.model_teacher is None:
         raise RequestError(f"--policy {TEACHER} needs a teacher that plays: set synth.teacher.kind to openai or engine.")
     return config.synth.model_teacher
 
 
 def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
-    """The configuration of a profile, by name or path, with `overrides` applied.
-
-    Raises:
-        RequestError: the profile does not exist or is no TOML, or a key or value is wrong; names it in one sentence.
-    """
+    """Load a profile by name or path with `overrides` applied. Raise RequestError if it is missing or a key or value is invalid."""
     path = Path(profile) if profile.endswith(".toml") else PROFILES / f"{profile}.toml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.toml")))
@@ -158,5 +154,5 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
 
 
 def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """The table of a TOML file with `overrides` applied. Raises RequestError if either is wrong."""
+    """Read a TOML file with `overrides` applied. Raise RequestError if either is invalid."""
     return apply_overrides(read_toml(path), overrides)

@@ -1,7 +1,7 @@
-"""An open home (`RunContext`) and the stage at work in it (`StageRun`), as every stage is given them.
+"""The open home (`RunContext`) and the running stage (`StageRun`) that every stage receives.
 
-A home is opened once per process and shared by all flows inside. Engines start with the first stage that needs them, or ahead of it
-(`begin_engines`), and stay: the next stage loads its weights into them.
+A process opens a home once and all its flows share it. Engines start with the first stage that needs them, or ahead of it
+(`begin_engines`), and keep running: later stages load their weights into them.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ log = logging.getLogger("flywheel")
 FLUSH_SECONDS = 3.0
 """Maximum delay before a kept record is committed; many records share one commit."""
 SHOW_SECONDS = 5.0
-"""Minimum interval between two progress lines of a stage."""
+"""Minimum interval between a stage's progress lines."""
 SHOWN = ("loss", "reward", "success", "horizon", "turns", "tokens_per_second", "logprob_difference")
-"""The metrics on the progress line; the lake has all of them."""
+"""Metrics on the progress line; the lake stores all of them."""
 
 
 @dataclass(slots=True)
 class StageRun:
-    """A stage at work: stores its records and metrics, tracks its progress, waits while paused, and stops when its budget is spent."""
+    """A running stage: stores records and metrics, tracks progress, waits while paused, and stops when its budget is spent."""
 
     lake: Lake
     run: Run
     meter: Meter | None = None
-    """Its budget; None: unlimited."""
+    """Budget; None: unlimited."""
     total_steps: int | None = None
     stopped: str | None = None
-    """Why it stopped early, as a sentence."""
+    """Why the stage stopped early, as a sentence."""
     step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     first_step: int = 0
@@ -74,7 +74,6 @@ class StageRun:
 
     @property
     def id(self) -> str:
-        """The run's id in the lake."""
         return self.run.id
 
     @property
@@ -88,17 +87,17 @@ class StageRun:
         return self.control.paused_seconds - self._paused_before
 
     def heed(self, control: Control) -> None:
-        """Obey `control` from now on; waits here while it is paused."""
+        """Obey `control` from now on; wait while it is paused."""
         self.control, self._paused_before = control, control.paused_seconds
         self._wait_while_paused()
 
     def metric(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Store the metrics of a step and wait while paused; returns whether the stage has to stop here."""
+        """Store the metrics of a step and wait while paused. Return whether the stage must stop."""
         self.record(step, metrics)
         return self.spent()
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Store the metrics of a step, and log them from time to time."""
+        """Store the metrics of a step and log them periodically."""
         run, metrics = self.run, {**metrics, **self._newly_paused()}
         self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in metrics.items())
         self._show(step, metrics)
@@ -106,30 +105,29 @@ class StageRun:
         self.metrics = dict(metrics)
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Store records within seconds, with others in one commit. `flush` before anything that relies on them."""
+        """Queue records for a shared commit within seconds. Call `flush` before relying on them."""
         self._waiting += records
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._begin_commit()
 
     def store(self, records: Iterable[Record]) -> None:
-        """Commit records at once, in the background. Raises any error of the previous commit."""
+        """Commit records immediately in the background. Raises the error of the previous commit, if any."""
         self._waiting += records
         self._begin_commit()
 
     def advance(self, done: int, total: int) -> None:
-        """Report progress of work without metrics of its own, such as an evaluation's trajectories."""
+        """Report progress of work without step metrics, such as evaluation trajectories."""
         self.total_steps = total
         self._move(done)
 
     def progress(self) -> StageProgress:
-        """The stage's part of the progress record."""
         run, resumed = self.run, EARLIER in self.run.figures
         return StageProgress(
             run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, resumed, self.metrics
         )
 
     def spent(self) -> bool:
-        """Whether the budget is spent and the stage has to stop; logged and recorded once. Waits while paused."""
+        """Return whether the stage must stop because its budget is spent; log and record this once. Waits while paused."""
         self._wait_while_paused()
         found = self.meter.overspent() if self.meter is not None and self.stopped is None else None
         if self.meter is not None and found is not None:
@@ -140,12 +138,12 @@ class StageRun:
         return self.stopped is not None
 
     def flush(self) -> None:
-        """Wait until all records are in the lake."""
+        """Commit all queued records and wait."""
         self._begin_commit()
         self.settle()
 
     def settle(self) -> None:
-        """Wait for the commit in progress. Raises its error."""
+        """Wait for the running commit and raise its error, if any."""
         writing, self._writing = self._writing, None
         if writing is not None:
             began = time.perf_counter()
@@ -188,7 +186,7 @@ class StageRun:
 
 
 def over_budget(run: Run, limit: str, reason: str) -> Failure:
-    """The record of a stage that was stopped or skipped because its iteration's budget was spent."""
+    """Record that a stage was stopped or skipped because the iteration's budget was spent."""
     return Failure(run.stage, f"budget_{limit}", reason, {"run": run.id, "turn": run.wheel_turn})
 
 
@@ -201,7 +199,7 @@ class RunContext:
     lake: Lake
     _rollouts: Rollouts | None = field(default=None)
     turns: int | None = None
-    """Number of iterations asked for; None outside `flywheel run`."""
+    """Number of iterations requested; None outside `flywheel run`."""
     _at_work: StageRun | None = field(default=None)
     _last_figures: PoolFigures | None = field(default=None)
     _ray: RayRuntime | None = field(default=None)
@@ -212,10 +210,10 @@ class RunContext:
         self.judges = HomeJudges(self.config.evaluation.judge, self.lake)
 
     def verifiers(self, default: str | None = None, listed: Mapping[str, str] | None = None, tasks: Iterable[Task] = ()) -> Verifiers:
-        """The home's verifiers, with the judge if `default` or a task asks for it.
+        """Return the home's verifiers, including the judge if `default` or a task needs it.
 
         Raises:
-            RequestError: an unknown verifier, no model for the judge, or a judge that fails its calibration.
+            RequestError: An unknown verifier, a judge without a model, or a judge that fails its calibration.
         """
         evaluation = self.config.evaluation
         if (default or evaluation.verifier) == JUDGE or asks_judge(tasks):
@@ -224,7 +222,7 @@ class RunContext:
         return evaluation.open_verifiers(default, listed)
 
     def calibrate(self) -> None:
-        """Calibrate the judges that the configuration uses. Raises RequestError for one that fails."""
+        """Calibrate the judges that the configuration uses. Raise RequestError if one fails."""
         if self.config.asks_judge is None:
             return
         self.verifiers()
@@ -235,25 +233,24 @@ class RunContext:
                 _ = self.judges.of_turns
 
     def watch(self, run: StageRun) -> StageRun:
-        """Report this stage's progress from now on and have it obey user requests; waits here while paused."""
+        """Make `run` the running stage: report its progress and make it obey user requests. Waits while paused."""
         self._at_work = run
         run.heed(self.control)
         return run
 
     def restrict(self) -> None:
-        """Apply the requested limit on concurrent trajectories; may be called from any thread."""
+        """Apply the requested limit on concurrent trajectories. Thread-safe."""
         rollouts = self._rollouts
         if rollouts is not None:
-            with suppress(RuntimeError):  # they are being closed
+            with suppress(RuntimeError):  # rollouts are closing
                 rollouts.admit(self.control.state.admitted)
 
     def work_facts(self) -> dict[str, Any]:
-        """The run at work and its step, if any."""
+        """Return the running stage's run id and step, if any."""
         run = self._at_work
         return {} if run is None else {"run": run.id, "step": run.step}
 
     def progress(self) -> Progress:
-        """The progress record of this moment."""
         stage, rollouts = self._at_work, self._rollouts
         now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None, control=self.control.state)
         if rollouts is None:
@@ -265,21 +262,21 @@ class RunContext:
         )
 
     def begin_engines(self) -> None:
-        """Start the engines with the home's first policy while an earlier stage works; `rollouts` waits for them.
+        """Start engines with the home's first policy while an earlier stage runs; `rollouts` waits for them.
 
-        Does nothing without a first policy, or where the learner may need what engines hold: on a GPU, or with `engine.sleep_level`.
+        Does nothing without a first policy, or if the learner may need the engines' memory: with GPU engines or `engine.sleep_level`.
         """
         engine, first = self.config.rollout.engine, policy_id(0, "init")
         if self._rollouts is None and not (engine.gpus or engine.sleep_level) and self.lake.runs("id = ? AND state = 'completed'", [first]):
             try:
                 self.start_ray()
-            except ConnectionError as error:  # the stage that needs them retries, as after any fault
+            except ConnectionError as error:  # the stage that needs them retries
                 log.warning("engines could not be started ahead: %s", error)
                 return
             self._begin(self.config.rollout, self.home.policies / first)
 
     def rollouts(self, policy_path: Path) -> Rollouts:
-        """The engines and environments, with the policy in `policy_path` loaded."""
+        """Return the engines and environments with the policy in `policy_path` loaded."""
         if self._rollouts is None:
             self.start_ray()
             return self._start(self.config.rollout, policy_path, self.lake.documents())
@@ -291,7 +288,7 @@ class RunContext:
 
     @contextmanager
     def other_rollouts(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Iterator[Rollouts]:
-        """Engines and environments with other settings, for this block; the home's own are stopped first."""
+        """Run engines and environments with other settings for this block, after stopping the home's own."""
         self.stop_engines()
         try:
             yield self._start(config, policy_path, documents)
@@ -304,20 +301,20 @@ class RunContext:
         return rollouts
 
     def _begin(self, config: RolloutConfig, policy_path: Path) -> Rollouts:
-        from rl.rollouts.rollout import Rollouts  # Ray and transformers: only when engines are wanted
+        from rl.rollouts.rollout import Rollouts  # imports Ray and transformers
 
         self._rollouts = rollouts = Rollouts.begin(config, policy_path)
-        self.restrict()  # after the assignment, so that a concurrent request finds them here or there
+        self.restrict()  # after the assignment, so that a concurrent request reaches them either way
         self._last_figures = None
         return rollouts
 
     def rest_engines(self) -> None:
-        """Pause sampling and free what `engine.sleep_level` says, until `rollouts` is called again."""
+        """Pause sampling and free memory according to `engine.sleep_level` until the next call of `rollouts`."""
         if self._rollouts is not None:
             self._rollouts.pause()
 
     def start_ray(self) -> None:
-        """Start Ray, or connect to it, with room for everything that any stage reserves."""
+        """Start or connect to Ray, with CPUs for everything that any stage reserves."""
         if self._ray is None:
             from rl.ray_runtime import RayRuntime
 
@@ -325,25 +322,25 @@ class RunContext:
 
     @property
     def running(self) -> Rollouts:
-        """The engines and environments, with whatever weights they have."""
+        """Return the running engines and environments without loading weights. Raise RuntimeError if none run."""
         if self._rollouts is None:
             raise RuntimeError("engines are started by `rollouts`")
         return self._rollouts
 
     def folder(self, policy: Policy) -> Path:
-        """The folder of a policy's weights; the lake stores it relative to the home, so that a home can be moved."""
+        """Return the folder of a policy's weights. The lake stores it relative to the home, so that homes can be moved."""
         return self.home.root / policy.path
 
     def policy(self, policy_id: str) -> Policy:
-        """The policy with that id. Raises RequestError, naming those that exist."""
+        """Return a policy by id. Raise RequestError, which lists the existing ones, if it is unknown."""
         return policy_of(self.lake, policy_id)
 
     def champion(self, before: int | None = None) -> Policy | None:
-        """The policy that was promoted last, or last before an iteration."""
+        """Return the policy promoted last, or last before an iteration."""
         return champion_of(self.lake, before)
 
     def stop_engines(self) -> None:
-        """Stop engines, environments and Ray; the next stage that needs them starts new ones."""
+        """Stop engines, environments and Ray. The next stage that needs them starts new ones."""
         if self._rollouts is not None:
             rollouts, self._rollouts = self._rollouts, None
             rollouts.close()
@@ -352,7 +349,6 @@ class RunContext:
             ray.close()
 
     def close(self) -> None:
-        """Stop engines, environments and judges, and close the lake."""
         self.stop_engines()
         self.judges.close()
         self.lake.close()
@@ -362,17 +358,16 @@ _open: dict[Path, RunContext] = {}
 
 
 def is_open(root: Path) -> bool:
-    """Whether this process has the home at `root` open."""
     return root.resolve() in _open
 
 
 @contextmanager
 def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]:
-    """The home at `root`, opened by the outermost flow for all flows inside it. Only one process at a time may hold it.
+    """Open the home at `root`; nested flows share the outermost context. Only one process may hold a home.
 
     Raises:
-        RequestError: there is no home.
-        HomeBusy: another process held it for `patience_seconds`.
+        RequestError: There is no home.
+        HomeBusy: Another process held it for `patience_seconds`.
     """
     root = root.resolve()
     if root in _open:

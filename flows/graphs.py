@@ -1,4 +1,4 @@
-"""The knowledge graphs of a configuration: their shape, which parts questions can reach and use, and the facts of one entity."""
+"""Inspect a configuration's knowledge graphs: topology, the parts that questions can reach and use, and the facts of an entity."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from warehouse.errors import RequestError
 
 TRAINING, SUITES = "training", "suites"
 SHOWN_FACTS = 40
-"""Facts of one entity that are drawn."""
+"""Maximum facts of an entity to draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFigures:
-    """One graph: its shape, what training and suites can reach of it, and the entities that stored questions are about."""
+    """Figures of a graph: topology, what training and suites can reach, and the entities of stored questions."""
 
     name: str
     topology: Topology
     reach: Mapping[str, Reach]
     asked: Mapping[str, int] = field(default_factory=dict)
-    """Entities that the stored tasks of training and of suites are about: constants, way and answers."""
+    """Number of entities in the formulas (constants, path and answers) of stored tasks, for training and for suites."""
 
     def record(self) -> dict[str, Any]:
-        """The same as JSON has it."""
         topology = {**asdict(self.topology), "relations": dict(self.topology.relations), "largest_share": self.topology.largest_share}
         topology["hubs"] = [{**asdict(hub), "degree": hub.degree} for hub in self.topology.hubs]
         return {"graph": self.name, **topology, "reach": {name: asdict(one) for name, one in self.reach.items()}, "asked": dict(self.asked)}
@@ -41,7 +40,7 @@ class GraphFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A graph, and for each of those who ask about it which entities they may touch (None: all)."""
+    """A graph and the entities that each user of it may touch (None: all)."""
 
     name: str
     graph: KnowledgeGraph
@@ -49,21 +48,13 @@ class _Named:
 
 
 def graph_figures(config: FlywheelConfig, lake: Lake | None = None) -> list[GraphFigures]:
-    """The figures of every graph of `config`; of the tasks of a `lake` too, where there is one.
-
-    Raises:
-        RequestError: a graph is too large to be looked at so.
-    """
+    """Compute the figures of every graph of `config`, and of the tasks in `lake`. Raise RequestError for more than `MOST_FACTS` facts."""
     asked = _asked(lake) if lake is not None else {}
     return [_figures(named, asked) for named in _graphs(config)]
 
 
 def facts_around(config: FlywheelConfig, entity: str) -> list[tuple[str, str, str]]:
-    """Every fact of an entity, about it or with it as its object, as (subject, relation, object).
-
-    Raises:
-        RequestError: no graph of `config` knows the entity.
-    """
+    """Return every fact with the entity as subject or object. Raise RequestError if no graph has the entity."""
     for named in _graphs(config):
         number = named.graph.entities.number(entity)
         if number is not None:
@@ -99,7 +90,7 @@ def _figures(named: _Named, asked: Mapping[str, frozenset[str]]) -> GraphFigures
 
 
 def _asked(lake: Lake) -> dict[str, frozenset[str]]:
-    """The entities that the stored tasks with a formula are about: those that are trained on, and all others."""
+    """Return the entities of stored tasks with a formula, for training tasks and all others."""
     found: dict[str, set[str]] = {TRAINING: set(), SUITES: set()}
     for task in lake.tasks():
         if task.formula:
@@ -108,7 +99,6 @@ def _asked(lake: Lake) -> dict[str, frozenset[str]]:
 
 
 def draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
-    """Draw the facts of an entity as a tree."""
 
     def node(name: str) -> str:
         return TARGET if name == entity else constant(name)
@@ -122,7 +112,6 @@ def draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
 
 
 def print_figures(figures: GraphFigures) -> None:
-    """Print one graph's figures."""
 
     shape = figures.topology
     degrees = ", ".join(f"{percent} % have {value:,} or fewer" for percent, value in shape.degrees.items())

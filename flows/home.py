@@ -1,12 +1,12 @@
-"""A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
+"""A run's home: the folder with its lake, policies, reports and configuration.
 
-A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
-refused before anything starts, with the keys that differ. Until a policy is trained or tried, another configuration takes its place, and
-what was made for training is made anew; only what questions were made by is settled once they are there. What only says how the home is
-run (`is_operational`) may change at any time: the last command's stays.
+A home belongs to one configuration, stored resolved with its digest in `home/config.json`. A command with another configuration is rejected
+before anything starts, with the keys that differ. Until a policy is trained or sampled, another configuration may replace it and training
+data is made anew, except that the settings that produced existing questions are fixed. Operational settings (`is_operational`) may change
+at any time; the last command's apply.
 
-A home has one writer of the wheel: a lock that the operating system releases when its holder dies, however it dies. Readers need no lock.
-Upkeep of the lake needs none either: it is one writer of the lake among others.
+The flywheel has one writer per home, enforced by a lock that the operating system releases when its holder dies. Readers and lake upkeep
+need no lock.
 """
 
 from __future__ import annotations
@@ -43,59 +43,55 @@ if TYPE_CHECKING:
 log = logging.getLogger("flywheel")
 
 QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
-"""Keys that questions and documents are made by; these stay in the lake under another configuration."""
+"""Prefixes of the keys that determine questions and documents, which stay in the lake under another configuration."""
 LOOK_SECONDS = 2.0
-"""Interval between attempts at the lock."""
+"""Interval between attempts to take the lock."""
 BEFORE = ("lake", "config.json.part")
-"""What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
+"""Allowed contents of a folder that is not yet a home: a lake from an import, and a draft left by a killed or failed writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The paths inside a run's folder."""
+    """Paths inside a run's folder."""
 
     root: Path
 
     @property
     def config_file(self) -> Path:
-        """The resolved configuration, as JSON."""
         return self.root / "config.json"
 
     @property
     def corpus_digest(self) -> Path:
-        """The digest of the corpus that its questions are made of."""
+        """Digest of the corpus that the questions come from."""
         return self.root / "corpus.digest"
 
     @property
     def policies(self) -> Path:
-        """One folder for each policy."""
         return self.root / "policies"
 
     @property
     def report(self) -> Path:
-        """The HTML page."""
         return self.root / "report.html"
 
     @property
     def progress(self) -> Path:
-        """The progress record of the process at work; there only while one works."""
+        """Progress record of the running process; absent otherwise."""
         return self.root / "progress.json"
 
     @property
     def requests(self) -> Path:
-        """What is asked of the process at work (`flows/operations/control.py`)."""
+        """User requests to the running process (`flows/operations/control.py`)."""
         return self.root / "requests"
 
     @property
     def logs(self) -> Path:
-        """Logs of engines, of Ray and of Prefect."""
         return self.root / "logs"
 
     def claim(self, config: FlywheelConfig) -> None:
-        """Make the folder, write the configuration into it, or check that it is the one that is there.
+        """Create the folder and write the configuration, or check it against the stored one.
 
         Raises:
-            RequestError: the folder belongs to another configuration, or holds something that is no home.
+            RequestError: The folder belongs to another configuration, or is not a home and not empty.
         """
         resolved = config.model_dump(mode="json")
         stored = self.check_claim(config)
@@ -113,16 +109,16 @@ class Home:
         self._write(resolved)
 
     def check_claim(self, config: FlywheelConfig) -> dict[str, Any] | None:
-        """The home's configuration, None if it has none yet. Raises as `claim` if `config` contradicts it."""
+        """Return the stored configuration, or None if there is none. Raises as `claim` if `config` conflicts with it."""
         check_place(self.root)
         if not self.config_file.is_file():
             return None
-        stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
+        stored = self.load().model_dump(mode="json")  # fills settings added by later versions with their defaults
         self._compare(stored, config.model_dump(mode="json"))
         return stored
 
     def _made(self) -> set[str]:
-        """The stages that have left something here: those of runs, and `runs` for trajectories that were sampled here."""
+        """Return the stages that left runs here, and `runs` if trajectories were sampled here."""
         if not (self.root / "lake").is_dir():
             return set()
         with Lake(self.root, read_only=True) as lake:
@@ -130,7 +126,7 @@ class Home:
             return {run.stage for run in lake.runs()} | ({"runs"} if sampled else set())
 
     def _forget_examples(self) -> None:
-        """Take out what another configuration has to make anew: the examples, the first policy, and the runs that made them."""
+        """Remove what another configuration must make anew: examples, policies, and all runs with their metrics."""
         if not (self.root / "lake").is_dir():
             return
         with Lake(self.root) as lake:
@@ -144,10 +140,10 @@ class Home:
             lake.remove(Run, [run.id for run in runs])
 
     def claim_corpus(self, corpus: Corpus, folder: Path) -> None:
-        """Note which corpus the home's questions are made of, or check that it is still the same.
+        """Store the digest of the corpus that the home's questions come from, or check that it is unchanged.
 
         Raises:
-            RequestError: what was read from `folder` is not what the home began with: questions and documents would contradict each other.
+            RequestError: The corpus in `folder` differs from the home's, so that questions and documents would disagree.
         """
         found = corpus.digest
         if not self.corpus_digest.is_file():
@@ -163,11 +159,7 @@ class Home:
             draft.write_text(json.dumps({"digest": digest(identity(resolved)), "config": resolved}, indent=2) + "\n")
 
     def load(self) -> FlywheelConfig:
-        """The configuration that the home belongs to.
-
-        Raises:
-            RequestError: the folder is no home, or its configuration is damaged or of another version.
-        """
+        """Load the home's configuration. Raise RequestError if there is none, or it is damaged or does not fit this version."""
         if not self.config_file.is_file():
             raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
         try:
@@ -190,13 +182,13 @@ class Home:
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
 
     def _is_bound(self, differing: Sequence[str]) -> bool:
-        """Whether the home cannot take another configuration: a policy was trained or tried, or questions were made by what differs."""
+        """Return whether the configuration is fixed: a policy was trained or sampled, or stored questions depend on the differing keys."""
         made = self._made()
         return bool(made - {"init", "synth"}) or (bool(made) and any(key.startswith(QUESTIONS) for key in differing))
 
 
 def check_place(root: Path) -> None:
-    """Raises RequestError where no home can be: below a file, on a disk that is only read, without files, or at a path no lake takes."""
+    """Raise RequestError if no home can be at `root`: below a file, read-only, on a file system without files, or an unsupported path."""
     resolved(root)
     above = (root.absolute(), *root.absolute().parents)
     there = next(place for place in above if place.exists() or place.is_symlink())
@@ -210,10 +202,10 @@ def check_place(root: Path) -> None:
 
 
 def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new: bool = True) -> FlywheelConfig:
-    """The configuration that a command means, with `overrides` laid over it: the profile's, else the home's own, else quickstart's.
+    """Choose a command's configuration: the profile's, else the home's own, else quickstart's, with `overrides` applied.
 
     Raises:
-        RequestError: nothing is asked, there is no home, and none is to be made (`new`); or a key, a value or a profile is wrong.
+        RequestError: There is no home and none is to be made (`new` is false), or a key, value or profile is invalid.
     """
     if profile is None and (home.config_file.is_file() or not (new or overrides)):
         return _own_with(home, overrides)
@@ -221,7 +213,7 @@ def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new
 
 
 def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
-    """A home's configuration with `overrides`. Raises RequestError if one is wrong, or there is no home."""
+    """Return a home's configuration with `overrides`. Raise RequestError if one is invalid or there is no home."""
     own = home.load()
     if not overrides:
         return own
@@ -232,7 +224,7 @@ def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The table's leaves under their dotted keys."""
+    """Flatten a nested table to its leaves under dotted keys."""
     leaves: dict[str, Any] = {}
     for key, value in table.items():
         leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
@@ -240,17 +232,17 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def identity(table: dict[str, Any]) -> dict[str, Any]:
-    """The leaves of a configuration under their dotted keys, less those that say only how a home is run."""
+    """Return the leaves of a configuration that are not operational, under dotted keys."""
     return {key: value for key, value in flat(table).items() if not is_operational(key)}
 
 
 class HomeBusy(RequestError):
-    """Another process is at work in the home."""
+    """Another process is using the home."""
 
 
 @contextmanager
 def exclusive(path: Path, patience_seconds: float = 0.0) -> Iterator[None]:
-    """Hold the lock file at `path`; waits for it for `patience_seconds`, then raises HomeBusy with the id of its holder."""
+    """Hold the lock file at `path`. Raise HomeBusy with the holder's process id if it is not free within `patience_seconds`."""
     with path.open("a+") as file:
         deadline, logged = time.monotonic() + patience_seconds, False
         while (holder := _lock(file)) is not None:

@@ -1,7 +1,6 @@
-"""What each stage of an iteration needs from the lake: RL its tasks, CPT and SFT their examples, a suite its tasks, each stage its parent.
+"""What each stage of an iteration needs from the lake: RL tasks, CPT and SFT examples, suite tasks, and a parent policy.
 
-Everything that can be wrong with these is reported before anything starts (`check_inputs`); `choose_tasks` and `check_before` check again
-when a stage begins.
+`check_inputs` reports every problem before anything starts; `choose_tasks` and `check_before` check again when a stage begins.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from warehouse import Document, Failure, Lake, Task
 from warehouse.errors import RequestError, first_line
 
 Counts = dict[str, int | None]
-"""Number of examples by source; None where it depends on what the stages before will make."""
+"""Number of examples by source; None if it depends on earlier stages."""
 
 
 def check_inputs(config: FlywheelConfig, home: Path, lake: Lake | None, done: set[str], whole: bool = True) -> dict[str, Counts]:
-    """Check what the next iteration's stages need, as far as it can be known; `lake` is that of `home`, None if it has none yet.
+    """Check the inputs of the next iteration's stages as far as known; `lake` is None if `home` has none yet.
 
     Args:
-        done: ids of the completed runs.
-        whole: False checks the tasks of RL alone.
+        done: Ids of the completed runs.
+        whole: False checks only the tasks of RL.
 
     Returns:
-        What each supervised stage that is still to do would train on.
+        The example counts of each pending supervised stage.
 
     Raises:
-        RequestError: `rl.tasks` is not SQL, selects tasks of suites, or cannot give what the curriculum needs; a suite has no tasks; or a
-            stage would train on nothing.
+        RequestError: `rl.tasks` is not SQL, selects tasks of suites, or does not satisfy the curriculum; a suite has no tasks; or a stage
+            would train on nothing.
     """
     _check_rl_tasks(config, home, lake, done)
     if not whole:
@@ -54,11 +53,11 @@ def check_inputs(config: FlywheelConfig, home: Path, lake: Lake | None, done: se
     return training_counts(config, home, lake, done, next_turn(done))
 
 
-# The tasks of RL
+# RL tasks
 
 
 def check_conditions(config: FlywheelConfig) -> None:
-    """Raises RequestError if `rl.tasks` of any iteration is not a single SQL condition."""
+    """Raise RequestError if `rl.tasks` of any iteration is not a single SQL condition."""
     for iteration in (1, 2) if config.later else (1,):
         condition = config.for_turn(iteration).rl.tasks
         try:
@@ -70,11 +69,9 @@ def check_conditions(config: FlywheelConfig) -> None:
 
 
 def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> tuple[list[Task], list[Failure]]:
-    """The tasks that RL of an iteration may draw, in the order of their keys, as of snapshot `at`; and those left out because they match a
-    suite's task, for suites that were added after the tasks.
+    """Return the tasks that an iteration's RL may draw at snapshot `at`, and failures for those that match a suite's task.
 
-    Raises:
-        RequestError: as `check_inputs`.
+    The matching suite may have been added later. Raises RequestError as `check_inputs`.
     """
     found = _selected(lake, config, iteration, at)
     suites, _ = by_suite(lake.tasks(at=at), config)
@@ -143,7 +140,7 @@ def _no_task(config: FlywheelConfig, iteration: int, home: Path) -> str:
     )
 
 
-# Other tasks
+# Suite tasks and chosen tasks
 
 
 def _check_suites(config: FlywheelConfig, home: Path, lake: Lake | None) -> None:
@@ -158,7 +155,7 @@ def _check_suites(config: FlywheelConfig, home: Path, lake: Lake | None) -> None
 
 
 def tasks_with(lake: Lake, condition: str) -> list[Task]:
-    """The tasks that meet the SQL `condition`. Raises RequestError if there are none, or it is not SQL."""
+    """Return the tasks that match the SQL `condition`. Raise RequestError if there are none or it is not SQL."""
     try:
         tasks = lake.read(Task, condition)
     except duckdb.Error as error:
@@ -171,18 +168,18 @@ def tasks_with(lake: Lake, condition: str) -> list[Task]:
 
 
 def bringing_tasks(home: Path, split: str = "train") -> str:
-    """The commands that bring tasks into a home, as a hint."""
+    """Hint with the commands that add tasks to a home."""
     return f"make some with `flywheel synth --home {home}`, or import yours with `flywheel import tasks PATH --split {split} --home {home}`"
 
 
-# The examples of CPT and SFT
+# Examples of CPT and SFT
 
 
 def training_counts(config: FlywheelConfig, home: Path, lake: Lake | None, done: set[str], iteration: int) -> dict[str, Counts]:
-    """What each supervised stage of an iteration that is still to do would train on, by source.
+    """Count what each pending supervised stage of an iteration would train on, by source.
 
     Raises:
-        RequestError: a stage would train on nothing, or a `where` is not SQL.
+        RequestError: A stage would train on nothing, or a `where` is not SQL.
     """
     found, reasons = dict[str, Counts](), Counter[str]()
     for stage in ("cpt", "sft"):
@@ -201,14 +198,14 @@ def training_counts(config: FlywheelConfig, home: Path, lake: Lake | None, done:
 
 
 def examples_made(lake: Lake, stage: str, iteration: int) -> int:
-    """The number of examples of CPT or SFT that synthesis of an iteration has made."""
+    """Number of examples for CPT or SFT that synthesis of an iteration has made."""
     kinds = list(CPT_KINDS if stage == "cpt" else SFT_KINDS)
     sql = "SELECT count(*) AS n FROM examples WHERE wheel_turn = ? AND list_contains(?, kind)"
     return int(lake.query(sql, [iteration, kinds]).column("n")[0].as_py())
 
 
 def check_examples(lake: Lake, config: FlywheelConfig, stage: str, iteration: int) -> None:
-    """Raises RequestError if CPT or SFT of an iteration has no examples; other stages need none."""
+    """Raise RequestError if CPT or SFT of an iteration has no examples. Other stages need none."""
     if stage in ("cpt", "sft") and not examples_made(lake, stage, iteration):
         home, settings = lake.place.home, config.for_turn(iteration)
         sources = ", ".join(settings.cpt.sources if stage == "cpt" else settings.sft.sources)
@@ -220,7 +217,7 @@ def check_examples(lake: Lake, config: FlywheelConfig, stage: str, iteration: in
 
 
 def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
-    """What CPT would read: the configured numbers; decision records depend on earlier trajectories."""
+    """Count the CPT examples by source, from the configured numbers. Decision records depend on earlier trajectories."""
     synth = config.for_turn(iteration).synth
     graph = config.corpus.trains_on_facts
     plans, reasoning = graph or synth.fas.plans == "teacher", graph or synth.fas.reasoner == "teacher"
@@ -234,7 +231,7 @@ def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
 
 
 def _runs(config: FlywheelConfig, lake: Lake | None, source: str, iteration: int, reasons: Counter[str]) -> int | None:
-    """The runs of one source that SFT would learn from; `reasons` counts why stored runs are not used."""
+    """Count the runs of a source that SFT would use; `reasons` counts why stored runs are rejected."""
     settings = config.for_turn(iteration)
     match source:
         case "oracle" if settings.synth.tool_worlds is not None:
@@ -272,7 +269,7 @@ def _stored(
 
 
 def tools_of(config: FlywheelConfig, iteration: int) -> tuple[Schema, ...]:
-    """The tools of the environment that an iteration's questions are asked in."""
+    """The tools of the environment of an iteration's questions."""
     searched = SearchIndex([Document("any", "any", "any", "any")])  # the tools do not depend on the documents
     return offered_tools(config.for_turn(iteration).synth.webshaper.environment, config.rollout.environments, searched)
 
@@ -288,15 +285,14 @@ def _empty(config: FlywheelConfig, home: Path, stage: str, iteration: int, reaso
 
 
 def describe_counts(found: dict[str, Counts]) -> dict[str, dict[str, Any]]:
-    """The counts as JSON."""
     return {stage: {name: "known later" if count is None else count for name, count in counts.items()} for stage, counts in found.items()}
 
 
-# The stages before a stage
+# Preceding stages
 
 
 def check_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str = "") -> None:
-    """Raises RequestError if a stage's parent or its data is missing; it names the commands to run first, in order."""
+    """Raise RequestError if a stage's parent or data is missing, naming the commands to run first, in order."""
     commands = list(dict.fromkeys(_commands_before(lake, config, stage, turn, variant)))
     if commands:
         named = ", then ".join(f"`{command}`" for command in commands)

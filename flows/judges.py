@@ -1,7 +1,6 @@
-"""The judges of a home: the model under `evaluation.judge`, opened on first use, and used only after it passed its calibration.
+"""A home's judges: the model under `evaluation.judge`, opened on first use and used only if it passes calibration.
 
-Its verdicts on the labelled cases are kept in `checks`; all its verdicts are kept in the lake like every completion, so a home pays for its
-calibration once.
+Verdicts on the labelled cases are stored in `checks`. The lake caches all verdicts as completions, so a home calibrates only once.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def check_judge(config: TeacherConfig | None) -> None:
 
 
 class HomeJudges:
-    """The judges over one model, opened once for both. Each raises RequestError without a model, or if that fails its calibration."""
+    """Judges that share one model. Each property raises RequestError without a model or if calibration fails."""
 
     def __init__(self, config: TeacherConfig | None, lake: Lake) -> None:
         self._config, self._lake = config, lake
@@ -39,16 +38,13 @@ class HomeJudges:
 
     @cached_property
     def of_answers(self) -> Judge:
-        """The calibrated judge of answers."""
         return self._calibrated(ANSWERS)
 
     @cached_property
     def of_turns(self) -> Judge:
-        """The calibrated judge of single turns."""
         return self._calibrated(TURNS)
 
     def close(self) -> None:
-        """Close the model."""
         self._opened.close()
 
     def _calibrated(self, prompt: JudgePrompt) -> Judge:

@@ -1,4 +1,4 @@
-"""The lake of a home, opened read-only without a lock or for upkeep; and the policies in it."""
+"""Open a home's lake, read-only without a lock or for upkeep, and look up its policies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OF_STAGE = re.compile(rf"t([1-9]\d*)-(cpt|sft|rl)(?:-({'|'.join(Variant)}))?")
 
 
 def open_lake(home: Path) -> Lake:
-    """The lake of `home`, read-only. Raises RequestError if there is none."""
+    """Open the lake of `home` read-only. Raise RequestError if there is none."""
     _check(home)
     return Lake(home, read_only=True)
 
 
 @contextmanager
 def reading(home: Path) -> Iterator[Lake | None]:
-    """The lake of `home`, read-only; None if there is none yet."""
+    """Open the lake of `home` read-only; yields None if there is none yet."""
     if not (home / "lake").is_dir():
         yield None
         return
@@ -34,19 +34,19 @@ def reading(home: Path) -> Iterator[Lake | None]:
 
 
 def open_to_keep(home: Path) -> Lake:
-    """The lake of `home`, for upkeep. Raises RequestError if there is none."""
+    """Open the lake of `home` for upkeep. Raise RequestError if there is none."""
     _check(home)
     return Lake(home)
 
 
 def place_of(home: Path) -> Place:
-    """The location of the lake of `home`. Raises RequestError if there is none."""
+    """Return the location of the lake of `home`. Raise RequestError if there is none."""
     _check(home)
     return Place.of(home)
 
 
 def policy_of(lake: Lake, policy_id: str) -> Policy:
-    """The policy with that id. Raises RequestError, naming those that exist and the command that makes it."""
+    """Return a policy by id. Raise RequestError with the existing ids and the command that makes it if it is missing."""
     known, home = {policy.id: policy for policy in lake.policies()}, lake.place.home
     if policy_id not in known:
         has = f"it has {', '.join(sorted(known))}" if known else f"it has none, and `flywheel init --home {home}` makes the first"
@@ -57,7 +57,7 @@ def policy_of(lake: Lake, policy_id: str) -> Policy:
 
 
 def maker_of(policy_id: str, home: Path) -> str | None:
-    """The command that makes the policy with that id; None for an id that the pipeline does not give."""
+    """Return the command that makes a policy, or None for an id that the pipeline does not assign."""
     if policy_id == "t0-init":
         return f"flywheel init --home {home}"
     found = _OF_STAGE.fullmatch(policy_id)
@@ -68,13 +68,13 @@ def maker_of(policy_id: str, home: Path) -> str | None:
 
 
 def champion_of(lake: Lake, before: int | None = None) -> Policy | None:
-    """The policy that was promoted last, or last before an iteration."""
+    """Return the policy promoted last, or last before an iteration."""
     promoted = lake.policies("promoted")
     return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
 
 
 def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict[str, list[Task]], list[Task]]:
-    """The tasks of every suite, those of `config` and those that tasks were entered into, and all that may be trained on."""
+    """Split tasks by suite (configured or named by a task) and return them with the tasks that may be trained on."""
     suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.all_suites}
     trained: list[Task] = []
     for task in tasks:

@@ -1,6 +1,6 @@
 """Operational settings: budgets, retries and notifications.
 
-They may change between runs of the same home, as may how its teacher and judge are reached: they do not affect what is computed.
+They do not affect what is computed and may change between runs of a home, as may the connection settings of its teacher and judges.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from warehouse.settings import Section
 
 _TEACHERS = ("synth.teacher", "synth.judge", "evaluation.judge")
 OPERATIONAL = frozenset(["budget", "attempts", "events", *(f"{teacher}.{key}" for teacher in _TEACHERS for key in HOW_ASKED)])
-"""Operational keys, which include all keys below them."""
+"""Operational keys; all keys below them are operational too."""
 
 
 def is_operational(key: str) -> bool:
-    """Whether a dotted key is operational."""
+    """Return whether a dotted key is operational."""
     parts = key.removeprefix("later.").split(".")
     return any(".".join(parts[:depth]) in OPERATIONAL for depth in range(1, len(parts) + 1))
 
@@ -27,11 +27,11 @@ class BudgetConfig(Section):
     """Budget of one iteration; None: no limit (docs/operations.md)."""
 
     hours: PositiveFloat | None = None
-    """Working time of the stages."""
+    """Working time of the stages in hours."""
     tokens: PositiveInt | None = None
     """Tokens sampled by the policy, and read or written by the teacher."""
     disk_gib: PositiveFloat | None = None
-    """Growth of the home."""
+    """Growth of the home in GiB."""
 
     @property
     def limited(self) -> bool:
@@ -43,7 +43,7 @@ class AttemptConfig(Section):
     """Retries of a stage after a machine fault."""
 
     retries: NonNegativeInt = 3
-    """Number of retries; each resumes from what is stored."""
+    """Number of retries; each resumes from stored results."""
     first_pause_seconds: NonNegativeFloat = 10.0
     """Pause before the first retry; doubles with each retry."""
     timeout_hours: PositiveFloat | None = None
@@ -62,15 +62,15 @@ class EventsConfig(Section):
     """Notifications by command or webhook."""
 
     command: tuple[str, ...] | None = None
-    """Program and arguments, run without a shell; reads the event as JSON from standard input."""
+    """Program and arguments, run without a shell; the event is passed as JSON on standard input."""
     webhook: str | None = Field(default=None, pattern="^https?://")
-    """URL to post the event to, as JSON."""
+    """URL to which events are posted as JSON."""
     token_variable: str | None = None
     """Environment variable with the webhook's bearer token; the token itself is never stored."""
     timeout_seconds: PositiveFloat = 10.0
     """Timeout of command and webhook."""
     on: tuple[EventKind, ...] = tuple(EventKind)
-    """Events to notify of."""
+    """Events that run the command or webhook; Prefect receives all."""
 
     @model_validator(mode="after")
     def _check(self) -> EventsConfig:

@@ -1,4 +1,4 @@
-"""Overrides of settings: `later` from the second iteration on, and `--set KEY=VALUE` on the command line."""
+"""Setting overrides: `later` from the second iteration on, and `--set KEY=VALUE` on the command line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from warehouse.json_text import read_json
 from warehouse.settings import fault_of, models_in
 
 WHOLE = ("counts", "mixture")
-"""Tables that are replaced as a whole: numbers by hops, shares by name."""
+"""Tables that are replaced as a whole instead of merged."""
 
 
 def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: tables are merged, other values and tables in `WHOLE` replaced."""
+    """Lay `above` over `below`: merge tables, replace other values and the tables in `WHOLE`."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -28,7 +28,7 @@ def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """Split `rl.horizon.rounds=[2,4]` into path and value, which is JSON, TOML, or else a string."""
+    """Split an override such as `rl.horizon.rounds=[2,4]` into path and value: JSON, TOML, or else a string."""
     key, separator, value = text.partition("=")
     if not separator or not all(part.strip() for part in key.split(".")):
         raise RequestError(f"--set {text!r} is not of the form key=value; write for example --set seed=7.")
@@ -36,7 +36,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 
 def _read_value(text: str) -> Any:
-    """`[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`; only lists, tables and quoted strings are read as TOML, so a date stays a string."""
+    """Parse `[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`. Only lists, tables and quoted strings are read as TOML, so a date stays a string."""
     try:
         return read_json(text)
     except ValueError:
@@ -49,7 +49,7 @@ def _read_value(text: str) -> Any:
 
 
 def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `table` with each override at its path; missing tables are created."""
+    """Return a copy of `table` with each override at its path, creating missing tables. Raise RequestError for an invalid override."""
     merged: dict[str, Any] = json.loads(json.dumps(table))
     for override in overrides:
         path, value = parse_override(override)
@@ -65,9 +65,9 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def describe(error: ValidationError, where: str, overrides: Sequence[str], model: type[BaseModel], what: str = "the configuration") -> str:
-    """The first error in `what`, in one sentence, with the closest key of `model` for an unknown one.
+    """Describe the first error in `what` in one sentence, with the closest key of `model` for an unknown key.
 
-    It names the override that sets the key, or else the file `where`, with an override below the key.
+    The sentence names the override that sets the key, or else the file `where`, with any override below the key.
     """
     first = error.errors(include_url=False)[0]
     key, paths = list(map(str, first["loc"])), [parse_override(text)[0] for text in overrides]
@@ -78,7 +78,7 @@ def describe(error: ValidationError, where: str, overrides: Sequence[str], model
 
 
 def _meant(key: Sequence[str], model: type[BaseModel]) -> str:
-    """The key that an unknown one may mean, or where to look."""
+    """Suggest the key that an unknown one may mean, or where to look."""
     sections = [model]
     for part in key[:-1]:
         sections = [inner for one in sections if part in one.model_fields for inner in models_in(one.model_fields[part].annotation)]

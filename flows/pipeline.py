@@ -1,10 +1,10 @@
-"""The pipeline, top to bottom: the iterations of `flywheel run`, a Prefect flow for each stage, a stage, and one attempt at it.
+"""The pipeline, top to bottom: the iterations of `flywheel run`, a Prefect flow per stage, a stage, and one attempt at it.
 
-What is done and what is left is in the lake: each stage is idempotent by its run's id, so a pipeline that was stopped in any way skips what
-is done and resumes what had begun. An iteration is done when its gate has decided, even if its budget left stages out. Prefect schedules,
-retries and displays. `flows/plan.py` has the order of the stages.
+The lake records progress: each stage is idempotent by its run id, so a stopped pipeline skips completed stages and resumes the one that had
+begun. An iteration is done when its gate has decided, even if its budget skipped stages. Prefect schedules, retries and displays.
+`flows/plan.py` defines the order of stages.
 
-A stage's own code is imported when the stage has work, since torch, TRL and Ray take ten seconds to load.
+Stage code is imported only when a stage has work: torch, TRL and Ray take ten seconds to load.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
 Work = Callable[[StageRun], dict[str, Any]]
-"""What a stage does; returns its metrics."""
+"""Work of a stage; returns its metrics."""
 
 LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Operating-system errors that do not pass by themselves."""
+"""Operating-system errors that a retry does not fix."""
 FAULTS = (OSError, EngineFault, WorkerDied, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
 _SIGNALS: dict[type[BaseException], str] = {TerminationSignal: "stopped by SIGTERM", KeyboardInterrupt: "stopped by Ctrl-C"}
 REMOTE = {"ray", "httpx", "httpcore"}
-"""Packages whose errors are faults of the other end; matched by name, since importing them is slow."""
+"""Packages whose errors are faults of the remote end; matched by name, since importing them is slow."""
 
 
-# The iterations
+# Iterations
 
 
 def run_pipeline(home: Home, turns: int) -> None:
@@ -90,9 +90,9 @@ def run_pipeline(home: Home, turns: int) -> None:
 
 
 def make_first_policy(home: Home) -> str:
-    """Run the pipeline up to its first policy, if that is missing; returns the policy's id.
+    """Run the pipeline up to its first policy if that is missing. Return the policy's id.
 
-    A policy from scratch trains its tokenizer on its training text, so the first iteration's synthesis precedes it.
+    A policy from scratch trains its tokenizer on the training text, so the first iteration's synthesis runs before it.
     """
     first, config = policy_id(0, "init"), home.load()
     if has_begun(completed(home)):
@@ -107,7 +107,7 @@ def make_first_policy(home: Home) -> str:
 
 @flow(name="flywheel", flow_run_name="{turns} turns")
 def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None = None, patience_seconds: NonNegativeFloat = 0.0) -> None:
-    """All iterations up to `turns` that are not done. `budget` applies to each, by default the home's own."""
+    """Run all unfinished iterations up to `turns`. `budget` applies to each; default: the home's."""
     with open_home(home, patience_seconds) as context:
         context.turns = turns
         if budget is not None:
@@ -119,12 +119,12 @@ def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None =
 
 
 def _iterate(context: RunContext, turn: int, done: set[str]) -> None:
-    """One iteration; when its budget is spent, the stages that have not begun are skipped and the gate decides."""
+    """Run one iteration. When its budget is spent, skip the stages that have not begun and let the gate decide."""
     *stages, gate = turn_steps(context.config, turn)
     teacher = context.config.for_turn(turn).synth.teacher
     try:
         for step in stages:
-            # A teacher's engines would take the place of the policy's.
+            # A teacher's engines would replace the policy's.
             if step.run_id not in done and not (step.kind is Kind.SYNTHESIS and teacher is not None and teacher.kind == "engine"):
                 context.begin_engines()
             _take(context, turn, step)
@@ -145,7 +145,7 @@ def _load_stages() -> None:
     import rl.rollouts.rollout  # noqa: F401
 
 
-# A flow for each stage
+# A flow per stage
 
 
 def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
@@ -158,9 +158,9 @@ def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
 def synthesis_flow(
     home: Path, turn: PositiveInt = 1, kind: SynthesisKind = "all", allowance: BudgetConfig | None = None, patience_seconds: float = 0.0
 ) -> Rows:
-    """Make the questions and training examples of an iteration, or one `kind` of them.
+    """Synthesize the questions and training examples of an iteration, or one `kind` of them.
 
-    With an `allowance` it stops when that, or the home's budget, is spent; the next call resumes it.
+    Stops when `allowance` or the home's budget is spent; the next call resumes.
     """
     with open_home(home, patience_seconds) as context:
 
@@ -197,7 +197,7 @@ def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, va
 
 @flow(name="evaluation", flow_run_name="evaluation of {policy} on {suite}")
 def evaluation_flow(home: Path, policy: str, suite: str = "held_out", occasion: str = "", patience_seconds: float = 0.0) -> Rows:
-    """Evaluate a policy on a held-out suite; each `occasion` is an evaluation of its own."""
+    """Evaluate a policy on a suite of the home; each `occasion` is a separate evaluation."""
     with open_home(home, patience_seconds) as context:
         record = context.policy(policy)
         if suite not in context.config.evaluation.all_suites:
@@ -220,7 +220,7 @@ def sampling_flow(
     temperature: Temperature = 1.0,
     horizon: PositiveInt | None = None,
 ) -> Rows:
-    """Sample trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
+    """Sample trajectories of a policy, or of the home's teacher, on the tasks that match a SQL condition."""
     from flows.stages.rollouts import SamplingPlan, not_played, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
 
     with open_home(home) as context:
@@ -229,7 +229,7 @@ def sampling_flow(
         run_id = sampling_id(policy, asdict(plan))
         requests = wanted_of_teacher(context, plan) if record is None else wanted_of_policy(context, record, plan, run_id)
         left = not_played if record is None else not_stored
-        if left(context.lake, requests):  # tasks that meet the condition may have been added since
+        if left(context.lake, requests):  # matching tasks may have been added since
             reopen(context.lake, run_id)
 
         def work(run: StageRun) -> dict[str, Any]:
@@ -267,7 +267,7 @@ FLOWS: dict[Kind, Callable[..., Any]] = {
 
 @contextmanager
 def open_home(home: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]:
-    """The home's context: that of the enclosing flow, or opened here, with retries after a fault."""
+    """Return the enclosing flow's context, or open the home, with retries after a fault."""
     with ExitStack() as stack:
         if is_open(home):
             yield stack.enter_context(open_context(home))
@@ -276,7 +276,7 @@ def open_home(home: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]
             context = attempt("open the home", lambda: stack.enter_context(open_context(home, patience_seconds)), config)
             try:
                 yield context
-            except TerminationSignal:  # engines are stopped next, which may hang
+            except TerminationSignal:  # stopping the engines may hang
                 exit_after()
                 raise
 
@@ -290,20 +290,20 @@ def _meter(context: RunContext, turn: int) -> Meter:
     return turn_meter(context.lake, context.home.root, turn, context.config.budget)
 
 
-# A stage: its attempts and its events
+# A stage: attempts and events
 
 
 def run_stage(
     context: RunContext, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Work, meter: Meter | None = None
 ) -> dict[str, Any]:
-    """Run a stage under the name `run_id` unless it is done, and return its metrics.
+    """Run a stage as `run_id` unless it is done, and return its metrics.
 
-    A fault of the machine is retried with new engines; the outcome is an event and is shown in Prefect.
+    A machine fault is retried with new engines. The outcome is sent as an event and shown in Prefect.
 
     Raises:
-        BudgetSpent: nothing of the iteration's budget is left for the stage.
-        RequestError: the request is wrong.
-        WorkerDied: a process that the stage needs died in every attempt.
+        BudgetSpent: The iteration's budget leaves nothing for the stage.
+        RequestError: The request is invalid.
+        WorkerDied: A process that the stage needs died in every attempt.
     """
     config, root = context.config, context.home.root
 
@@ -333,9 +333,9 @@ def run_stage(
 
 
 def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Callable[[], None] = lambda: None) -> T:
-    """Do `work` as a Prefect task, and retry it after a fault of the machine; `recover` clears what the fault left.
+    """Run `work` as a Prefect task and retry it after a machine fault; `recover` runs before each retry.
 
-    Wrong requests, critical metrics and bugs are not retried: they would fail again.
+    Invalid requests, critical metrics and bugs are not retried.
     """
 
     def tried() -> T:
@@ -353,7 +353,7 @@ def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Ca
     def worth_another(task: Task[..., Any], run: Any, state: State[Any]) -> bool:
         return isinstance(state.data, BaseException) and is_fault(state.data)
 
-    # A task asks the server for the limits of all its tags, which takes two seconds; a temporary server has none.
+    # A task asks the server for the limits of all its tags, which takes two seconds. A temporary server has no limits.
     own = {"flywheel", *TagsContext.get().current_tags} if PREFECT_API_URL.value() is not None else set()
     with TagsContext(current_tags=set()):
         return Task(
@@ -371,10 +371,10 @@ def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Ca
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether the same work may succeed when it is retried: a disk, network, database, Ray or engine failed."""
+    """Return whether a retry may succeed: a disk, network, database, Ray or engine failed."""
     if isinstance(error, LASTING):
         return False
-    if type(error) is duckdb.Error:  # how DuckLake reports errors of its catalogue's database
+    if type(error) is duckdb.Error:  # DuckLake reports errors of its catalogue database this way
         return True
     return isinstance(error, FAULTS) or any(kind.__module__.split(".")[0] in REMOTE for kind in type(error).__mro__)
 
@@ -385,13 +385,13 @@ def is_fault(error: BaseException) -> bool:
 def run_attempt(
     lake: Lake, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Work, meter: Meter | None = None
 ) -> tuple[bool, dict[str, Any]]:
-    """One attempt at a stage, with its row in `runs`. Returns whether there was work to do, and the stage's metrics.
+    """Make one attempt at a stage, with its row in `runs`. Return whether there was work to do, and the stage's metrics.
 
-    An attempt that resumes an earlier one reads the snapshot that this began with, unless the request had been refused.
+    An attempt that resumes an earlier one reads the same snapshot, unless the settings changed or the earlier request was rejected.
 
     Raises:
         BudgetSpent: `meter` has nothing left; the stage is skipped, with a record.
-        WorkerDied: a process that the stage needs died; recorded, with its log in the home.
+        WorkerDied: A process that the stage needs died; recorded, with its log in the home.
     """
     earlier = next(iter(lake.runs("id = ?", [run_id])), None)
     if earlier is not None and earlier.state == "completed":
@@ -402,7 +402,7 @@ def run_attempt(
     before = lake.snapshot() if begun is None else begun
     so_far = {} if earlier is None else {EARLIER: round(seconds_of(earlier), 2)}
     run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC), figures=so_far)
-    if stage != "synth":  # synthesis makes what later iterations need in any case, and stops after that
+    if stage != "synth":  # synthesis always makes what later iterations need and stops afterwards
         _check_budget(lake, run, meter)
     lake.replace([run])
     if meter is not None:
@@ -413,7 +413,7 @@ def run_attempt(
         metrics = work(at_work)
         at_work.flush()
     except BaseException as error:
-        # After a refusal the next attempt reads the present snapshot, unless steps were made.
+        # After a rejected request the next attempt reads the current snapshot, unless steps were made.
         refused = isinstance(error, RequestError) and begun is None and at_work.step is None
         metrics = so_far | _paused(at_work) | {"error": _SIGNALS.get(type(error)) or with_type(error)}
         failed = replace(run, state="failed", finished=datetime.now(UTC), figures=metrics)

@@ -1,6 +1,6 @@
-"""What runs at the same time in each stage, and whether it fits on Ray's machines.
+"""What runs concurrently in each stage, and whether it fits on Ray's machines.
 
-Engines and environments start with the first stage that needs them and stay, next to any stage's learner. A teacher's own engines replace
+Engines and environments start with the first stage that needs them and keep running next to any learner. A teacher's own engines replace
 them while it writes, unless the policy proposes actions for the same synthesis.
 """
 
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What runs at the same time, and when."""
+    """Reservations that are held at the same time."""
 
     name: str
     reservations: tuple[Reservation, ...]
 
     @property
     def gpus(self) -> float:
-        """GPUs in total."""
         return sum(bundle.gpus for reservation in self.reservations for bundle in reservation.bundles)
 
 
 def phases(config: FlywheelConfig) -> list[Phase]:
-    """The distinct phases of the first iteration and of later ones."""
+    """Return the distinct phases of the first and later iterations."""
     rollouts = tuple(_rollouts(config))
     found = [phase for iteration in (1, 2) for phase in _of_iteration(config, config.for_turn(iteration), rollouts)]
     judge = config.evaluation.judge
@@ -49,15 +48,15 @@ def reserved_cpus(config: FlywheelConfig) -> float:
 
 
 def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
-    """Threads of an in-process learner, of those that are `there`: what engines on the CPU leave while rollouts run alongside it."""
+    """Number of the `there` threads for an in-process learner: those that CPU engines leave if rollouts run alongside it."""
     return there if in_turns or engines.gpus else max(there - engines.count * engines.threads, 1)
 
 
 def check_placement(config: FlywheelConfig) -> None:
-    """Check that every phase fits. Ray is asked only for GPUs or a cluster, since CPUs of this machine are no limit.
+    """Check that every phase fits. Ray is asked only about GPUs or a cluster; a local Ray starts with as many CPUs as are reserved.
 
     Raises:
-        RequestError: naming the key of what does not fit.
+        RequestError: A phase does not fit; the message names the key.
     """
     wanted = phases(config)
     if config.rollout.ray.address is None and not any(phase.gpus for phase in wanted):
@@ -70,7 +69,7 @@ def check_placement(config: FlywheelConfig) -> None:
 
 
 def place_phase(phase: Phase, machines: Sequence[Machine]) -> list[Placed]:
-    """The machine of each bundle of a phase. Raises RequestError if one does not fit."""
+    """Assign each bundle of a phase to a machine. Raise RequestError if one does not fit."""
     try:
         return place(phase.reservations, machines)
     except NoRoom as error:
@@ -107,7 +106,7 @@ def _tools(pool: EnvironmentPoolConfig) -> Iterator[Reservation]:
     for name, kind in pool.kinds.items():
         if (kind.factory or name) != "tools" or "file" not in kind.options:
             continue
-        from rl.tools.file import read_tools_file  # Ray: not where there are no such files
+        from rl.tools.file import read_tools_file  # imports Ray
 
         tools = read_tools_file(Path(kind.options["file"])).tools
         bundles = tuple(Bundle(tool.worker.cpus, tool.worker.gpus) for tool in tools.values() if tool.worker is not None)

@@ -1,4 +1,4 @@
-"""The plan: which stages `turns` iterations consist of, what each is called and starts from, and which of them a home has done."""
+"""The plan: stages of the iterations, their run ids and parents, and which of them a home has completed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from warehouse import Lake
 from warehouse.digests import digest
 
 WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
-"""SQL condition on trajectories: sampled in RL of the pipeline itself, not of a variant."""
+"""SQL condition on trajectories sampled by the pipeline's own RL, without variants."""
 
 SynthesisKind = Literal["all", "webshaper", "fas", "has", "toolworld"]
 
 
 class Kind(StrEnum):
-    """The kinds of steps; each has a flow."""
+    """Kinds of steps; each has a flow."""
 
     SYNTHESIS = "synthesis"
     TRAINING = "training"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: its iteration, the id of its run in the lake, its kind, and its flow's arguments except the home."""
+    """One stage: its iteration, run id in the lake, kind, and the arguments of its flow except the home."""
 
     turn: int
     run_id: str
@@ -39,59 +39,57 @@ class Step:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-# Ids of runs. A home has one configuration, so a stage's place in the pipeline names its run for good.
+# Run ids. A home has one configuration, so a stage's position in the pipeline identifies its run.
 
 
 def synthesis_id(turn: int, kind: SynthesisKind = "all") -> str:
-    """The run that makes an iteration's questions and examples, or one kind of them."""
+    """Id of the run that makes an iteration's questions and examples, or one kind of them."""
     return f"t{turn}-synth" + ("" if kind == "all" else f"-{kind}")
 
 
 def policy_id(turn: int, stage: str, variant: str = "") -> str:
-    """A training run; also the policy that it makes and that policy's folder."""
+    """Id of a training run, of the policy that it makes, and of that policy's folder."""
     return f"t{turn}-{stage}" + (f"-{variant}" if variant else "")
 
 
 def suite_label(suite: str, occasion: str = "") -> str:
-    """The name of a suite's evaluation in the lake, with its occasion if it is a repeated one."""
+    """Name of a suite's evaluation in the lake, with the occasion of a repeated one."""
     return f"{suite}@{occasion}" if occasion else suite
 
 
 def evaluation_id(policy: str, suite: str) -> str:
-    """The run that evaluates a policy on a suite."""
     return f"eval-{policy}-{suite}"
 
 
 def sampling_id(policy: str, wanted: dict[str, Any]) -> str:
-    """The run that samples trajectories of a policy; each condition, number, temperature and horizon has its own."""
+    """Id of the run that samples a policy; each condition, number, temperature and horizon has its own."""
     return f"rollout-{policy}-{digest(wanted, length=8)}"
 
 
 def gate_id(turn: int) -> str:
-    """The run that decides whether an iteration's policy is promoted."""
     return f"t{turn}-gate"
 
 
-# The steps
+# Steps
 
 
 def steps(config: FlywheelConfig, turns: int) -> Iterator[Step]:
-    """The stages of `turns` iterations, in order."""
+    """Yield the stages of `turns` iterations, in order."""
     for turn in range(1, turns + 1):
         yield from turn_steps(config, turn)
 
 
 def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
-    """The stages of one iteration, the gate last."""
+    """Yield the stages of one iteration, with the gate last."""
     synthesis = Step(turn, synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
     if turn > 1:
         yield synthesis
     else:
         first = policy_id(0, "init")
         init = Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
-        # A policy from scratch needs the text for its tokenizer; with any other, engines start during synthesis.
+        # A policy from scratch needs the text for its tokenizer. With any other, engines start during synthesis.
         yield from (synthesis, init) if config.policy.path is None else (init, synthesis)
-        if "cpt" not in config.wheel.stages or not config.policy.only_reads:  # the baseline that the others are compared with
+        if "cpt" not in config.wheel.stages or not config.policy.only_reads:  # the baseline
             yield from _evaluations(turn, first, config.evaluation.suites)
     for stage in config.wheel.stages:
         policy = policy_id(turn, stage)
@@ -107,14 +105,14 @@ def _evaluations(turn: int, policy: str, suites: Iterable[str]) -> Iterator[Step
 
 
 def stage_before(config: FlywheelConfig, stage: str, variant: str) -> str | None:
-    """The training stage before `stage` in the same iteration; None for the first."""
+    """Return the training stage before `stage` in the same iteration, or None for the first."""
     order = list[str](TRAINING)
     earlier = [each for each in order[: order.index(stage)] if each in config.wheel.stages]
     return next((each for each in reversed(earlier) if not (variant == Variant.WITHOUT_CPT and each == "cpt")), None)
 
 
 def parent_id(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> str:
-    """The policy that a stage starts from, whether it exists or not: the stage before it, else the champion, else the first policy."""
+    """Return the id of a stage's parent policy, existing or not: the stage before it, else the champion, else the first policy."""
     before = stage_before(config, stage, variant)
     if before is not None:
         return policy_id(turn, before, variant if variant == Variant.WITHOUT_CPT else "")
@@ -122,37 +120,35 @@ def parent_id(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant
     return champion.id if champion else policy_id(0, "init")
 
 
-# What is done. `done` are the ids of completed runs.
+# Progress. `done` holds the ids of completed runs.
 
 
 def completed(home: Home) -> set[str]:
-    """The ids of a home's completed runs."""
     with reading(home.root) as lake:
         return completed_in(lake)
 
 
 def completed_in(lake: Lake | None) -> set[str]:
-    """The ids of a lake's completed runs."""
     return set() if lake is None else {run.id for run in lake.runs("state = 'completed'")}
 
 
 def reopen(lake: Lake, run_id: str) -> None:
-    """Have a completed run resume when it is next requested, because its work has grown."""
+    """Make a completed run resume when it is next requested, because its work has grown."""
     lake.replace([replace(run, state="failed") for run in lake.runs("id = ? AND state = 'completed'", [run_id])])
 
 
 def is_done(done: set[str], turns: int) -> bool:
-    """Whether the gate of the last iteration has decided."""
+    """Return whether the gate of the last iteration has decided."""
     return gate_id(turns) in done
 
 
 def has_begun(done: set[str]) -> bool:
-    """Whether the home has its first policy."""
+    """Return whether the home has its first policy."""
     return policy_id(0, "init") in done
 
 
 def next_turn(done: set[str]) -> int:
-    """The first iteration whose gate has not decided."""
+    """Return the first iteration whose gate has not decided."""
     turn = 1
     while gate_id(turn) in done:
         turn += 1
@@ -160,18 +156,17 @@ def next_turn(done: set[str]) -> int:
 
 
 def missing_policies(done: set[str], config: FlywheelConfig) -> list[str]:
-    """The stages of the next iteration whose policy is missing, `init` among them."""
+    """Return the stages of the next iteration, including `init`, whose policy is missing."""
     left: list[str] = [stage for stage in config.wheel.stages if policy_id(next_turn(done), stage) not in done]
     return left if has_begun(done) else ["init", *left]
 
 
 def turns_to_synthesise(done: set[str], turns: int) -> list[int]:
-    """The iterations whose synthesis is not complete."""
     return [turn for turn in range(1, turns + 1) if not {synthesis_id(turn), gate_id(turn)} & done]
 
 
 def plan(done: set[str], config: FlywheelConfig, turns: int) -> list[dict[str, str]]:
-    """Each stage with `done`, `to do`, or `left out` if its iteration ended without it."""
+    """Return each stage with its state: `done`, `to do`, or `left out` if its iteration ended without it."""
     return [{"stage": step.run_id, "state": _state(step, done)} for step in steps(config, turns)]
 
 

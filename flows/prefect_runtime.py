@@ -1,8 +1,8 @@
-"""Prefect as a library: its database inside the home, telemetry and log lines off.
+"""Run Prefect as a library, with its database inside the home and telemetry and log lines off.
 
-If PREFECT_API_URL names a server, that is used as it is. Otherwise flows start Prefect's temporary server, which lives as long as they do
-and is restarted, on the same port and database, if it dies: an existing client retries for about a minute, and a server is up in ten
-seconds. A new client, which Prefect makes for each nested flow, does not retry: call `wait_until_up` before.
+If PREFECT_API_URL names a server, it is used unchanged. Otherwise flows start Prefect's temporary server, which ends with them. If it dies,
+it is restarted on the same port and database: existing clients retry for about a minute, and a server starts in ten seconds. New clients,
+which Prefect creates for each nested flow, do not retry: call `wait_until_up` before.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger("flywheel")
 
 LOOK_SECONDS = 1.0
 UP_SECONDS = 120.0
-"""Start-up timeout of a restarted server."""
+"""Start-up timeout of the server."""
 PORT_TAKEN = 3
-"""Exit status of a server whose port is taken; Prefect itself tries another."""
+"""Exit status of a server whose port is taken; Prefect then tries another."""
 
 
 @contextmanager
 def quiet_prefect(home: Path, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Settings for flows run from our command line; from now on, child processes end with this one. `meanwhile` runs during its start."""
+    """Configure Prefect for the command line and start the reaper, which ends child processes. `meanwhile` runs during server start-up."""
     start_reaper()
     if PREFECT_API_URL.value():
         meanwhile()
@@ -52,7 +52,7 @@ def quiet_prefect(home: Path, meanwhile: Callable[[], None] = lambda: None) -> I
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         PREFECT_HOME: folder,
-        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # each flow would wait up to a second at its end for the thread that sends them
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # each flow would end up to a second later, waiting for the thread that sends heartbeats
         PREFECT_LOGGING_LEVEL: "CRITICAL",
         PREFECT_SERVER_ANALYTICS_ENABLED: False,
         PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
@@ -72,7 +72,7 @@ def _start_server() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Child processes started in the block ignore Ctrl-C, so that flows can still report to the server."""
+    """Make child processes started in the block ignore Ctrl-C, so that flows can still report to the server."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -82,9 +82,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def kept_up() -> Iterator[None]:
-    """Restart this process's temporary server whenever it dies, for the duration of the block."""
+    """Restart this process's temporary server whenever it dies during the block."""
     ended = threading.Event()
-    # in this context, so that the new server has the old one's settings and database
+    # in this context, so that the new server has the same settings and database
     thread = threading.Thread(target=copy_context().run, args=(_watch, ended), name="prefect-server", daemon=True)
     thread.start()
     try:
@@ -95,7 +95,7 @@ def kept_up() -> Iterator[None]:
 
 
 def wait_until_up() -> None:
-    """Wait for a restarted temporary server; returns at once if there is none, or it answers."""
+    """Wait for a restarted temporary server; returns immediately if there is none or it answers."""
     server, deadline = SubprocessASGIServer(), time.monotonic() + UP_SECONDS
     while server.running and not _answers(server) and time.monotonic() < deadline:
         time.sleep(0.2)

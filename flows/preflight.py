@@ -1,7 +1,7 @@
-"""Checks of a configuration before anything starts: whether everything it names exists, can be imported, and fits together.
+"""Check a configuration before anything starts: that everything it names exists, can be imported, and fits together.
 
-A typo in a reward function, or a chat template without tools, is found in seconds instead of after minutes of synthesis. Nothing is started
-or written here. Reservations are checked against Ray's machines; memory and sandbox are checked by `flywheel doctor`.
+Finds errors such as a misspelled reward function or a chat template without tools in seconds instead of after minutes of synthesis. Starts
+and writes nothing. Reservations are checked against Ray's machines; `flywheel doctor` checks memory and sandbox.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError, first_line
 
 REACH_SECONDS = 5.0
-"""Timeout of a teacher's server."""
+"""Timeout of a request to a model server."""
 OPTIMISER_STATES = 2
-"""AdamW's states per parameter."""
+"""AdamW states per parameter."""
 CHECKPOINTS = 2
 """Checkpoints of a stage on disk at the same time (`save_total_limit`)."""
 WEIGHTS_PUBLISHED = 3
-"""Versions on disk for engines, including the one being written: of every step, or of every checkpoint if weights are sent."""
+"""Published weight versions on disk, including the one being written: one per step, or per checkpoint if weights are sent."""
 
 
 def preflight(
@@ -42,13 +42,13 @@ def preflight(
     """Check a configuration.
 
     Args:
-        home: where policies and checkpoints will be written.
-        begun: whether the home has its first policy, so that the model it was made from is not needed.
-        synthesis: the iterations whose questions and examples are still to be made.
-        stages: the stages that will write a policy, `init` among them; None: all of an iteration.
+        home: Folder for policies and checkpoints.
+        begun: Whether the home has its first policy; its source model is then not needed.
+        synthesis: Iterations whose questions and examples are still to be made.
+        stages: Stages that will write a policy, including `init`; None: all of an iteration.
 
     Raises:
-        RequestError: the first problem: its key, the reason, and what to do.
+        RequestError: The first problem, with its key, reason and remedy.
     """
     if home is not None:
         check_place(home)
@@ -68,7 +68,7 @@ def preflight(
 
 
 def _suites_of_pages(config: FlywheelConfig) -> None:
-    """Suites cannot be generated from pages, since they are drawn from a graph."""
+    """Reject generated suites over pages, since suites are drawn from a graph."""
     wanted = [name for name, suite in config.evaluation.all_suites.items() if sum(suite.wanted().values())]
     if config.corpus.kind == "pages" and wanted:
         raise RequestError(
@@ -91,13 +91,13 @@ def _room(config: FlywheelConfig, home: Path, stages: Sequence[str] | None) -> N
 
 
 def disk_needed(config: FlywheelConfig, parameters: int | None = None, stages: Sequence[str] | None = None) -> dict[str, int]:
-    """Peak bytes on disk of the first iteration, by purpose: a policy per stage, and the checkpoints and published weights of one stage.
+    """Peak bytes on disk in the first iteration, by purpose: a policy per stage, and one stage's checkpoints and published weights.
 
-    The first policy and the checkpoints are in float32; published weights have the engines' dtype.
+    The first policy and checkpoints are float32; published weights have the engines' dtype.
 
     Args:
-        parameters: those of the policy; None: counted from its folder.
-        stages: those that will run, `init` among them; None: all of an iteration.
+        parameters: Number of policy parameters; None: counted from its folder.
+        stages: Stages that will run, including `init`; None: all of an iteration.
     """
     numbers = _parameters(config.policy) if parameters is None else parameters
     settings = config.for_turn(1)
@@ -122,7 +122,7 @@ def _parameters(policy: PolicyConfig) -> int:
 
 
 def _numbers(file: Path) -> int:
-    """Number of parameters in a safetensors file, from its header. Raises RequestError if it is damaged."""
+    """Count the parameters in a safetensors file from its header. Raise RequestError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -149,7 +149,7 @@ def _files(config: FlywheelConfig) -> None:
 
 
 def _folder_of_policy(config: FlywheelConfig) -> None:
-    """Checked before torch is loaded."""
+    """Check the policy's folder without loading torch."""
     folder = config.policy.folder
     if folder is not None and not (folder / "config.json").is_file():
         raise RequestError(
@@ -180,7 +180,7 @@ def _trackers(config: FlywheelConfig) -> None:
 
 
 def _environments(config: FlywheelConfig) -> None:
-    """All environments and agent loops that the configuration names."""
+    """Check all environments and agent loops that the configuration names."""
     from rl.envs.base import check_environment
     from rl.rollouts.rollout import LOOPS
 
@@ -198,7 +198,7 @@ def _policy(config: FlywheelConfig) -> None:
 
         check_positions(rollout, config.policy.max_position_embeddings, "a policy from scratch (policy.max_position_embeddings)")
         own = dialect_config(rollout.dialect, rollout.dialects)
-        if own.kind == "chat" and own.template in ("own", "training"):  # TRL's training template replaces a model's own one
+        if own.kind == "chat" and own.template in ("own", "training"):  # TRL's training template replaces a model's own
             raise RequestError(
                 f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: name a model in "
                 "policy.path, a template in rollout.dialects, or take tags."
@@ -226,7 +226,7 @@ def _policy(config: FlywheelConfig) -> None:
 
 
 def _check_new_tags(config: FlywheelConfig, new: int) -> None:
-    """Adapters do not train embeddings, so new tags need full weights."""
+    """Reject new tags with adapters, which do not train embeddings."""
     first = config.wheel.stages[0]
     if new and getattr(config.for_turn(1), first).lora is not None:
         raise RequestError(
@@ -236,7 +236,7 @@ def _check_new_tags(config: FlywheelConfig, new: int) -> None:
 
 
 def check_teacher(config: FlywheelConfig, turn: int, kind: str = "all") -> None:
-    """Raises RequestError if the server of the teacher, or of the judge, of an iteration's synthesis does not answer."""
+    """Raise RequestError if the server of the teacher or judge of an iteration's synthesis does not answer."""
     teacher = config.for_turn(turn).synth.teacher_of(kind)
     _reach("synth.teacher" if teacher == config.synth.teacher else "later.synth.teacher", teacher)
     _reach("synth.judge", config.for_turn(turn).synth.judge if teacher is not None else None)
@@ -247,7 +247,7 @@ def _judge(config: FlywheelConfig) -> None:
 
 
 def _reach(setting: str, teacher: TeacherConfig | None) -> None:
-    """Any answer of the teacher's server will do."""
+    """Check that the model's server answers, with any status."""
     if teacher is None or teacher.kind != "openai" or teacher.base_url is None:
         return
     import httpx

@@ -1,8 +1,9 @@
-"""What policies achieved: verdicts, gains over earlier policies, and the table of success that a run ends with.
+"""Results of policies: verdicts, gains over earlier policies, and the table of success at the end of a run.
 
-Against the stage before alone, a stage that repairs what another broke looks like a gain. So the headline compares the last policy with the
-best earlier one, and names every stage that did harm. The best earlier policy is chosen by the success that it is compared by, which
-favours it a little: what is called better is better all the same."""
+A comparison with the previous stage alone would count the repair of damage as a gain. So the headline compares the last policy with the
+best earlier one and names every harmful stage. The best earlier policy is selected on the success it is compared by, which slightly favours
+it: a reported gain is therefore conservative.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from flows.screen import Screen
 from warehouse import Failure, Lake, Outcome, Score, Trajectory
 
 Solved = Mapping[Any, float]
-"""Success rate of each task's judged attempts, by key; tasks without a verdict are absent."""
+"""Success rate over each task's judged attempts, by key; tasks without a verdict are absent."""
 
 _VERDICTS = """
 SELECT t.policy, coalesce(t.suite, 'unnamed') AS suite, t.task_key, avg((o.outcome = 'success')::INT) AS solved
@@ -29,7 +30,7 @@ WHERE t.stage = 'eval' AND o.outcome IN ('success', 'failure') GROUP BY ALL ORDE
 
 
 def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
-    """The success rates of every evaluation, by policy and suite."""
+    """Return the success rates of every evaluation, by policy and suite."""
     verdicts: dict[tuple[str, str], dict[str, float]] = {}
     for row in lake.query(_VERDICTS).to_pylist():
         verdicts.setdefault((row["policy"], row["suite"]), {})[row["task_key"]] = row["solved"]
@@ -37,7 +38,7 @@ def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
 
 
 def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) -> list[Trajectory]:
-    """The trajectories that meet a SQL condition, with the outcome of their latest verdict, as in the views."""
+    """Return the trajectories that match a SQL condition, with the outcome of their latest verdict, as in the views."""
     found = lake.trajectories(where, parameters)
     sql = "SELECT trajectory_id, outcome FROM outcomes WHERE trajectory_id IN (SELECT unnest(?))"
     latest = {row["trajectory_id"]: row["outcome"] for row in lake.query(sql, [[one.id for one in found]]).to_pylist()}
@@ -45,13 +46,13 @@ def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) 
 
 
 def paired(before: Solved, after: Solved) -> PairedTest | SignFlips | None:
-    """The paired test on the tasks that both have a verdict for; None if there are none."""
+    """Run the paired test on the tasks with a verdict in both; None if there are none."""
     keys = sorted(before.keys() & after.keys())
     return paired_test([before[key] for key in keys], [after[key] for key in keys]) if keys else None
 
 
 def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
-    """Remove broken trajectories (reason by id) with their scores, and record each in `failures`; earlier snapshots keep them."""
+    """Remove broken trajectories (reason by id) with their scores, and record each in `failures`. Earlier snapshots keep them."""
     lake.add(Failure(stage, "retried", why, {"trajectory": name}) for name, why in broken.items())
     scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(broken)]) if broken else ()
     lake.remove(Score, [(score.trajectory_id, score.verifier, score.version) for score in scores])
@@ -59,12 +60,11 @@ def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
 
 
 def probability(p_value: float) -> str:
-    """A p-value for prose."""
+    """Format a p-value for prose."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold start", "rl": "reinforcement learning"}
-"""Names of the stages in prose."""
 SIGNIFICANT = 0.05
 """Significance level of differences."""
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -72,7 +72,7 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A policy's result on a suite: success with the 95 % interval, and the success rate of each task."""
+    """A policy's result on a suite: success rate with 95 % interval, and the success rate of each task."""
 
     policy: str
     turn: int
@@ -87,9 +87,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The difference in success to an earlier policy, in points, with the paired test on common tasks.
+    """Difference in success to an earlier policy, in percentage points, with the paired test on common tasks.
 
-    Without common tasks `test` is None, and the points are the difference of the two rates.
+    Without common tasks, `test` is None and `points` is the difference of the two rates.
     """
 
     earlier: Judged
@@ -98,7 +98,7 @@ class Gain:
 
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:
-        """Whether the difference is significant, and its direction."""
+        """`better` or `worse` if the difference is significant, else `open`."""
         if self.test is None or self.test.p_value > SIGNIFICANT:
             return "open"
         return "better" if self.points > 0 else "worse"
@@ -106,7 +106,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A policy with its gain over the previous stage and over the best earlier policy, if any."""
+    """A policy with its gains over the previous stage and the best earlier policy, if any."""
 
     judged: Judged
     stage: Gain | None
@@ -119,7 +119,7 @@ class Standing:
 
 
 def standings(judged: Sequence[Judged]) -> list[Standing]:
-    """The standings on one suite, in order. Of equally good earlier policies the first is the best."""
+    """Return the standings on one suite, in order. The first of equally good earlier policies counts as the best."""
     found: list[Standing] = []
     for place, one in enumerate(judged):
         earlier = judged[:place]
@@ -129,13 +129,12 @@ def standings(judged: Sequence[Judged]) -> list[Standing]:
 
 
 def gain(earlier: Judged, later: Judged) -> Gain:
-    """The gain of a later policy."""
     test = paired(earlier.solved, later.solved)
     return Gain(earlier, 100 * (later.success - earlier.success if test is None else test.difference), test)
 
 
 def headline(wheel: Sequence[Standing]) -> str:
-    """The last policy's success, and whether it beats the best earlier one."""
+    """State the last policy's success and whether it beats the best earlier one."""
     if not wheel:
         return "Nothing has been evaluated yet"
     last, best = wheel[-1].judged, wheel[-1].best
@@ -154,7 +153,7 @@ def headline(wheel: Sequence[Standing]) -> str:
 
 
 def comparison(wheel: Sequence[Standing]) -> str:
-    """The last policy against the best earlier one, with figures; empty if there is none."""
+    """Compare the last policy with the best earlier one, with figures; empty if there is none."""
     best = wheel[-1].best if wheel else None
     if best is None:
         return ""
@@ -165,7 +164,7 @@ def comparison(wheel: Sequence[Standing]) -> str:
 
 
 def harm(wheel: Sequence[Standing]) -> list[str]:
-    """A sentence for each stage that made its policy worse."""
+    """Return a sentence for each stage that made its policy worse."""
     return [
         f"{_capital(place_of(each.judged))} did harm: {in_words(each.stage)} against {place_of(each.stage.earlier)}."
         for each in wheel
@@ -174,12 +173,11 @@ def harm(wheel: Sequence[Standing]) -> list[str]:
 
 
 def place_of(judged: Judged) -> str:
-    """The stage and its iteration, for prose."""
+    """Name a policy's stage and iteration for prose."""
     return f"{STAGE_NAMES.get(judged.stage, judged.stage)} of turn{HARD_SPACE}{judged.turn}"
 
 
 def in_words(gain: Gain) -> str:
-    """The points, and the test behind them."""
     points = f"{signed(gain.points)}{HARD_SPACE}points"
     if gain.test is None:
         return f"{points}, on other tasks"
@@ -188,12 +186,12 @@ def in_words(gain: Gain) -> str:
 
 
 def signed(points: float) -> str:
-    """A signed difference with a proper minus sign."""
+    """Format a difference with sign, using a minus sign instead of a hyphen."""
     return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage with one decimal, or a dash."""
+    """Format a share as a percentage with one decimal, or a dash for None."""
     return "–" if share is None else f"{100 * share:.1f}{HARD_SPACE}%"
 
 
@@ -203,15 +201,14 @@ def _capital(text: str) -> str:
 
 Rows = list[dict[str, Any]]
 STAGES = ("init", "cpt", "sft", "rl")
-"""Stages of a turn of the wheel, in their order."""
 
 
 def evaluation_rows(lake: Lake) -> Rows:
-    """The rows of the view `evaluations`, in order.
+    """Return the rows of the view `evaluations`, in order.
 
-    A row over all hops also has `change`, the difference in success to the policy's parent on common tasks, and `p_value` of the paired
-    test (`eval.statistics.paired_test`); both None if the parent was not evaluated on the suite. `best_earlier`, `best_change` and
-    `best_p_value` compare with the best earlier policy in the same way.
+    A row over all hops also has `change`, the difference in success to the policy's parent on common tasks, and the `p_value` of the paired
+    test (`eval.statistics.paired_test`); both are None if the parent was not evaluated on the suite. `best_earlier`, `best_change` and
+    `best_p_value` compare with the best earlier policy.
     """
     rows = _rows(lake)
     verdicts = read_verdicts(lake)
@@ -228,7 +225,7 @@ def evaluation_rows(lake: Lake) -> Rows:
 
 
 def sentences(lake: Lake) -> list[str]:
-    """The headline on the main suite, the one with the most attempts, its figures, and the gate's decision."""
+    """Return the headline on the main suite (the one with the most attempts), its figures, and the gate's decision."""
     verdicts = read_verdicts(lake)
     own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
     attempts: dict[str, int] = {}
@@ -242,7 +239,7 @@ def sentences(lake: Lake) -> list[str]:
 
 
 def _gate(lake: Lake) -> list[str]:
-    """The last gate's decision, the champion and its folder, and stages that did not change the weights."""
+    """State the last gate's decision, the champion and its folder, and the stages that did not change the weights."""
     gates = sorted(lake.runs("stage = 'gate' AND state = 'completed'"), key=lambda run: run.wheel_turn)
     if not gates:
         return []
@@ -261,7 +258,7 @@ def _gate(lake: Lake) -> list[str]:
 
 
 def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
-    """Print success after each stage, a line per policy and suite, a column per number of hops; then the sentences."""
+    """Print success per policy and suite, with a column per number of hops, followed by the sentences."""
     title = "success on held-out tasks, % (95 % interval); changes on the same tasks (paired test)"
     table = Table(title=title, title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
@@ -288,7 +285,7 @@ def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
 
 
 def stage_name(row: Mapping[str, Any]) -> str:
-    """The stage with its variant, from the policy's id."""
+    """Return the stage with its variant, from the policy's id."""
     return str(row["policy"]).split("-", 1)[-1]
 
 

@@ -1,8 +1,8 @@
-"""Process set-up: quiet libraries, safe imports, one folder for temporary files, and a reaper for child processes.
+"""Process set-up: quiet libraries, safe imports, a folder for temporary files, and a reaper for child processes.
 
-A process killed by SIGKILL cannot stop Prefect's server, Ray or engines. So a run starts a reaper: a small process that waits for the end
-of a pipe, which closes however the run dies. The reaper then kills every process with the run's token in its environment, which are exactly
-those that the run started on this machine, and removes their folder of temporary files.
+A process killed by SIGKILL cannot stop Prefect's server, Ray or engines. So each run starts a reaper, a small process that waits for a pipe
+to close, which happens however the run dies. The reaper then kills every process on this machine with the run's token in its environment
+and removes the run's temporary folder.
 
 A run that is asked to shut down stops its engines itself. If that takes too long, `exit_after` ends the process and leaves the rest to the
 reaper, so that a cancelled run frees the machine within ten seconds.
@@ -32,32 +32,32 @@ SETTINGS = {
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TQDM_DISABLE": "1",
-    # Threads of torch that wait for each other give their core away. By default they spin, which is a sixth faster on an idle machine
-    # and several times slower as soon as anything else wants a core: an engine, an environment, a second run.
+    # By default, waiting threads of torch spin: a sixth faster on an idle machine, but several times slower as soon as an engine, an
+    # environment or a second run needs the core. Passive threads yield it.
     "OMP_WAIT_POLICY": "passive",
 }
-"""Environment variables read by libraries on import: no telemetry, no spinning, fewer log lines, our own progress line alone."""
+"""Environment variables that libraries read on import: no telemetry, no spinning threads, fewer log lines, no progress bars."""
 NOISY = ("vllm", "EventsWorker", "APILogWorker")
-"""Loggers that only report errors. The last two are threads of Prefect that warn of what they still have to send when a process ends."""
+"""Loggers restricted to errors. The last two are Prefect threads that warn about unsent data when a process ends."""
 LONGEST_PLACE = 38
-"""Letters of the path in which the folder of temporary files may lie: with a socket's name in it the whole may have 107."""
+"""Maximum path length of the parent of the temporary folder: socket paths inside must not exceed 107 characters."""
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Tells Python not to search the current folder, or a script's own, for modules."""
+"""Stops Python from searching the current folder, or a script's folder, for modules."""
 KEEP_ENVIRONMENT = "SPT_NOENV"
-"""Tells setproctitle, in Ray and vLLM, not to overwrite the environment, and so the token, with the title."""
+"""Stops setproctitle (in Ray and vLLM) from overwriting the environment, and so the token, with the title."""
 GRACE_SECONDS = 3.0
 """Time between SIGTERM and SIGKILL."""
 EXIT_SECONDS = 3.0
-"""Time that a run has to stop what it started."""
+"""Time for a run to stop its children."""
 
 _reapers: list[subprocess.Popen[bytes]] = []
-"""Holds the pipe open for as long as this process lives."""
+"""Reaper processes; their pipes stay open as long as this process lives."""
 _exits: list[threading.Timer] = []
 
 
 def quiet_libraries() -> None:
-    """Set the environment variables that the user has not set; call before the libraries are imported."""
+    """Set the environment variables that the user has not set. Call before importing the libraries."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in NOISY:
@@ -65,10 +65,10 @@ def quiet_libraries() -> None:
 
 
 def import_safely() -> None:
-    """From now on, Python processes started from here do not import modules from the current folder.
+    """Stop child Python processes from importing modules from the current folder.
 
-    `python -m` looks there first, so a `uvicorn.py` in the user's folder would run when a server starts. If this package is not installed
-    but found on the search path, as in a checkout, PYTHONPATH passes its place on.
+    `python -m` searches it first, so a `uvicorn.py` there would run instead of the server. If this package is not installed but on the
+    search path, as in a checkout, PYTHONPATH passes its location on.
     """
     os.environ[SAFE_PATH] = "1"
     root, known = str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -77,26 +77,25 @@ def import_safely() -> None:
 
 
 def gather_files() -> Path:
-    """Use a new folder, which is returned, for the temporary files of this process and its children.
+    """Create and return a folder for the temporary files of this process and its children.
 
-    Killed processes leave vLLM's sockets and trainers' drafts there; leftovers of killed runs are removed first. Compiled code keeps its
-    place, since every run can use it.
+    Removes leftovers of killed runs, such as vLLM's sockets and trainers' drafts. Compiled code stays where every run can use it.
     """
-    from rl.ray_runtime import make_folder, remove_leftovers  # the reaper runs this file by itself, without the package
+    from rl.ray_runtime import make_folder, remove_leftovers  # the reaper runs this file alone, without the package
 
     place = Path(tempfile.gettempdir()).resolve()
     if len(str(place)) > LONGEST_PLACE:
         place = Path("/tmp")
-    remove_leftovers(Path("/tmp"))  # Ray's, wherever ours lies
+    remove_leftovers(Path("/tmp"))  # Ray's leftovers are always in /tmp
     folder = make_folder("files", place)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place / f"torchinductor_{os.getuid()}"))
     os.environ["TMPDIR"] = str(folder)
-    tempfile.tempdir = None  # it is read from the environment again
+    tempfile.tempdir = None  # makes tempfile read TMPDIR again
     return folder
 
 
 def start_reaper() -> None:
-    """Start this process's reaper, once; call before any other process is started."""
+    """Start this process's reaper once. Call before starting any other process."""
     if TOKEN in os.environ:
         return
     token = secrets.token_hex(16)
@@ -107,7 +106,7 @@ def start_reaper() -> None:
 
 
 def exit_after(seconds: float = EXIT_SECONDS) -> None:
-    """End this process after some seconds, unless `cancel_exit` is called before."""
+    """End this process after `seconds` unless `cancel_exit` is called before."""
     if _exits:
         return
     timer = threading.Timer(seconds, os._exit, [128 + signal.SIGTERM])
@@ -117,13 +116,12 @@ def exit_after(seconds: float = EXIT_SECONDS) -> None:
 
 
 def cancel_exit() -> None:
-    """Cancel `exit_after`."""
     while _exits:
         _exits.pop().cancel()
 
 
 def carriers(token: str) -> list[int]:
-    """The ids of the processes with `token` in their environment."""
+    """Return the ids of the processes with `token` in their environment."""
     mark = f"{TOKEN}={token}".encode()
     found: list[int] = []
     for folder in Path("/proc").iterdir():
@@ -131,13 +129,13 @@ def carriers(token: str) -> list[int]:
             try:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
-            except OSError:  # it has ended, or belongs to another user
+            except OSError:  # it has ended or belongs to another user
                 continue
     return found
 
 
 def end(token: str) -> None:
-    """Send SIGTERM to the carriers of `token`, and after `GRACE_SECONDS` SIGKILL to those that are left."""
+    """Send SIGTERM to the carriers of `token`, and SIGKILL to the remaining ones after `GRACE_SECONDS`."""
     _signal(carriers(token), signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
     while carriers(token) and time.monotonic() < deadline:

@@ -1,10 +1,10 @@
-"""The scheduled flows: an iteration, synthesis ahead of it, re-evaluation of the champion, upkeep of the lake.
+"""Scheduled flows: an iteration, synthesis ahead of it, re-evaluation of the champion, and lake upkeep.
 
-Prefect starts a process for each run; when the run is cancelled, engines and Ray have a few seconds to end before they are killed. A run
-that finds the home busy waits or skips.
+Prefect starts a process per run. When a run is cancelled, engines and Ray have a few seconds to end before they are killed. A run that
+finds the home busy waits or skips.
 
-The deployments below schedule the flows for one home, as `prefect.yaml` does for `prefect deploy`. They name a flow by its module, so a
-worker needs the package installed.
+The deployments below schedule the flows for one home, as `prefect.yaml` does for `prefect deploy`. They reference flows by module, so
+workers need the package installed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ log = logging.getLogger("flywheel")
 HOURS = 3600.0
 
 ENVIRONMENT = {"PREFECT_LOGGING_EXTRA_LOGGERS": "flywheel"}
-"""Sends our log lines to Prefect's log of the run."""
+"""Environment that sends our log lines to Prefect's log of the run."""
 
 ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-"""A run that is due while the previous one is still running is cancelled."""
+"""Cancels a run that is due while the previous one is still running."""
 
 
 def notify_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -60,7 +60,7 @@ def notify_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
 
 
 def _notify(kind: EventKind, flow: Flow[..., Any], run: FlowRun, sentence: str) -> None:
-    """Run the hooks of the home's configuration, if it is a home."""
+    """Send the event as the home's configuration says, if it is a home."""
     home = Path(run.parameters["home"])
     event = Event(kind, home, run.name, sentence, {"flow": flow.name, "flow_run": str(run.id), "parameters": run.parameters})
     try:
@@ -82,9 +82,9 @@ HOOKS: dict[str, Any] = {"on_failure": [notify_failed], "on_crashed": [notify_fa
 
 @flow(name="flywheel-turn", description="The turn of the wheel that comes next, or the one that was begun.", **HOOKS)
 def turn(home: Path, budget: BudgetConfig | None = None, patience_hours: NonNegativeFloat = 12.0) -> int:
-    """Run the pipeline to its next gate, within `budget` (by default the home's); returns the iteration's number.
+    """Run the pipeline to its next gate within `budget` (default: the home's). Return the iteration's number.
 
-    Waits up to `patience_hours` for another process at work in the home.
+    Waits up to `patience_hours` for another process that uses the home.
     """
     with unattended():
         number = next_turn(completed(Home(home)))
@@ -94,9 +94,9 @@ def turn(home: Path, budget: BudgetConfig | None = None, patience_hours: NonNega
 
 @flow(name="flywheel-synthesis", description="As much of the next turn's synthesis as the allowance permits.", **HOOKS)
 def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
-    """Make questions and examples of the next iteration, by default for a quarter of an hour.
+    """Synthesize questions and examples of the next iteration within `allowance`, by default 15 minutes.
 
-    Does nothing if another process is at work in the home, which makes them itself.
+    Does nothing if another process uses the home, since that process makes them itself.
     """
     with unattended():
         try:
@@ -109,7 +109,7 @@ def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
 
 @flow(name="flywheel-evaluation", description="The promoted policy on every suite once more.", **HOOKS)
 def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
-    """Evaluate the champion on every suite under the week's name, and compare with the first evaluation; returns its id, or why not."""
+    """Re-evaluate the champion on every reported suite, with the ISO week as occasion. Return its id, or `no champion`."""
     with unattended(), open_home(home, patience_hours * HOURS) as context:
         champion = context.champion()
         if champion is None:
@@ -122,7 +122,7 @@ def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
 
 @flow(name="flywheel-compaction", description="Small files of the lake merged, old snapshots forgotten.", **HOOKS)
 def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str, float]:
-    """Merge the lake's small files while others read and write; with `retain_days`, expire older snapshots first."""
+    """Merge the lake's small files while others read and write. With `retain_days`, expire older snapshots first."""
     from warehouse.upkeep import compact, expire_snapshots
 
     with unattended(), open_to_keep(home) as lake:
@@ -137,14 +137,14 @@ def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str
 
 
 def week_of(moment: datetime) -> str:
-    """The ISO week of a moment, such as 2026-W47."""
+    """Return the ISO week of a moment, such as 2026-W47."""
     year, week, _ = moment.isocalendar()
     return f"{year}-W{week:02d}"
 
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """The set-up of an unattended process: quiet libraries, safe imports, log lines in Prefect, a reaper for what it starts."""
+    """Set up an unattended process: quiet libraries, safe imports, logs in Prefect, and a reaper for child processes."""
     quiet_libraries()
     import_safely()
     log.setLevel(logging.INFO)
@@ -158,7 +158,7 @@ def unattended() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A flow and its cron schedule in UTC."""
+    """A flow with its cron schedule in UTC."""
 
     name: str
     flow: Flow[..., Any]
@@ -174,11 +174,7 @@ SCHEDULES = (
 
 
 def deployments(home: Path, name: str, crons: Mapping[str, str], pool: str | None = None) -> list[RunnerDeployment]:
-    """The deployments of a home under `name`; `crons` has other times for some of the schedules.
-
-    Raises:
-        RequestError: an unknown schedule, or an invalid cron expression.
-    """
+    """Return a home's deployments under `name`, with times from `crons`. Raise RequestError for an unknown schedule or invalid cron."""
     unknown = sorted(crons.keys() - {schedule.name for schedule in SCHEDULES})
     if unknown:
         raise RequestError(f"there is no schedule {unknown[0]!r}; choose one of {', '.join(schedule.name for schedule in SCHEDULES)}.")
@@ -189,7 +185,7 @@ def serve_here(found: list[RunnerDeployment]) -> None:
     """Register the deployments and run them on this machine until this process ends, each run in its own process.
 
     Raises:
-        RequestError: no Prefect server is reachable, or another home has deployments of these names.
+        RequestError: No Prefect server is reachable, or another home has deployments of these names.
     """
     check_server()
     with get_client(sync_client=True) as client:
@@ -201,7 +197,7 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
     """Register the deployments in a work pool and return their names.
 
     Raises:
-        RequestError: no Prefect server is reachable, it has no such pool, or another home has deployments of these names.
+        RequestError: No Prefect server is reachable, it has no such pool, or another home has deployments of these names.
     """
     check_server()
     with get_client(sync_client=True) as client:
@@ -221,7 +217,7 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
 
 
 def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> None:
-    """Raises RequestError if the server has one of the deployments for another home."""
+    """Raise RequestError if the server has one of the deployments for another home."""
     for deployment in found:
         try:
             known = client.read_deployment_by_name(deployment.full_name)
@@ -236,7 +232,7 @@ def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> Non
 
 
 def check_server() -> str:
-    """The address of the Prefect server. Raises RequestError if none is configured, or it does not answer."""
+    """Return the address of the Prefect server. Raise RequestError if none is configured or it does not answer."""
     address = PREFECT_API_URL.value()
     if not address:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The status line at the bottom of a terminal: the stage at work and a progress bar, below the log."""
+"""The status line at the bottom of a terminal: the running stage and a progress bar below the log."""
 
 from __future__ import annotations
 
@@ -52,14 +52,13 @@ def show_status(stage: StageProgress | None) -> None:
 
 
 def line(stage: StageProgress, now: float) -> str:
-    """The bar, the stage and its progress."""
-    from flows.operations.control import position  # Pydantic: not before a stage is at work
+    from flows.operations.control import position  # imports Pydantic: only while a stage runs
 
     return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")
 
 
 def bar(stage: StageProgress, now: float) -> str:
-    """A progress bar, or a moving mark if the length is unknown."""
+    """A progress bar, or a moving mark if the total is unknown."""
     if stage.steps:
         done = WIDTH * min(stage.step or 0, stage.steps) // stage.steps
         return "█" * done + "░" * (WIDTH - done)

@@ -1,4 +1,4 @@
-"""`flywheel top`: a live view of a run, read from the lake and from the progress record without a lock; nothing is written."""
+"""`flywheel top`: a live view of a run, from the lake and the progress record. Reads without a lock and writes nothing."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from rl.terminal import in_line
 from warehouse import Lake
 
 RECENT = 10
-"""Steps over which a metric's recent mean is taken."""
+"""Number of steps in a metric's recent mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage of the plan: `state` as in its run, or to do, or left out; `seconds` of a completed one."""
+    """One stage of the plan. `state` is that of its run, `to do`, or `left out`; `seconds` only if it is completed."""
 
     run: str
     stage: str
@@ -48,7 +48,7 @@ class StageState:
 
 @dataclass(frozen=True, slots=True)
 class LatestMetric:
-    """One metric of the running stage: last value, and mean over the last ten stored steps."""
+    """A metric of the running stage: last value, and mean over the last `RECENT` stored steps."""
 
     name: str
     last: float
@@ -57,7 +57,7 @@ class LatestMetric:
 
 @dataclass(frozen=True, slots=True)
 class LatestEvaluation:
-    """The latest evaluation of a suite during training; `first_version` and `last_version` are those of its tokens."""
+    """The latest evaluation of a suite during training; `first_version` and `last_version` are the policy versions that sampled it."""
 
     suite: str
     version: int
@@ -70,7 +70,7 @@ class LatestEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Estimated seconds left, without the `unknown` parts; None where there is no estimate."""
+    """Estimated seconds left, without the `unknown` parts; None if there is no estimate."""
 
     seconds: float | None
     unknown: tuple[str, ...] = ()
@@ -78,10 +78,10 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run at one moment, `now` in seconds since 1970.
+    """State of a run at the time `now`, in seconds since the epoch.
 
-    `trajectories` are those of the running stage, or all; `warnings` are the limits that its metrics broke, or why runs
-    stopped where none is at work, latest first.
+    `trajectories` counts those of the running stage, or all. `warnings` are the violated metric limits of the running stage, or else the
+    errors of failed runs, latest first.
     """
 
     home: str
@@ -99,12 +99,12 @@ class State:
 
     @property
     def at_work(self) -> StageProgress | None:
-        """The running stage; None where its record is stale."""
+        """The running stage; None if its record is stale."""
         return self.progress.stage if self.progress and not self.progress.is_stale(self.now) else None
 
 
 class Watcher:
-    """Reads the state of a home, with its lake open in between."""
+    """Reads the state of a home, keeping its lake open."""
 
     def __init__(self, home: Home, lake: Lake) -> None:
         self._home = home
@@ -112,7 +112,6 @@ class Watcher:
         self._config: FlywheelConfig = home.load()
 
     def look(self) -> State:
-        """The current state."""
         now = time.time()
         progress = read_progress(self._home.progress)
         runs = {row["id"]: row for row in self._rows(_RUNS)}
@@ -180,7 +179,7 @@ WHERE stage IN ('rl', 'eval', 'rollout') AND starts_with(id, ?)
 
 
 def _planned(config: FlywheelConfig, turns: int, runs: Mapping[str, dict[str, Any]]) -> list[Step | dict[str, Any]]:
-    """The planned stages, and after them other runs: curricula, sampling, single evaluations."""
+    """The planned stages, followed by other runs: variants, sampling, single evaluations."""
     wheel = list(steps(config, turns))
     planned = {step.run_id for step in wheel}
     return [*wheel, *(row for row in runs.values() if row["id"] not in planned)]
@@ -209,7 +208,7 @@ def _name(step: Step) -> tuple[str, int]:
 
 
 def stage_left(stage: StageProgress | None, config: FlywheelConfig, now: float) -> Remaining:
-    """Time left of the running stage, at the rate of its steps so far; unknown before the second."""
+    """Time left in the running stage at its rate so far; unknown before the second step."""
     if stage is None:
         return Remaining(0.0)
     total = stage_steps(stage, config)
@@ -235,9 +234,9 @@ def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
 
 
 def wheel_left(stages: Sequence[tuple[str, str, float | None]], of_stage: Remaining) -> Remaining:
-    """Time left of the run. `stages` are (stage, state, seconds it took), in order.
+    """Time left in the run. `stages` are (stage, state, seconds taken), in order.
 
-    A stage is expected to take as long as the last of its name; one that never ran is unknown.
+    Each remaining stage is expected to take as long as the last one of its name; a stage that never ran is unknown.
     """
     took = {stage: seconds for stage, state, seconds in stages if state == "done" and seconds is not None}
     waiting = [stage for stage, state, _ in stages if state in ("to do", "stopped", "failed")]
@@ -252,7 +251,6 @@ SHOWN = (
     "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
     "concurrency/window", "engine_kv_usage", "step_seconds",
 )  # fmt: skip
-"""Metrics shown, in order."""
 _MARKS = {
     "done": ("✓", "green"),
     "running": ("▶", "bold cyan"),
@@ -265,7 +263,6 @@ _MARKS = {
 
 
 def frame(state: State) -> RenderableType:
-    """One frame of the view."""
     parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
     if state.at_work is not None:
         parts += [Text(), _stage(state)]
@@ -283,7 +280,6 @@ def frame(state: State) -> RenderableType:
 
 
 def words(seconds: float) -> str:
-    """A time in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -358,7 +354,7 @@ def _metrics(metrics: Sequence[LatestMetric]) -> Table:
 
 
 def _pairs(metrics: Sequence[LatestMetric]) -> Iterable[tuple[LatestMetric, LatestMetric | None]]:
-    """Two columns, read downwards."""
+    """Arrange metrics in two columns, read downwards."""
     half = (len(metrics) + 1) // 2
     return [(metrics[row], metrics[row + half] if row + half < len(metrics) else None) for row in range(half)]
 
@@ -413,32 +409,28 @@ def _invalid(state: State) -> Text:
 
 
 def watch(root: Path, once: bool, every: float) -> None:
-    """Show the run in `root`: one frame, or a new one every so many seconds until interrupted.
-
-    Raises:
-        RequestError: `root` holds no lake or no configuration.
-    """
+    """Show the run in `root`, once or `every` seconds until interrupted. Raise RequestError without a lake or configuration."""
     console = Screen()
     with open_lake(root) as lake:
         watcher = Watcher(Home(root), lake)
         if once:
             console.print(frame(watcher.look()))
             return
-        interrupts = Interrupts(signal.SIGINT)  # at the end of a look, and never in the middle of a query
+        interrupts = Interrupts(signal.SIGINT)  # acts after a frame, never during a query
         with Live(frame(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
             while not interrupts.wait(every):
                 live.update(frame(watcher.look()), refresh=True)
 
 
 class Interrupts:
-    """A signal as something to wait for. Its handler may interrupt the wait itself, where `Event.set` would deadlock."""
+    """A signal to wait for. Its handler may interrupt the wait itself, where `Event.set` would deadlock."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._come: SimpleQueue[int] = SimpleQueue()
         signal.signal(number, lambda came, _: self._come.put(came))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the signal for so many seconds at most; whether it came."""
+        """Wait up to `seconds` for the signal. Return whether it arrived."""
         try:
             self._come.get(timeout=seconds)
         except Empty:

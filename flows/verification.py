@@ -1,8 +1,9 @@
-"""Proof that a verifier judges a task set correctly, and re-verification of stored trajectories.
+"""Validate that verifiers judge a task set correctly, and re-verify stored trajectories.
 
-Re-verification generates nothing, and scores of other verifiers and versions stay. A score's key is the trajectory, the verifier and its
-version: what this version has judged is not judged again, except, on request, what it could not judge. The latest score is a trajectory's
-outcome in every view; the reward that was trained on stays in the trajectory."""
+Re-verification generates nothing and keeps the scores of other verifiers and versions. A score's key is the trajectory, the verifier and
+its version: a version does not judge again what it has judged, except, on request, trajectories that it could not judge. The latest score
+is a trajectory's outcome in every view; the reward used in training stays in the trajectory.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ _UNSUPERVISED: dict[str, Callable[[Verifiers], BatchVerifier]] = {
     Confidence().name: lambda verifiers: Confidence(),
 }
 NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
-"""Every verifier that `flywheel reverify` takes."""
+"""Every verifier name that `flywheel reverify` accepts."""
 
 
 @contextmanager
 def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator[Verifier | BatchVerifier]:
-    """The verifier of a name; a judge is calibrated first, with its verdicts stored in `checks`.
+    """Open a verifier by name. A judge is calibrated first, with its verdicts stored in `checks`.
 
-    Agreement compares the answers as the home's own verifiers parse them.
+    Agreement compares answers as the home's own verifiers parse them.
 
     Raises:
-        RequestError: an unknown verifier, no model for the judge, or a judge that fails its calibration.
+        RequestError: An unknown verifier, a judge without a model, or a judge that fails its calibration.
     """
     if name == JUDGE:
         with open_judge(settings.judge, lake) as opened:
@@ -60,13 +61,13 @@ def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator
 
 @contextmanager
 def open_judge(config: TeacherConfig | None, lake: Lake) -> Iterator[Judge]:
-    """The judge over the configured model, calibrated. Raises RequestError if it fails."""
+    """Open the calibrated judge over the configured model. Raise RequestError if it fails."""
     with closing(HomeJudges(config, lake)) as judges:
         yield judges.of_answers
 
 
 def validate_rows(kind: str, path: Path) -> Validation:
-    """Prove the rows `{id, gold, options?, question?}` of a file; a broken row counts as not judgeable."""
+    """Validate a verifier on the rows `{id, gold, options?, question?}` of a file. A broken row counts as unjudged."""
     subjects: list[Subject] = []
     broken = Tally()
     for number, row in enumerate(read_rows(path), start=1):
@@ -78,10 +79,8 @@ def validate_rows(kind: str, path: Path) -> Validation:
 
 
 def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation:
-    """Prove the tasks of a home, or of one of its splits, by `kind`, or each by its own verifier.
-
-    Raises:
-        RequestError: there are no such tasks, or no such kind.
+    """Validate a home's tasks, or those of a split, with `kind` or each task's own verifier. Raise RequestError for no tasks or no such
+    kind.
     """
     verifiers = Home(home).load().evaluation.open_verifiers() if Home(home).config_file.is_file() else verifiers_of("qa_em")
     with open_lake(home) as lake:
@@ -93,7 +92,7 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
 
 
 def validate_tasks(tasks: Sequence[Task], verifiers: Verifiers, kind: str | None = None) -> Validation:
-    """Prove tasks by `kind`, or each by the one of `verifiers` that it names or else by their default."""
+    """Validate tasks with `kind`, or each with the one of `verifiers` that it names, else the default."""
     if kind is not None:
         return _validate_group(kind, _judging(kind), tasks)
     groups: dict[str, list[Task]] = {}
@@ -103,7 +102,7 @@ def validate_tasks(tasks: Sequence[Task], verifiers: Verifiers, kind: str | None
 
 
 def kind_of(name: str) -> Grader:
-    """The kind of a name. Raises RequestError, naming those that there are."""
+    """Return the grader of a name. Raise RequestError, which lists the known names, if it judges no answers."""
     grader = _judging(name) if name in GRADERS or ":" in name else None
     if grader is None:
         raise RequestError(
@@ -113,12 +112,12 @@ def kind_of(name: str) -> Grader:
 
 
 def _judging(name: str) -> Grader | None:
-    """The grader of a verifier; None if it does not look at answers. Raises RequestError for an unknown name."""
+    """Return the grader of a verifier, or None if it does not look at answers. Raise RequestError for an unknown name."""
     return grader_of(find_verifier(name))
 
 
 def _validate_group(name: str, grader: Grader | None, tasks: Sequence[Task]) -> Validation:
-    """The tasks of one verifier; a verifier that does not look at answers proves nothing."""
+    """Validate the tasks of one verifier. Without a grader all of them count as unjudged."""
     if grader is None:
         unjudged = Tally()
         for task in tasks:
@@ -163,24 +162,24 @@ def _sum(one: Tally, other: Tally) -> Tally:
 log = logging.getLogger("flywheel")
 
 BATCH = 1_000
-"""Tasks whose trajectories are judged and committed together; groups are never divided."""
+"""Number of tasks whose trajectories are judged and committed together; groups are never split."""
 
 _EARLIER = f"""
 SELECT trajectory_id, verifier, version FROM scores
 WHERE trajectory_id IN (SELECT unnest(?)) AND NOT starts_with(verifier, '{UNSUPERVISED}')
 QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, rowid) > 1
 """
-"""The scores that decide nothing, because a later one does; in the order of the view `outcomes`."""
+"""Superseded scores, in the order of the view `outcomes`."""
 
 Chosen = Verifier | BatchVerifier | Verifiers
-"""A verifier of all, or those that each task chooses from."""
+"""A verifier for everything, or verifiers from which each task chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reverified:
-    """Selected trajectories, the new verdicts, and the number of outcomes that changed.
+    """Number of selected trajectories, of new verdicts, and of changed outcomes.
 
-    `taken_up`: earlier verdicts of this version that a later verifier had overruled and that count again.
+    `taken_up` counts earlier verdicts of this version that a later verifier had superseded and that count again.
     """
 
     chosen: int
@@ -193,10 +192,10 @@ class Reverified:
 
 
 def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -> Reverified:
-    """The same for a home: by the verifier of that name or, without one, by the home's own. An imported home without one has `qa_em`.
+    """Re-verify a home with the named verifier, or the home's own; an imported home without a configuration uses `qa_em`.
 
     Raises:
-        RequestError: no lake, an unknown verifier, or a judge that fails its calibration.
+        RequestError: No lake, an unknown verifier, or a judge that fails its calibration.
     """
     open_lake(home).close()
     settings = Home(home).load().evaluation if Home(home).config_file.is_file() else EvaluationConfig()
@@ -210,13 +209,13 @@ def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -
 
 
 def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: bool = False) -> Reverified:
-    """Score the trajectories that meet the SQL condition `where` on `trajectories`, batch by batch.
+    """Score the trajectories that match the SQL condition `where` on `trajectories`, in batches.
 
     Args:
-        failed_only: judge again only what this very version called invalid, in the place of those scores.
+        failed_only: Only re-judge what this version judged invalid, replacing those scores.
 
     Raises:
-        RequestError: the condition is not SQL over the columns of `trajectories`.
+        RequestError: The condition is not SQL over the columns of `trajectories`.
     """
     verdicts: Counter[Outcome] = Counter()
     chosen = taken_up = changed = 0
@@ -238,7 +237,7 @@ def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: boo
 
 
 def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
-    # The parenthesis closes on a line of its own, which a comment at the end of the condition does not reach.
+    # The closing parenthesis is on its own line, out of reach of a comment in the condition.
     rows = lake.query(f"SELECT id, task_key FROM trajectories WHERE ({where}\n) ORDER BY task_key, id").to_pylist()
     ids: dict[str, list[str]] = {}
     for row in rows:
@@ -261,7 +260,7 @@ def _by_verifier(verifier: Chosen, attempts: list[Attempt]) -> list[tuple[Verifi
 
 
 def _stored(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> dict[str, Score]:
-    """What this very version has judged of them, by trajectory; nothing where what others answered is what is scored."""
+    """Return this version's scores by trajectory; empty for unsupervised verifiers, whose scores depend on other answers."""
     if _unsupervised(verifier):
         return {}
     judges = {trajectory.id: _judge_of(verifier, task) for task, trajectory in attempts}
@@ -274,14 +273,14 @@ def _stored(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> dict[str, 
 
 
 def _judge_of(verifier: Chosen, task: Task) -> Verifier | BatchVerifier | None:
-    """The verifier of a task; None if the task names one that is missing."""
+    """Return a task's verifier, or None if the task names one that is missing."""
     if not isinstance(verifier, Verifiers):
         return verifier
     return None if verifier.lack(task) else verifier.of(task)
 
 
 def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Score], failed_only: bool) -> list[Attempt]:
-    """Those not judged by this version, or only those that it could not judge; always all where what others answered is what is scored."""
+    """Return the attempts that this version has not judged, or only those it could not judge; for unsupervised verifiers always all."""
     if _unsupervised(verifier):
         return attempts
     wanted, left_out, demonstrations = [], set[str](), 0

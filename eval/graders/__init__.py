@@ -1,1 +1,1 @@
-"""Graders and verifiers: the rule of each kind of answer, and what judges a trajectory by it, by its state or by what it was paid."""
+"""Graders, the rule for each kind of answer, and verifiers, which judge a trajectory's answer, final state or rewards."""

@@ -1,17 +1,17 @@
-"""Short answers compared as SQuAD does, with care for what SQuAD's normalization must not make equal.
+"""Short answers compared as in SQuAD, except for differences that SQuAD's normalization wrongly removes.
 
 Normalization in SQuAD's order: lower case, strip ASCII punctuation, drop the articles a, an and the, collapse whitespace (Rajpurkar et al.
 2016, `evaluate-v1.1.py`; Search-R1's `qa_em.py` does the same). A text that this empties, such as "The The" or "!!!", is compared by its
-collapsed lower case instead, so emptiness never equals emptiness.
+collapsed lower case instead, so two emptied texts are not equal.
 
 Stripping turns 3.5 into 35, -5 into 5, 9/11 into 911, 50% into 50, C++ into C, !Paris into Paris and Vitamin A into Vitamin. An exact match
 therefore also requires the same numbers with their inner punctuation, the same leading and trailing signs, and the same free-standing
 operators and letters ("x + 1" and "x - 1", "> 3", "Hepatitis A virus"). It compares folded text (`eval.graders.text`), so curly quotes,
-dashes and decomposed accents do not matter, and never accepts what SQuAD rejects on that. `squad_match` is SQuAD's own, for comparison with
-published figures.
+dashes and decomposed accents do not matter, and never accepts what SQuAD rejects on folded text. `squad_match` is SQuAD's own rule, for
+comparison with published figures.
 
-Several answers in one text must be a list separated by `;` or `|`. A list is no answer to a question with a single one. Where all answers
-are asked for, a list may also be JSON or Python, one item per line, or "red, blue and green". What occurs in an accepted answer never
+Several answers in one text must be a list separated by `;` or `|`. A list does not answer a question with a single answer. If all answers
+are requested, a list may also be JSON or Python, one item per line, or "red, blue and green". Text that occurs in an accepted answer never
 separates.
 """
 
@@ -30,21 +30,21 @@ SEPARATORS = ";|"
 """Separators of list items; the oracle writes the first."""
 
 Key = tuple[str, tuple[str, ...]]
-"""Shared by equal answers: the normalized text, then its numbers and its leading and trailing signs."""
+"""Key shared by equal answers: normalized text, then its numbers and its leading and trailing signs."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _FIGURE = re.compile(r"(?:(?<![\w)\].,])(?P<sign>[-<>]=?)[$€£]?)?(?P<point>(?<![\w.])\.)?(?P<digits>\d+(?:[^\w\s]+\d+)*)(?P<percent>\s?%)?")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
 _OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\W\d_])|\.(?=[^\W\d_]))")
-"""A sign before a word that changes it: a denial, an approximation, a bound, a path, a network name."""
+"""A sign before a word that changes its meaning: a denial, approximation, bound, path or network name."""
 _ALONE = re.compile(
     r"(?<= )(?:[+*/^=<>~]|[!<>=]=)(?= )|(?<=\d )-(?= )|(?<= )-(?= \d)|(?<=\b[a-z] )-(?= [a-z]\b)|^(?:[!~^<=]+(?= )|[->/]+(?= \d))"
 )
 """An operator between blanks; at the start of a text only one that cannot be a bullet or quotation mark."""
 _LETTERED = "vitamin|hepatitis|influenza|group|type|class|grade|plan|serie|series|section|appendix|exhibit|category|level|factor|schedule"
 _CLOSING = re.compile(rf"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)|\b(?:{_LETTERED}) a(?= \w)")
-"""A sign after a word that changes it; an "a" at the end, or after a word that letters follow, is no article, as in "Vitamin A"."""
+"""A sign after a word that changes its meaning. An "a" at the end, or after a word that letters follow ("Vitamin A"), is no article."""
 _BULLET = re.compile(r"^(?:[-*•·◦‣]|\(?(?:\d{1,2}|[a-z])\)|\d{1,2}\.)\s+")
 _LAST = re.compile(r"^(?:and|&)\s+", re.IGNORECASE)
 _QUOTED = re.compile(r"'[^'\\]*'|\"[^\"\\]*\"")
@@ -54,21 +54,21 @@ _COMMA = re.compile(r" ?, ")
 
 
 def normalize(text: str) -> str:
-    """`text` in the form in which answers are compared; empty only if `text` is blank."""
+    """Normalize `text` for comparison; empty only if `text` is blank."""
     lowered = text.lower()
     bare = _collapse(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)))
     return bare or _collapse(lowered)
 
 
 def answer_key(text: str) -> Key:
-    """The key of `text`: equal for answers that count as the same."""
+    """Return the key of `text`, which is equal for answers that count as the same."""
     folded = fold(text)
     lowered = lower(_collapse(folded))
     return normalize(lower(folded)), (*_figures(folded), *_OPENING.findall(lowered), *_ALONE.findall(lowered), *_CLOSING.findall(lowered))
 
 
 def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
-    """The non-empty items of `text` as a list; a separator that occurs in one of `golds` does not separate."""
+    """Split `text` into its non-empty list items. A separator that occurs in one of `golds` does not separate."""
     accepted = list(golds)
     separating = "".join(mark for mark in SEPARATORS if not any(mark in gold for gold in accepted))
     items = re.split(f"[{re.escape(separating)}]", text) if separating else [text]
@@ -76,7 +76,7 @@ def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
 
 
 def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
-    """The items of `text` where all answers are asked for: a JSON list, one per line, `split_items`, or an enumeration with "and"."""
+    """Parse the items of an answer that asks for all: a JSON list, one per line, `split_items`, or an enumeration with "and"."""
     accepted, text = list(golds), text.strip()
     if (listed := _written_list(text)) is not None:
         return listed
@@ -89,24 +89,24 @@ def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
 
 
 def join_items(items: Sequence[str]) -> str:
-    """The items as one answer that `split_items` splits again, unless every separator occurs in one of them."""
+    """Join items into one answer that `split_items` splits again, unless every separator occurs in an item."""
     mark = next((mark for mark in SEPARATORS if not any(mark in item for item in items)), SEPARATORS[0])
     return f"{mark} ".join(items)
 
 
 def exact_match(prediction: str, golds: Iterable[str]) -> bool:
-    """Whether `prediction` is one of the accepted answers; an empty prediction or a list of several never is."""
+    """Return whether `prediction` is an accepted answer. An empty prediction or a list of several never is."""
     accepted, key = list(golds), answer_key(prediction)
     return bool(key[0]) and len(split_items(fold(prediction), accepted)) <= 1 and any(key == answer_key(gold) for gold in accepted)
 
 
 def squad_match(prediction: str, golds: Iterable[str]) -> bool:
-    """SQuAD's exact match: `prediction` and an accepted answer are the same after normalization, and not empty."""
+    """SQuAD's exact match: `prediction` and an accepted answer are equal after normalization, and not empty."""
     return bool(normalized := normalize(prediction)) and any(normalized == normalize(gold) for gold in golds)
 
 
 def sub_match(prediction: str, golds: Iterable[str]) -> bool:
-    """Whether an accepted answer occurs in `prediction` as whole words. A lenient metric, never a reward."""
+    """Return whether an accepted answer occurs in `prediction` as whole words. A lenient metric, never a reward."""
     words = f" {_words(prediction)} "
     return any(f" {wanted} " in words for gold in golds if (wanted := _words(gold)))
 
@@ -127,10 +127,10 @@ class SetScores:
 
 
 def set_scores(predictions: Iterable[str], golds: Iterable[str | Sequence[str]]) -> SetScores:
-    """Precision, recall and F1 of a set of answers; a right answer may be given by any of its aliases.
+    """Precision, recall and F1 of a set of answers; any alias of a right answer counts.
 
-    A repeated prediction counts once, an empty one not at all, two aliases of one answer once. Without predictions, precision is 0.
-    Raises ValueError if `golds` holds no answer.
+    A repeated prediction counts once, an empty one not at all, two aliases of one answer once. Without predictions, precision is 0. Raises
+    ValueError if `golds` holds no answer.
     """
     right = _aliases(golds)
     predicted = {right.get(key, key) for key in map(answer_key, predictions) if key[0]}
@@ -140,7 +140,7 @@ def set_scores(predictions: Iterable[str], golds: Iterable[str | Sequence[str]])
 
 
 def _aliases(golds: Iterable[str | Sequence[str]]) -> dict[Key, Key]:
-    """The key of every alias → the key of the answer's first name."""
+    """Map the key of every alias to the key of the answer's first name."""
     names: dict[Key, Key] = {}
     for gold in golds:
         keys = [key for key in map(answer_key, [gold] if isinstance(gold, str) else gold) if key[0]]
@@ -177,7 +177,7 @@ def _python_texts(text: str) -> list[str] | None:
 
 
 def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
-    """Split "A, B and C" into three items; a comma separates only next to an "and", and nothing separates that occurs in `golds`."""
+    """Split "A, B and C" into three items. Commas separate only in a text with an "and", and nothing that occurs in `golds` separates."""
     if any(_AND.search(gold) for gold in golds):
         return [text]
     items = _AND.split(_collapse(text))

@@ -1,8 +1,8 @@
-"""The interface of verifiers: a task and a trajectory in, a score out.
+"""The verifier interface: a task and a trajectory in, a score out.
 
-A verifier that cannot judge says *invalid* with the reason; it never gives a zero for what is not the policy's fault. Its version changes
-whenever its verdicts could, so that scores of both versions can coexist in the lake. One that judges many attempts at once, because it asks
-a server or compares groups, is a `BatchVerifier`.
+A verifier that cannot judge returns *invalid* with a reason, never a zero for what is not the policy's fault. Its version changes whenever
+its verdicts may change, so that scores of both versions can coexist in the lake. A verifier that judges many attempts at once, because it
+asks a server or compares groups, is a `BatchVerifier`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ Attempt = tuple[Task, Trajectory]
 """A task and a trajectory that attempted it."""
 
 UNSUPERVISED = "unsupervised:"
-"""Name prefix of verifiers that use no accepted answer: their scores never become a trajectory's outcome."""
+"""Name prefix of verifiers without accepted answers; their scores never become a trajectory's outcome."""
 
 
 class Named(Protocol):
-    """The identity of a verifier, as scores record it."""
+    """Identity of a verifier, as recorded in scores."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def version(self) -> str:
-        """Version of its verdicts."""
-        ...
+    def version(self) -> str: ...
 
 
 class Verifier(Named, Protocol):
-    """Judges trajectories; pure, so judging again gives the same score."""
+    """Judges trajectories. Pure: judging again gives the same score."""
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The score of `trajectory` as an attempt at `task`."""
+        """Score `trajectory` as an attempt at `task`."""
         ...
 
 
@@ -44,30 +42,30 @@ class BatchVerifier(Named, Protocol):
     """Judges many attempts together."""
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
-        """A score for each attempt, in order."""
+        """Return a score for each attempt, in order."""
         ...
 
 
 def why_not_finished(trajectory: Trajectory) -> str | None:
-    """The fault that ended a trajectory, which no verifier can judge then; None without one."""
+    """Return the fault that ended a trajectory and prevents verification, or None."""
     if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
         return trajectory.error or "the trajectory ended by a fault"
     return None
 
 
 def graded(verifier: Named, trajectory: Trajectory, value: float, success: bool, read: str | None = None) -> Score:
-    """The score of a judged trajectory, with what was read as its answer."""
+    """Create the score of a judged trajectory; `read` is what was read as its answer."""
     verdict = Outcome.SUCCESS if success else Outcome.FAILURE
     return Score(trajectory.id, verifier.name, verifier.version, value, verdict, read=read)
 
 
 def invalid(verifier: Named, trajectory: Trajectory, reason: str) -> Score:
-    """The score of a trajectory that cannot be judged."""
+    """Create the score of a trajectory that cannot be judged."""
     return Score(trajectory.id, verifier.name, verifier.version, None, Outcome.INVALID, reason)
 
 
 def verify_all(verifier: Verifier | BatchVerifier, attempts: Sequence[Attempt]) -> list[Score]:
-    """A score for each attempt, in order, by either kind of verifier."""
+    """Return a score for each attempt, in order, with either kind of verifier."""
     if isinstance(verifier, BatchVerifier):
         return verifier.verify_all(attempts)
     return [verifier.verify(task, trajectory) for task, trajectory in attempts]

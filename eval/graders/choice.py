@@ -1,9 +1,9 @@
-"""Which verifier judges a task: a built-in one, or the user's own, named by the configuration.
+"""Choice of a task's verifier: built-in, or the user's own, named by the configuration.
 
-The configuration may name a kind, an entry point of an installed package, `module:attribute` or `file.py:attribute`; it must be a `Grader`,
-a `Verifier`, or a class of verifiers without constructor arguments. Data may only name built-in verifiers and those that the configuration
-lists; other names in a task are ignored. `judge` is a model, opened and calibrated by the caller; without one, tasks that ask for it cannot
-be judged.
+The configuration may name a built-in verifier, an entry point of an installed package, `module:attribute` or `file.py:attribute`, which
+must be a `Grader`, a `Verifier`, or a class of verifiers without constructor arguments. Data may only name built-in verifiers and those
+that the configuration lists; other names in a task are ignored. `judge` is a model, opened and calibrated by the caller; without one, tasks
+that name it cannot be judged.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ ABSENT_JUDGE = AbsentJudge()
 
 @dataclass(frozen=True, slots=True)
 class Verifiers:
-    """The verifier of tasks that name none, the user's own that tasks may name, and the judge if one is open."""
+    """The default verifier, the user's own that tasks may name, and the judge if one is open."""
 
     default: Verifier
     own: Mapping[str, Verifier] = field(default_factory=dict)
     judge: Verifier | None = None
 
     def of(self, task: Task) -> Verifier:
-        """The verifier that the task's provenance names, else the default."""
+        """Return the verifier that the task's provenance names, else the default."""
         named = task.provenance.get("verifier")
         if not isinstance(named, str):
             return self.default
@@ -58,12 +58,12 @@ class Verifiers:
         return self.own.get(named) or VERIFIERS.get(named) or self.default
 
     def read(self, task: Task, answer: str | None) -> Hashable | None:
-        """A key that equal answers to a task share under its grader (that of short answers if it has none); None without an answer."""
+        """Return a key shared by equal answers under the task's grader (else that of short answers); None without an answer."""
         grader = grader_of(self.of(task)) or GRADERS["qa_em"]
         return None if answer is None else grader.key(answer, options_of(task, grader))
 
     def lack(self, task: Task) -> bool:
-        """Whether a task names the user's own code that is not listed here, or a judge when none is open."""
+        """Return whether a task names user code that is not listed here, or a judge when none is open."""
         named = task.provenance.get("verifier")
         return isinstance(named, str) and ((":" in named and named not in self.own) or (named == JUDGE and self.judge is None))
 
@@ -73,13 +73,13 @@ SHORT_ANSWERS = Verifiers(VERIFIERS["qa_em"])
 
 
 def asks_judge(tasks: Iterable[Task]) -> bool:
-    """Whether any of the tasks names the judge."""
+    """Return whether any of the tasks names the judge."""
     return any(task.provenance.get("verifier") == JUDGE for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnVerifier:
-    """The user's own verifier: if it raises, or returns anything but a score of the trajectory, the trajectory is invalid."""
+    """Wrapper of the user's verifier: if it raises or returns anything but a score of the trajectory, the trajectory is invalid."""
 
     verifier: Verifier
 
@@ -94,7 +94,7 @@ class OwnVerifier:
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         try:
             score = self.verifier.verify(task, trajectory)
-        except Exception as error:  # the user's code
+        except Exception as error:  # user code
             return invalid(self, trajectory, f"{type(error).__name__}: {error}")
         whole = isinstance(score, Score) and (score.trajectory_id, score.verifier, score.version) == (
             trajectory.id,
@@ -109,11 +109,7 @@ class OwnVerifier:
 
 
 def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Verifier | None = None) -> Verifiers:
-    """The verifiers that a configuration names.
-
-    Raises:
-        RequestError: a name is unknown, cannot be imported, or is no verifier.
-    """
+    """Open the verifiers that a configuration names. Raise RequestError if one is unknown, cannot be imported, or is no verifier."""
     found = {name: find_verifier(reference) for name, reference in (own or {}).items()}
     if default == JUDGE:
         return Verifiers(judge or ABSENT_JUDGE, found, judge)
@@ -121,7 +117,7 @@ def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Veri
 
 
 def find_verifier(name: str) -> Verifier:
-    """The verifier called `name` in a configuration or command. Raises RequestError as `verifiers_of` does."""
+    """Return the verifier with a name from a configuration or command. Raise RequestError as `verifiers_of`."""
     if name in VERIFIERS:
         return VERIFIERS[name]
     if name == JUDGE:
@@ -143,18 +139,18 @@ def find_verifier(name: str) -> Verifier:
 
 
 def grader_of(verifier: Verifier) -> Grader | None:
-    """The rule that a verifier applies to answers; None if it uses none."""
+    """Return the grader that a verifier applies to answers, or None."""
     inner = verifier.verifier if isinstance(verifier, OwnVerifier) else verifier
     return inner.grader if isinstance(inner, AnswerVerifier) else None
 
 
 def is_verifier(name: str, listed: Iterable[str] = ()) -> bool:
-    """Whether `name` can name a verifier; the user's code is not imported to find out."""
+    """Return whether `name` can name a verifier, without importing user code."""
     return name in VERIFIERS or name == JUDGE or name in listed or ":" in name or OWN_VERIFIERS.installed(name)
 
 
 def unknown(name: str, listed: Iterable[str] = ()) -> str:
-    """The message for an unknown verifier."""
+    """Message for an unknown verifier."""
     known = ", ".join([*VERIFIERS, JUDGE, *listed])
     return f"there is no verifier {name!r:.200}; choose one of {known}, or name your own as file.py:attribute"
 
@@ -168,7 +164,7 @@ def _guarded_reading(reading: Reading) -> Reading:
         try:
             read = reading(answer, options)
             hash(read)
-        except Exception:  # the user's code: fall back to the answer's text
+        except Exception:  # user code: fall back to the answer's text
             return None
         return read
 
@@ -176,14 +172,14 @@ def _guarded_reading(reading: Reading) -> Reading:
 
 
 def _guarded(rule: Rule) -> Rule:
-    """The rule, with any exception turned into a ValueError: it cannot judge."""
+    """Wrap the rule so that any exception becomes a ValueError, which means that it cannot judge."""
 
     def guarded(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
         try:
             value, success = rule(answer, golds, options)
         except ValueError:
             raise
-        except Exception as error:  # the user's code
+        except Exception as error:  # user code
             raise ValueError(f"{type(error).__name__}: {error}") from error
         return float(value), bool(success)
 
@@ -195,7 +191,7 @@ def _made(loaded: Any, name: str) -> Any:
         return loaded
     try:
         return loaded()
-    except Exception as error:  # the user's code
+    except Exception as error:  # user code
         raise RequestError(f"the verifier {name!r} cannot be made: {type(error).__name__}: {error}.") from error
 
 

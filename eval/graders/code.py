@@ -1,23 +1,23 @@
-"""Code judged by tests that a program cannot talk its way past, and the program in a reply.
+"""Code judged by tests that the program cannot tamper with, and extraction of the program from a reply.
 
-Two sandboxes, joined by a socket pair: the examiner runs the tests, the candidate's process runs the program. The tests call the program's
-functions across the socket; arguments and results cross as plain data. The program never shares a process, a file or a name with the
-tests, so there is nothing to patch, no marker to print and no early exit that means success: it can only answer, and the examiner compares
-the answers. docs/sandbox.md lists what this cannot exclude. Iterators are read as far as the tests read them, and coroutines are awaited by
-the tests; tests that use objects of the program's own classes are not examined (`eval.graders.code_examiner`), and invalid.
+Two sandboxes are joined by a socket pair: the examiner runs the tests, and the candidate's process runs the program. The tests call the
+program's functions across the socket; arguments and results cross as plain data. The program never shares a process, file or name with the
+tests, so there is nothing to patch, no marker to print and no early exit that means success: it can only return answers, which the examiner
+compares. docs/sandbox.md lists what this cannot exclude. Iterators are read as far as the tests read them, and coroutines are awaited by
+the tests. Tests that use objects of the program's own classes cannot be examined (`eval.graders.code_examiner`) and are invalid.
 
-A row of the kind `code` is `{id, gold, pred, options?}`. `gold` has one of two forms, those of HumanEval and of MBPP:
+A row of the kind `code` is `{id, gold, pred, options?}`. `gold` has the form of HumanEval or of MBPP:
 
     {"prompt": "def f(x):\\n    ...", "test": "def check(candidate): ...", "entry_point": "f"}
     {"test_list": ["assert f(1) == 2"], "test_imports": ["import math"], "entry_point": "f"}     the last two may be missing
 
-`pred` is a reply with a program in it. In the first form it continues the prompt or defines the function anew; in the second it is a whole
+`pred` is a reply with a program in it. In the first form it continues the prompt or redefines the function; in the second it is a whole
 program. `options` may override this with `{"form": "completion" | "program"}`.
 
-`program_of` finds the program in a reply, for verifiers and environments. A reply without its reasoning is taken as it is if it is valid
-Python. Otherwise its fenced blocks are read: Python blocks count, and blocks without a language that are valid Python. The program is the
-last block that defines a function the tests call, else the last that defines a function or class, else the last; earlier blocks that
-define names it uses are put before it. Without a block, a stray closing fence is cut off and the rest is the program.
+`program_of` extracts the program from a reply, for verifiers and environments. A reply that is valid Python after removing its reasoning is
+used unchanged. Otherwise its fenced blocks are read: Python blocks, and blocks without a language that are valid Python. The program is the
+last block that defines a function the tests call, else the last that defines a function or class, else the last; earlier blocks that define
+names it uses are prepended. Without a block, a stray closing fence is removed and the rest is the program.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from eval.sandbox.sandbox import INTERPRETER, Ending, Program, Sandbox, SandboxC
 from warehouse.replies import Fence, fences, split_reasoning
 
 LIMITS = SandboxConfig(wall_seconds=40, cpu_seconds=10, memory_mib=1024)
-"""Limits of each process. A program that computes longer has failed; wall time allows four times as much for a busy machine."""
+"""Limits of each process. A program that exceeds the processor time fails; wall time is four times as long, for busy machines."""
 _FORMS = ("completion", "program")
 
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """The tests of a program. If `check` is set, `tests` define a function `check` that takes the function of that name."""
+    """The tests of a program. If `check` is set, `tests` define a function `check` that takes the function named by `check`."""
 
     tests: str
     prompt: str = ""
@@ -64,7 +64,7 @@ class CodeVerdict:
 
 
 def read_tests(gold: Any) -> CodeTests:
-    """The tests of a row's `gold`. Raises ValueError if it has neither form."""
+    """Parse the tests of a row's `gold`. Raises ValueError if it has neither form."""
     if not isinstance(gold, dict):
         raise ValueError("gold holds no tests: give an object with test and entry_point, or with test_list")
     entry_point = gold.get("entry_point")
@@ -79,7 +79,7 @@ def read_tests(gold: Any) -> CodeTests:
 
 
 def judge_row(row: dict[str, Any]) -> tuple[float, bool, str | None]:
-    """Value and success of a row of the kind `code`, and the judged program. Raises ValueError if it cannot be judged."""
+    """Return value, success and judged program of a row of the kind `code`. Raises ValueError if it cannot be judged."""
     golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
     if not golds:
         raise ValueError("gold holds no tests")
@@ -89,11 +89,11 @@ def judge_row(row: dict[str, Any]) -> tuple[float, bool, str | None]:
 
 
 def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -> CodeVerdict:
-    """Whether `program` passes `tests`.
+    """Run `tests` on `program`.
 
     Raises:
-        ValueError: the tests judge nothing, or a sandbox failed.
-        RequestError: this machine grants no sandbox.
+        ValueError: The tests judge nothing, or a sandbox failed.
+        RequestError: This machine grants no sandbox.
     """
     sandbox, nonce = Sandbox(config), secrets.token_hex(16)
     job = {"tests": tests.tests, "prompt": tests.prompt, "entry_points": tests.entry_points, "check": tests.check, "nonce": nonce}
@@ -106,24 +106,24 @@ def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -
                 ours.close()
                 verdict = _read_verdict(result, nonce)
                 if verdict.detail.startswith(GONE):
-                    candidate.result()  # raises where it was the sandbox that broke and not the program
+                    candidate.result()  # raises if the sandbox failed rather than the program
         except SandboxFault as fault:
             raise ValueError(str(fault)) from fault
     return verdict
 
 
 def passes(reply: str, golds: Sequence[str]) -> bool:
-    """Whether the program in `reply` passes one of `golds`, each the JSON of tests. Raises ValueError if the tests judge nothing."""
+    """Return whether the program in `reply` passes one of `golds`, each the JSON of tests. Raises ValueError if the tests judge nothing."""
     return any(_passes(tests, reply, "program") for tests in read_golds(golds))
 
 
 def read_golds(golds: Sequence[str]) -> list[CodeTests]:
-    """The tests of each gold, given as JSON. Raises ValueError if one has neither form."""
+    """Parse the tests of each gold, given as JSON. Raises ValueError if one has neither form."""
     return [read_tests(json.loads(gold)) for gold in golds]
 
 
 def judged_program(reply: str, accepted: Iterable[CodeTests]) -> str | None:
-    """The program in `reply` that the tests call; None without one."""
+    """Return the program in `reply` that the tests call, or None."""
     return program_of(reply, {name for tests in accepted for name in _names(tests)})
 
 
@@ -139,7 +139,7 @@ def _names(tests: CodeTests) -> Sequence[str]:
 
 
 def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
-    """The prompt continued by the body of its function, or followed by a definition of its own."""
+    """Return the prompt continued by its function's body, or followed by the program's own definition."""
     tree, prompt = parse_python(program), parse_python(tests.prompt + "\n    pass\n")
     if tree is not None and prompt is not None and top_names(tree) & set(tests.entry_points):
         return f"{tests.prompt}\n    pass\n\n\n{program}"
@@ -148,7 +148,7 @@ def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
 
 
 def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:
-    """The examiner's verdict. Raises ValueError if it printed none and the candidate cannot be the cause."""
+    """Parse the examiner's verdict. Raises ValueError if there is none and the candidate cannot be the cause."""
     if result.ending is not Ending.FINISHED:
         return CodeVerdict(False, f"{result.ending.value.replace('_', ' ')} after {result.seconds:.1f} seconds")
     last = result.stdout_text.strip().splitlines()[-1:]
@@ -165,7 +165,7 @@ def _side(name: str, stdin: str, channel: int) -> Program:
 
 @cache
 def _sources(name: str) -> dict[str, bytes]:
-    """The files of a process by path; they import only the standard library and each other."""
+    """Files of a process by path; they import only the standard library and each other."""
     modules = {"code_candidate", f"code_{name}"}
     own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules}
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
@@ -191,15 +191,15 @@ def _text(value: Any, key: str) -> str:
 
 
 LONGEST = 200_000
-"""Longest program in characters that is analysed."""
+"""Maximum characters of an analysed program."""
 _PYTHON = frozenset({"python", "py", "python3", "py3", "python2", "ipython", "ipython3", "pycon", "sage", "tool_code"})
 _MOST_CLOSINGS = 4
-"""Later closing fences to try if a block is cut by a fence inside it, such as one in a docstring."""
+"""Maximum later closing fences to try for a block cut by an inner fence, such as one in a docstring."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of Python with the names it defines at top level and those it uses."""
+    """A block of Python with the names that it defines at top level and those that it uses."""
 
     source: str
     defined: frozenset[str]
@@ -208,10 +208,10 @@ class _Block:
 
 
 def program_of(reply: str, names: Collection[str] = ()) -> str | None:
-    """The program in a reply; None if there is only reasoning.
+    """Extract the program from a reply; None if there is only reasoning.
 
     Args:
-        names: the functions that tests call.
+        names: Functions that tests call.
     """
     reply = reply.replace("\r\n", "\n").removeprefix("\ufeff")
     whole = parse_python(reply) is not None
@@ -230,14 +230,14 @@ def program_of(reply: str, names: Collection[str] = ()) -> str | None:
 
 
 def _without_reasoning(reply: str) -> str:
-    """A reply without its reasoning; its first line stays indented, because it may continue a function."""
+    """Remove the reasoning from a reply. Its first line stays indented, because it may continue a function."""
     thought, rest = split_reasoning(reply)
     before = reply[: reply.rfind(rest)] if thought and rest else ""
     return before[len(before.rstrip(" \t")) :] + rest if thought else reply
 
 
 def _block(text: str, fence: Fence) -> _Block | None:
-    """A fenced block as Python; None if it is in another language, or in none and not valid Python."""
+    """Parse a fenced block as Python; None if it is in another language, or in none and not valid Python."""
     if not fence.body.strip() or (fence.language and fence.language not in _PYTHON):
         return None
     source = _plain(fence.body)
@@ -271,7 +271,7 @@ def _needed(blocks: list[_Block], chosen: int) -> list[str]:
 
 
 def top_names(tree: ast.Module) -> set[str]:
-    """The names that a module binds at top level."""
+    """Names that a module binds at top level."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -284,7 +284,7 @@ def top_names(tree: ast.Module) -> set[str]:
 
 
 def _plain(body: str) -> str:
-    """The text of a block without quotation marks (`> `) and common indentation."""
+    """Text of a block without quotation marks (`> `) and common indentation."""
     lines = body.splitlines()
     if lines and all(line.lstrip().startswith(">") for line in lines if line.strip()) and ">>>" not in body:
         lines = [line.lstrip().removeprefix(">").removeprefix(" ") for line in lines]
@@ -292,12 +292,12 @@ def _plain(body: str) -> str:
 
 
 def parse_python(source: str) -> ast.Module | None:
-    """The syntax tree of a program; None if it is invalid, too long or too deep."""
+    """Parse a program; None if it is invalid, too long or too deep."""
     return cast(ast.Module | None, _compiled(source, ast.PyCF_ONLY_AST))
 
 
 def compiles(source: str) -> bool:
-    """Whether a program compiles; a `return` outside a function parses but does not."""
+    """Return whether a program compiles; a `return` outside a function parses but does not."""
     return _compiled(source, 0) is not None
 
 

@@ -1,11 +1,11 @@
-"""The candidate's process: runs the program and answers calls to its functions; and the plain data that crosses to the examiner.
+"""The candidate's process: runs the program, answers calls to its functions, and defines the plain data sent to the examiner.
 
-This file is copied into both sandboxes, so it imports the standard library alone. In the candidate's sandbox everything here is at the
-program's mercy once it runs. That does no harm: only plain data leaves the process, and the examiner treats it as the program's answers.
+This file is copied into both sandboxes, so it imports only the standard library. In the candidate's sandbox the running program can
+manipulate everything here. That is harmless: only plain data leaves the process, and the examiner treats it as the program's answers.
 
-Plain data is None, booleans, numbers (numpy's, decimals and fractions too), text, bytes, dates and times without a zone, lists, tuples,
-sets, dictionaries, deques and iterators of these. It travels as JSON in frames on a stream socket. Decoded values have Python's own types,
-whatever class they had: an object that claims to equal everything arrives as its content.
+Plain data is None, booleans, numbers (also numpy's, decimals and fractions), text, bytes, dates and times without a zone, lists, tuples,
+sets, dictionaries, deques and iterators of these. It is sent as JSON in frames on a stream socket. Decoded values have Python's own types
+whatever their class was, so an object that claims to equal everything arrives as its content.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BadFrame(Exception):
 
 
 def encode(value: Any) -> Any:
-    """`value` as JSON-able data. Raises NotPlain if it cannot cross, RecursionError if it contains itself."""
+    """Convert `value` to JSON-serializable data. Raises NotPlain if it cannot be sent, RecursionError if it contains itself."""
     if value is None or value is True or value is False:
         return value
     for kind, write in _WRITERS:
@@ -50,19 +50,19 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` wrote. Raises BadFrame for anything else."""
+    """Restore a value from `encode`. Raises BadFrame for anything else."""
     if data is None or isinstance(data, bool):
         return data
     if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in _READERS):
         raise BadFrame("data that was not encoded here")
     try:
         return _READERS[data[0]](data[1])
-    except (TypeError, ValueError, ArithmeticError) as error:  # Decimal's and Fraction's errors are of arithmetic, and so is OverflowError
+    except (TypeError, ValueError, ArithmeticError) as error:  # Decimal and Fraction raise ArithmeticError, as is OverflowError
         raise BadFrame(f"data that cannot be read: {error}") from error
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Send one frame: its length in 4 bytes and its JSON. Raises NotPlain if it is too long, BadFrame without a reader."""
+    """Send one frame: its length in 4 bytes, then JSON. Raises NotPlain if it is too long, BadFrame without a reader."""
     body = json.dumps(message).encode()
     if len(body) > MAX_FRAME_BYTES:
         raise NotPlain(f"more than {MAX_FRAME_BYTES} bytes of data")
@@ -73,7 +73,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(channel: socket.socket) -> dict[str, Any]:
-    """The next frame. Raises BadFrame if it is missing or invalid."""
+    """Receive the next frame. Raises BadFrame if it is missing or invalid."""
     size = int.from_bytes(_exactly(channel, 4), "big")
     if size > MAX_FRAME_BYTES:
         raise BadFrame(f"a frame of {size} bytes")
@@ -171,11 +171,11 @@ def main() -> None:
     """Run the program from standard input, then serve calls."""
     source = sys.stdin.read()
     channel = socket.socket(fileno=CHANNEL)
-    module = sys.modules["candidate"] = ModuleType("candidate")  # where dataclasses and pickle look the program's names up
+    module = sys.modules["candidate"] = ModuleType("candidate")  # dataclasses and pickle look up the program's names there
     names = module.__dict__
     try:
         exec(compile(source, "<candidate>", "exec"), names)
-    except BaseException as error:  # the program's own SystemExit and KeyboardInterrupt too
+    except BaseException as error:  # including the program's SystemExit and KeyboardInterrupt
         send(channel, _raised(error))
         os._exit(0)
     send(channel, {"loaded": True})
@@ -197,7 +197,7 @@ def _answer(names: dict[str, Any], iterators: list[Iterator[Any]], call: dict[st
 
 
 def _crossing(iterators: list[Iterator[Any]], value: Any) -> dict[str, Any]:
-    """A result as a message: plain data, the index of an iterator kept here, or the result of a coroutine."""
+    """Convert a result to a message: plain data, the index of an iterator kept here, or the result of a coroutine."""
     if inspect.iscoroutine(value):
         try:
             return {"coroutine": _crossing(iterators, asyncio.run(value))}
@@ -222,7 +222,7 @@ def _next_items(iterators: list[Iterator[Any]], call: dict[str, Any]) -> dict[st
 def _raised(error: BaseException) -> dict[str, Any]:
     try:
         text = str(error)[:500]
-    except Exception:  # the program's own __str__ may raise whatever it likes
+    except Exception:  # the program's own __str__ may raise anything
         text = ""
     return {"raised": type(error).__name__, "text": text}
 

@@ -1,10 +1,10 @@
-"""The examiner's process: runs the tests, in which the candidate's functions are calls to the other process.
+"""The examiner's process: runs the tests with the candidate's functions as calls to the other process.
 
-This file is copied into the examiner's sandbox. It reads a job from standard input: `{tests, prompt, entry_points, check, nonce}`, and
-prints the verdict as JSON: `{nonce, verdict, detail}`, where the verdict is `passed`, `failed`, or `broken` if the tests cannot judge.
+This file is copied into the examiner's sandbox. It reads a job `{tests, prompt, entry_points, check, nonce}` from standard input and prints
+the verdict as JSON: `{nonce, verdict, detail}`, where the verdict is `passed`, `failed`, or `broken` if the tests cannot judge.
 
-Results cross as plain data. So tests are broken that use objects of the program's own classes, call what it returns, or look at its
-variables, its output, or its changes to arguments. This is decided from the source of the tests alone, so no program can choose it.
+Results cross as plain data. So tests are broken if they use objects of the program's own classes, call what it returns, or look at its
+variables, its output, or its changes to arguments. This is decided from the source of the tests alone, so programs cannot influence it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, list, tuple, set, f
 _PLAIN += (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, Decimal, Fraction, deque)
 _OF_OBJECTS = ("str", "repr", "hash", "vars", "dir")
 _OUTPUT = ("redirect_stdout", "redirect_stderr", "capsys", "capfd", "monkeypatch", "unittest.mock")
-"""Names that tests use to observe the output of a program in their own process, or to patch it."""
+"""Names that tests use to observe a program's output in their own process, or to patch it."""
 _PLAIN_ATTRIBUTES = frozenset(name for kind in _PLAIN for name in dir(kind))
 
 
 def free_names(tests: str) -> list[str]:
-    """Names that the tests use and do not define, so the candidate must; if none, the first function they call."""
+    """Names that the tests use and do not define, so that the candidate must; if none, the first function they call."""
     tree = ast.parse(tests)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
@@ -57,7 +57,7 @@ def free_names(tests: str) -> list[str]:
 
 
 def why_not_examined(tests: str, entry_points: list[str], check: str | None) -> str | None:
-    """Why these tests need more than plain data; None if they do not."""
+    """Return why the tests need more than plain data, or None."""
     tree = ast.parse(tests)
     entries = set(entry_points) | {argument for argument in _parameters(tree) if check}
     made = _results(tree, entries)
@@ -72,7 +72,7 @@ def _parameters(tree: ast.Module) -> Iterator[str]:
 
 
 def _results(tree: ast.Module, entries: set[str]) -> dict[str, str]:
-    """Variable → the candidate's function whose result it holds."""
+    """Map each variable that holds a result to the candidate's function that returned it."""
     return {
         target.id: made
         for node in ast.walk(tree)
@@ -112,7 +112,7 @@ def _named(node: ast.AST) -> str | None:
 
 
 def _kinds_in(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call that are classes: those of `isinstance`, `pytest.raises`, and unittest's `assertRaises`."""
+    """The arguments of a call that are classes: those of `isinstance`, `issubclass`, `raises` and unittest's `assertRaises`."""
     if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "issubclass"):
         return call.args[1:]
     named = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
@@ -166,7 +166,7 @@ def _why_not_attribute(node: ast.Attribute, entries: set[str], made: dict[str, s
 
 
 def _source(node: ast.expr, entries: set[str], made: dict[str, str]) -> str | None:
-    """The candidate's function that an expression is the result of."""
+    """Return the candidate's function whose result an expression is, or None."""
     return made.get(node.id) if isinstance(node, ast.Name) else _entry_called(node, entries)
 
 
@@ -182,11 +182,11 @@ CHANNEL = 3
 GONE = "the program ended or broke its channel"
 NEVER_CALLED = "the tests never call the program"
 _MOST_AT_ONCE = 1024
-"""Most items of an iterator to request at once; the first alone, then twice as many each time."""
+"""Maximum items of an iterator per request; the first request asks for one, each further one for twice as many."""
 
 
 class CandidateGone(Exception):
-    """The candidate's process ended, or broke its channel."""
+    """The candidate's process ended or broke its channel."""
 
 
 class BrokenTests(Exception):
@@ -269,12 +269,12 @@ def _decoded(data: Any) -> Any:
 def _make(kind: Any, text: str) -> Exception:
     try:
         return kind(text)
-    except TypeError:  # such as UnicodeDecodeError, which wants five arguments
+    except TypeError:  # such as UnicodeDecodeError, which needs five arguments
         return RuntimeError(text)
 
 
 def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
-    """The verdict (`passed`, `failed` or `broken`) and its detail."""
+    """Return the verdict (`passed`, `failed` or `broken`) and its detail."""
     try:
         prompt = compile(job["prompt"], "<prompt>", "exec")
         tests = compile(job["tests"], "<tests>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -284,7 +284,7 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
         return "broken", f"the tests are not Python: {error}"
     if reason or not entry_points:
         return "broken", reason or NEVER_CALLED
-    module = sys.modules["tests"] = ModuleType("tests")  # as the candidate has it
+    module = sys.modules["tests"] = ModuleType("tests")  # as in the candidate
     names = module.__dict__
     try:
         candidate.wait()
@@ -310,7 +310,7 @@ def _finish(ran: Any) -> None:
 
 
 def main() -> None:
-    """Examine the candidate and print the verdict; output of the tests, which the candidate may influence, is discarded."""
+    """Examine the candidate and print the verdict. The tests' output, which the candidate may influence, is discarded."""
     job, output, nowhere = json.load(sys.stdin), os.dup(1), os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

@@ -1,8 +1,8 @@
-"""Dates in answers: parsed as days, months or years, and compared at the granularity of the accepted one.
+"""Dates in answers: parsed as days, months or years, and compared at the granularity of the accepted date.
 
 Accepted are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words ("20 July 1999",
 20-Jul-1999, "on Tuesday, July 20th, 1999", "1999 July 20", "July 1999", "the year 1999"), also with a time ("Tue Jul 20 12:30:00 UTC
-1999"), 44 BC and AD 1999, and numeric months and days in an unambiguous order (07/1999, 20/07/1999). 01/02/1999 is ambiguous, hence no
+1999"), 44 BC and AD 1999, and numeric months and days in an unambiguous order (07/1999, 20/07/1999). 01/02/1999 is ambiguous, so it is no
 date. The date must be the whole text, and a weekday must match.
 """
 
@@ -50,12 +50,10 @@ _FORMS = [
 ]
 _BRACKETED = re.compile(r"\(([^()]*)\)|'([^']*)'")
 LONGEST = 60
-"""Longest date in characters."""
+"""Maximum characters of a date."""
 
 
 class Granularity(StrEnum):
-    """The precision of a date, or of a comparison."""
-
     YEAR = "year"
     MONTH = "month"
     DAY = "day"
@@ -74,13 +72,13 @@ class Date:
         return Granularity.YEAR if self.month is None else Granularity.MONTH if self.day is None else Granularity.DAY
 
     def at(self, granularity: Granularity) -> Date | None:
-        """The date reduced to `granularity`; None if it is less precise."""
+        """Reduce the date to `granularity`; None if it is less precise."""
         parts = (self.year, self.month, self.day)[: list(Granularity).index(granularity) + 1]
         return None if None in parts else Date(*(part for part in parts if part is not None))
 
 
 def read_date(text: str) -> Date | None:
-    """The date that all of `text` is; None if it is none, or ambiguous."""
+    """Parse a text that must be a date as a whole; None if it is not, or ambiguous."""
     whole = unwrapped(fold(text))
     if found := _BRACKETED.fullmatch(whole):
         whole = found[1] or found[2]
@@ -93,9 +91,9 @@ def read_date(text: str) -> Date | None:
 
 
 def same_date(prediction: str, gold: str, granularity: Granularity | None = None) -> bool:
-    """Whether both texts are the same date at `granularity`, by default the gold's; a less exact prediction never is.
+    """Return whether both texts are the same date at `granularity`, by default the gold's. A less precise prediction never is.
 
-    Raises ValueError if `gold` is no date, or less exact.
+    Raises ValueError if `gold` is no date, or less precise.
     """
     right, given = read_date(gold), read_date(prediction)
     if right is None:
@@ -130,5 +128,5 @@ def _month_and_day(parts: dict[str, str | None]) -> tuple[int | None, int | None
 
 
 def _days_in(year: int, month: int) -> int:
-    # Leap years before Christ as astronomers count them: 1 BC is the year 0, and leaps.
+    # Leap years before Christ follow astronomical years: 1 BC is the year 0, a leap year.
     return calendar.monthrange(year if year > 0 else 2000 + (year + 1) % 4, month)[1]

@@ -1,4 +1,4 @@
-"""Mathematical text: Unicode as LaTeX, lists and named values, and expressions in prose.
+"""Mathematical text: conversion of Unicode to LaTeX, lists and named values, and expressions in prose.
 
 `x = 5`, `f(x) = 5` and `(x, y) = (1, 2)` name their values; against an answer without names only the values are compared.
 """
@@ -121,7 +121,7 @@ class Assigned:
 
 
 def as_latex(text: str) -> str:
-    """`text` with Unicode and plain-text signs as LaTeX, and "and" between values as a comma."""
+    """Convert Unicode and plain-text signs to LaTeX, and "and" between values to a comma."""
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     for pattern, template in _COMPOSED:
@@ -137,13 +137,13 @@ def _composed(template: str, sign: re.Match[str]) -> str:
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    r"""`0.1\overline{6}` as a fraction."""
+    r"""Convert `0.1\overline{6}` to a fraction."""
     whole, once, again = decimal[1] or "0", decimal[2], decimal[3] or decimal[4]
     return rf"\frac{{{int(whole + once + again) - int(whole + once)}}}{{{'9' * len(again) + '0' * len(once)}}}"
 
 
 def one_of_name(text: str) -> str:
-    """The text "x = 1 or x = 2" as a list, because both are solutions; anything else unchanged."""
+    """Convert "x = 1 or x = 2" to a list, because both are solutions; return anything else unchanged."""
     parts = OR.split(text)
     named = [_NAMED.fullmatch(part) for part in parts]
     names = {_tight(match["name"]) for match in named if match is not None}
@@ -151,7 +151,7 @@ def one_of_name(text: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of `text` between commas and semicolons outside all brackets."""
+    """Split `text` at commas and semicolons outside all brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign in "([{") - (sign in ")]}")
@@ -163,7 +163,7 @@ def split_list(text: str) -> list[str]:
 
 
 def read_names(text: str) -> Assigned:
-    """The values of `a = 1, b = 2` as a tuple, those of `x = 1, x = 2` as a list, of `p = 5, q = 2; p = 7, q = 2` as a list of tuples."""
+    """Read `a = 1, b = 2` as a tuple of values, `x = 1, x = 2` as a list, and `p = 5, q = 2; p = 7, q = 2` as a list of tuples."""
     found = [_NAMED.fullmatch(part) for part in split_list(text)]
     named = [match for match in found if match is not None]
     if not named or (len(named) < len(found) and found[0] is None):
@@ -182,9 +182,9 @@ def read_names(text: str) -> Assigned:
 
 
 def last_in_prose(text: str) -> str | None:
-    """The last expression of a sentence, LaTeX or a number; None if there is none, or it is denied, in doubt, or one of a choice.
+    """Return the last expression of a sentence, LaTeX or a number; None if it is missing, denied, in doubt, or one of a choice.
 
-    Segments of LaTeX separated only by commas and "and" are one list.
+    LaTeX segments separated only by commas and "and" form one list.
     """
     text = _TOUCHED.sub(" ", _EMPHASIS.sub(r"\1", text[-LONGEST_PROSE:]))
     segments = list(_SEGMENT.finditer(text))

@@ -1,14 +1,14 @@
-r"""The process in which math-verify compares expressions: `python -m eval.graders.math_worker`, lines of JSON in and out.
+r"""The process that compares expressions with math-verify: `python -m eval.graders.math_worker`, JSON lines in and out.
 
     {"gold": "\\frac12", "prediction": "0.5", "seconds": 4} -> {"same": true} or {"error": "…"}
 
-math-verify hangs on some inputs, and its own timeouts are signals, which neither threads nor long C calls honour. So this process parses
-nothing itself: it keeps a child that does, and kills it at the deadline. The child is a fork of a process that has loaded and warmed up
-math-verify, so a new one costs milliseconds. It also has limits on memory and processor time.
+math-verify hangs on some inputs, and its own timeouts use signals, which neither threads nor long C calls honour. So this process forks a
+child that parses, and kills it at the deadline. It loads and warms up math-verify before forking, so a new child costs milliseconds.
+Children also have limits on memory and processor time.
 
-math-verify's own comparison is not symmetric, calls 9 % and 9 equal, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and
-takes (1, 2) for the set of 1 and 2. Here both directions must agree, both sides must be of one kind, numbers must agree to nine digits, and
-units must not differ.
+math-verify's own comparison is not symmetric, equates 9 % and 9, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and equates
+the tuple (1, 2) and the set of 1 and 2. Here both directions must agree, both sides must be of one kind, numbers must agree to nine digits,
+and units must not differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from eval.graders.numbers import same_unit
 MEMORY = 2 << 30
 """Address space of the child in bytes."""
 PROCESSOR_SECONDS = 600
-"""Lifetime limit of a child, in case no one is left to kill it."""
+"""Lifetime limit of a child in processor seconds, in case nothing is left to kill it."""
 SERVED = 200
 """Comparisons before a child is replaced, because sympy never frees its caches."""
 _TICK_SECONDS = 0.25
@@ -64,7 +64,6 @@ _WARMING = (
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
     warm()
     supervisor = _Supervisor()
     for line in sys.stdin.buffer:
@@ -79,7 +78,7 @@ class _Supervisor:
         self._served = 0
 
     def answer(self, line: bytes, seconds: float) -> bytes:
-        """The child's answer, or an error after `seconds` of computing."""
+        """Return the child's answer, or an error after `seconds` of computing."""
         if self._child is None:
             self._child, self._served = self._fork(), 0
         process, questions, answers = self._child
@@ -114,7 +113,7 @@ class _Supervisor:
 
 
 def _reply(process: int, answers: BinaryIO, seconds: float) -> tuple[bytes, bool]:
-    """As `read_line`, but `seconds` are the child's processor time: waiting on a busy machine does not count."""
+    """Like `read_line`, but `seconds` count the child's processor time, so that waiting on a busy machine does not count."""
     began, end = _processor_seconds(process), time.monotonic() + MOST_WAITING * seconds
     while True:
         reply, in_time = read_line(answers, _TICK_SECONDS)
@@ -137,7 +136,7 @@ def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
             answer = json.dumps({"same": same_expression(request["gold"], request["prediction"])}).encode() + b"\n"
         except MemoryError:
             break
-        except Exception as error:  # the parser and sympy raise whatever they like over what they are given
+        except Exception as error:  # the parser and sympy may raise anything
             answer = _error(f"{type(error).__name__}: {error}"[:200])
         answers.write(answer)
         answers.flush()
@@ -149,7 +148,7 @@ def _error(reason: str) -> bytes:
 
 
 def same_expression(gold: str, prediction: str) -> bool:
-    """Whether the two are equal; False if the prediction cannot be read. Raises ValueError if the gold cannot."""
+    """Return whether the two are equal; False if the prediction cannot be parsed. Raises ValueError if the gold cannot."""
     right, given = _read(gold), _read(prediction)
     if right is None:
         raise ValueError("the gold cannot be read as mathematics")
@@ -173,7 +172,7 @@ def _exact(value: Any) -> Any:
 
 
 def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
-    """The values of both sides; inequalities of one variable become their solution set if the other side is an interval or a set."""
+    """Return the values of both sides. Inequalities of one variable become their solution set if the other side is an interval or a set."""
     plain = [_kind(value) in ("interval", "set") and not _inequalities(value) for value, _ in sides]
     if not any(plain):
         return tuple(value for value, _ in sides)
@@ -181,7 +180,7 @@ def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
 
 
 def _inequalities(value: Any) -> tuple[Any, ...]:
-    """The inequalities that a value consists of (several are read as a set of them); empty for anything else."""
+    """The inequalities that a value consists of (several are parsed as a set of them); empty for anything else."""
     members = value.args if isinstance(value, FiniteSet) else (value,)
     return members if all(isinstance(member, Relational | And) and not isinstance(member, Eq) for member in members) else ()
 
@@ -203,14 +202,14 @@ def _of_symbol(value: Any) -> Any:
 
 
 def warm() -> None:
-    """Compare a few expressions of every kind, so that the parser has built its tables before the first fork."""
+    """Compare some expressions of every kind, so that the parser builds its tables before the first fork."""
     logging.disable(logging.WARNING)
     for gold, prediction in _WARMING:
         same_expression(gold, prediction)
 
 
 def _read(latex: str) -> Any:
-    """The expression that all of `latex` is. Without an anchor math-verify would extract a fraction from what it cannot read whole."""
+    """Parse all of `latex`. Without an anchor math-verify would extract a fraction from what it cannot parse as a whole."""
     whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
     boxed = rf"\boxed{{{latex}}}"
     found = parse(boxed, [whole], fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
@@ -234,7 +233,7 @@ def _assigns(value: Any) -> bool:
 
 
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
-    """Whether the words that are not variables differ; a plain number may omit its unit."""
+    """Return whether the words that are not variables differ; a plain number may omit its unit."""
     symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
     names = {name for value in (right, given) if _inequalities(value) for name in _names(value)}
     units = [" ".join(word for word in _unit(text).split() if word.lower() not in names | {"or"}) for text in (gold, prediction)]
@@ -260,7 +259,7 @@ def _unit(text: str) -> str:
 
 
 def _close(right: Any, given: Any) -> bool:
-    """Whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for non-numbers."""
+    """Return whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for non-numbers."""
     if isinstance(right, Interval) and isinstance(given, Interval):
         return _close(right.start, given.start) and _close(right.end, given.end)
     if isinstance(right, FiniteSet | Tuple) and isinstance(given, FiniteSet | Tuple):

@@ -1,19 +1,19 @@
 """Mathematical answers: extraction of the final answer, and equality with the accepted one.
 
-A reply is first read as every reply is (`eval.graders.text`): reasoning, answer tags, emphasis and a fence are removed. The final answer is
-the first of:
+A reply is first reduced like every reply (`eval.graders.text`): reasoning, answer tags, emphasis and a fence are removed. The final answer
+is the first of:
   1. the content of the last `\\boxed{…}`, with a percent sign after it; all boxes of its line if only commas and "and" separate them;
      different boxes joined otherwise give none;
   2. what the last label announces: `####`, "answer is", `Answer:` or `A:`;
   3. the whole text, if it is one line or one display formula.
-Dollar signs, `\\( \\)`, `\\[ \\]` and a closing full stop are removed. An answer over 1,000 characters counts as none, and so does one
-that denies ("not 18") or offers a choice ("17 or 18") unless the accepted one does too. By default (`Extraction.LAST`), a final answer that
-is prose, or missing, gives way to the last expression in it unless that is denied or in doubt; contradicting boxes give way to a label
-after them; and an exact value counts rather than its rounding. `Extraction.FINAL` takes the final answer alone.
+Dollar signs, `\\( \\)`, `\\[ \\]` and a closing full stop are removed. An answer over 1,000 characters counts as none, and so does one that
+denies ("not 18") or offers a choice ("17 or 18") unless the accepted one does too. By default (`Extraction.LAST`), a final answer that is
+prose, or missing, is replaced by the last expression in it unless that is denied or in doubt; contradicting boxes are replaced by a label
+after them; and an exact value takes precedence over its rounding. `Extraction.FINAL` uses only the final answer.
 
 Equal texts are equal; two plain numbers are compared exactly; words are compared as short answers; everything else goes to math-verify in
-worker processes (`eval.graders.math_worker`), which are started on demand, kept, and shared by all threads. A comparison has a deadline in
-the worker; a worker that does not answer is killed and replaced.
+worker processes (`eval.graders.math_worker`), which start on demand, are reused, and are shared by all threads. A comparison has a deadline
+in the worker; a worker that does not answer is killed and replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from eval.graders.numbers import changed, known_unit, measure, same_unit, unit_k
 from eval.graders.text import LABEL, after_label, boxes, opens_box, plain, without_wrapping
 
 LONGEST = 1_000
-"""Longest expression in characters."""
+"""Maximum characters of an expression."""
 
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad(?![A-Za-z])|\\text\s*\{\s*and\s*\}|\band\b)*")
 _BOX_NAME = re.compile(rf"(?:(?<![^$,;:.&(\[\s])|(?<=\\[(\[])){NAMES}\s*=\s*$")
@@ -60,7 +60,7 @@ _HEDGE = re.compile(
     r"\b(?:not|never|neither|nor|or|maybe|either|isn't|more|less|fewer)\b|[±≈~…']|(?<=[0-9])(?:st|nd|rd|ths?)\b"
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)(?![A-Za-z])"
 )
-"""What an answer may only contain if the accepted one does: denials, choices, ordinals, and primes, which math-verify ignores."""
+"""Text that an answer may only contain if the accepted one does: denials, choices, ordinals, and primes, which math-verify ignores."""
 _PLUS_MINUS = re.compile(r"\\pm\s*[\w\\({]")
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)(?![A-Za-z])")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
@@ -90,13 +90,13 @@ class Extraction(StrEnum):
 
 
 def final_expression(text: str) -> str | None:
-    """The final answer of `text` by the rule above; None without one."""
+    """Return the final answer of `text` by the rule above, or None."""
     reply = without_wrapping(plain(text))
     return None if reply is None else _final(reply)
 
 
 def last_expression(text: str) -> str | None:
-    """The final answer of `text` if it is an expression, else the last expression in that sentence, or in the text."""
+    """Return the final answer of `text` if it is an expression, else the last expression in that sentence, or in the text."""
     reply = without_wrapping(plain(text))
     if reply is None:
         return None
@@ -128,11 +128,11 @@ def expression_of(text: str, extraction: Extraction) -> str | None:
 
 
 def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.LAST) -> bool:
-    """Whether the final answers of both texts are equal.
+    """Return whether the final answers of both texts are equal.
 
     Raises:
         ValueError: `gold` has no readable final answer.
-        Undecided: the comparison had to be killed.
+        Undecided: The comparison was killed.
     """
     right, given = expression_of(gold, extraction), expression_of(prediction, extraction)
     if right is None or normalize(right) in ("nan", "none", "null"):
@@ -144,9 +144,9 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
 
 
 def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hashable | None:
-    """Shared by spellings of one final answer that need no algebra: a value with its unit, words, or the expression without blanks.
+    """Return a key shared by spellings of a final answer that need no algebra, or None if `text` has no final answer.
 
-    None if `text` has no final answer.
+    The key is a value with its unit, words, or the expression without blanks.
     """
     found = expression_of(text, extraction)
     if found is None:
@@ -176,7 +176,7 @@ def _same(right: str, given: str) -> bool:
 
 
 def _compared(right: str, given: str) -> tuple[str, str]:
-    """The sides to compare: only their values if one side names them and the other does not, or both use the same names."""
+    """Return the sides to compare: only their values if one side names them and the other does not, or both use the same names."""
     first, second = read_names(right), read_names(given)
     if first.names and second.names:
         return (first.values, second.values) if first.names == second.names else (right, given)
@@ -186,13 +186,13 @@ def _compared(right: str, given: str) -> tuple[str, str]:
 
 
 def _as_tuple(values: str, other: Assigned) -> str:
-    """A plain list as a tuple if the other side names as many values."""
+    """Convert a plain list to a tuple if the other side names as many values."""
     single = len(other.names) > 1 and len(split_list(other.values)) == 1
     return f"({values})" if single and len(split_list(values)) == len(other.names) else values
 
 
 def _hedges(text: str) -> Counter[str]:
-    """The hedges of an expression, except an "or" between inequalities, and a single ±, which is a set of two."""
+    """Count the hedges of an expression, except an "or" between inequalities, and a single ±, which is a set of two."""
     found = Counter(_HEDGE.findall(_TEXT.sub(r"\1", text)))
     parts = OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
@@ -208,7 +208,7 @@ def _indices(text: str) -> list[str]:
 
 
 def _for_algebra(text: str) -> str:
-    """An expression without subscripts of digits, and with 3e8 as a power of ten, which in LaTeX would be a product."""
+    """Remove subscripts of digits, and write 3e8 as a power of ten, which in LaTeX would be a product."""
     return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _INDEX.sub("", text))
 
 
@@ -220,7 +220,7 @@ def _multiplier(text: str) -> str:
 
 
 def _cases_differ(right: str, given: str) -> bool:
-    """Whether a letter is a capital on one side only; math-verify takes `X` for `x`."""
+    """Return whether a letter is upper case on one side only; math-verify takes `X` for `x`."""
     sides = [{sign for run in _LETTER.findall(_COMMAND.sub(" ", side)) for sign in run} for side in (right, given)]
     shared = {sign.lower() for sign in sides[0]} & {sign.lower() for sign in sides[1]}
     return any(
@@ -256,7 +256,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> str | None:
-    r""" "x = \boxed{1} and y = \boxed{2}" as a list of equations; None if a box has no name, or they are joined otherwise."""
+    r"""Read "x = \boxed{1} and y = \boxed{2}" as a list of equations; None if a box has no name, or they are joined otherwise."""
     first = text[: text.rindex("\\", 0, boxes[0][0])].rpartition("\n")[2][-_WINDOW:]
     names = [_BOX_NAME.search(before) for before in (first, *between) if len(before) <= _WINDOW]
     named = [(name, name.string[: name.start()]) for name in names if name]
@@ -267,7 +267,7 @@ def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> 
 
 
 def _after_boxes(text: str) -> str:
-    """The text after the last box if contradicting boxes are followed by a label; else all of `text`."""
+    """Return the text after the last box if contradicting boxes are followed by a label; else all of `text`."""
     held = boxes(text)
     rest = text[held[-1][1] + 1 :] if held else ""
     settled = LABEL.search(rest) or _SHORT_LABEL.search(rest)
@@ -275,7 +275,7 @@ def _after_boxes(text: str) -> str:
 
 
 def _strip_wrapping(text: str) -> str | None:
-    """An expression without delimiters and emphasis, and with Unicode as LaTeX; None if it is empty, too long or unbalanced."""
+    """Strip delimiters and emphasis, and convert Unicode to LaTeX; None if the result is empty, too long or unbalanced."""
     bare = " ".join(text.split()) if len(text) <= LONGEST else ""
     while True:
         shorter = next((inner for a, b in _WRAPPED if (inner := _between(bare, a, b))), bare).strip().removesuffix(".").strip()
@@ -287,13 +287,13 @@ def _strip_wrapping(text: str) -> str | None:
 
 
 def _between(text: str, opening: str, closing: str) -> str:
-    """The text between two delimiters around all of `text`; empty if they are not there, as in `$1$ and $2$`."""
+    """Return the text between delimiters around all of `text`; empty if there are none, as in `$1$ and $2$`."""
     inner = text[len(opening) : -len(closing)] if text.startswith(opening) and text.endswith(closing) else ""
     return "" if "$" in opening and _DOLLAR.search(inner) else inner
 
 
 def _balanced(text: str) -> bool:
-    """Whether braces balance, and parentheses together with brackets, because "(0, 1]" is an interval."""
+    """Return whether braces balance, and parentheses together with brackets, because "(0, 1]" is an interval."""
     for opening, closing in (("{", "}"), ("([", ")]")):
         depth = 0
         for sign in text:
@@ -308,7 +308,7 @@ def _balanced(text: str) -> bool:
 DEADLINE_SECONDS = 4.0
 """Computing time of one comparison."""
 MOST_WAITING = 10
-"""Wall time of a comparison as a multiple of that, for a busy machine."""
+"""Wall time of a comparison as a multiple of `DEADLINE_SECONDS`, for busy machines."""
 WORKERS = 2
 START_SECONDS = 120.0
 """Time for a worker to load math-verify on a busy machine."""
@@ -333,7 +333,7 @@ class _Worker:
         self._patience = START_SECONDS
 
     def ask(self, gold: str, prediction: str) -> bool:
-        """The worker's answer. Raises Undecided without one."""
+        """Return the worker's answer. Raises Undecided without one."""
         request = {"gold": gold, "prediction": prediction, "seconds": DEADLINE_SECONDS}
         try:
             reply = self._exchange(json.dumps(request).encode() + b"\n", self._patience + MOST_WAITING * DEADLINE_SECONDS)
@@ -349,7 +349,7 @@ class _Worker:
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Kill it together with its child, which may hang in a comparison and holds the pipes too."""
+        """Kill the process group: the child may hang in a comparison and also holds the pipes."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -361,7 +361,7 @@ class _Worker:
             questions.write(line)
             questions.flush()
             reply, _ = read_line(answers, seconds)
-        except BaseException:  # an interrupt too: the answer to this question would be read as that to the next
+        except BaseException:  # also interrupts: a late answer would be read as that to the next question
             self.end()
             raise
         if not reply:
@@ -407,12 +407,12 @@ _pool = _Pool()
 
 
 def compare(gold: str, prediction: str) -> bool:
-    """Whether two expressions are equal, in both directions. Raises ValueError if the gold cannot be read, Undecided if it was killed."""
+    """Compare two expressions in both directions. Raises ValueError if the gold cannot be parsed, Undecided if killed."""
     return _pool.compare(gold, prediction)
 
 
 def read_line(pipe: IO[bytes], seconds: float) -> tuple[bytes, bool]:
-    """The next line of `pipe` (empty without one), and False only if `seconds` ran out before a line or the pipe's end."""
+    """Read the next line of `pipe`, empty if there is none. The flag is False only if `seconds` ran out first."""
     end, text = time.monotonic() + seconds, b""
     while not text.endswith(b"\n"):
         ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))

@@ -1,15 +1,15 @@
 """Numbers in answers: the final number of a worked solution (GSM8K's rule), a single number with a tolerance, and units.
 
 The final number is the first one after the last marker (`####`, `A:` or "answer is"), otherwise the last number of the text. Numbers are
-decimal, in ASCII or full-width digits, with an optional sign ("minus 3" too), thousands separators, a currency sign, an exponent, a scale
+decimal, in ASCII or full-width digits, with an optional sign (also "minus 3"), thousands separators, a currency sign, an exponent, a scale
 ("3 million", $3k) and a percent sign, which divides by 100.
 
 The following yield no number, and the search does not continue: part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
 several side by side ("16, 17 or 18"), one changed by its context ("not 18", "at least 18", "half of 18", 18!, see `changed`), more than
-1,000 digits, or a text with several answer tags. Plain hedges ("about 18", "perhaps 18") change nothing.
+1,000 digits, or a text with several answer tags. Plain hedges ("about 18", "perhaps 18") are ignored.
 
 Units are compared by meaning: "$5" equals "5 dollars", "5 km" equals "5 kilometres"; a pound is money or weight. Case matters only where it
-separates two units in use: mW and MW, mg and Mg, Mb and MB, pA and Pa. A spelling that fits neither, such as `mhz`, may be either.
+distinguishes two units in use: mW and MW, mg and Mg, Mb and MB, pA and Pa. A spelling that fits neither, such as `mhz`, may be either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fractions import Fraction
 from eval.graders.text import plain, several_answers, spaced, unwrapped
 
 LONGEST = 1_000
-"""Most digits of a number."""
+"""Maximum digits of a number."""
 
 _MARKER = re.compile(r"####|\bA:|\b(?i:answer is)\b")
 _SCALES: Mapping[str, int] = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -65,14 +65,14 @@ _UNIT_POWER = re.compile(r"(?<=[\s\d/])(?P<unit>[cdk]?m|ft|in|mi|yd)\^?\{?(?P<po
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest distance from the right number: `absolute`, or `relative` times the right one, whichever is more."""
+    """Maximum distance from the right number: `absolute`, or `relative` times the right number, whichever is larger."""
 
     absolute: Fraction = Fraction(0)
     relative: Fraction = Fraction(0)
 
 
 def final_number(text: str) -> Decimal | None:
-    """The final number of `text` by the rule above; None without one."""
+    """Return the final number of `text` by the rule above, or None."""
     text = spaced(plain(text))
     if several_answers(text):
         return None
@@ -85,7 +85,7 @@ def final_number(text: str) -> Decimal | None:
 
 
 def same_number(prediction: str, gold: str) -> bool:
-    """Whether both texts end with the same number. Raises ValueError if `gold` has no number."""
+    """Return whether both texts end with the same number. Raises ValueError if `gold` has no number."""
     right = final_number(gold)
     if right is None:
         raise ValueError("the gold holds no number")
@@ -93,7 +93,7 @@ def same_number(prediction: str, gold: str) -> bool:
 
 
 def measure(text: str) -> tuple[Fraction, str] | None:
-    """The number that all of `text` is, and its unit as written (empty without one); None if it is anything else."""
+    """Parse a text that must be a number as a whole. Return it with its unit as written (may be empty), or None for anything else."""
     text = _plainly(unwrapped(spaced(plain(text))))
     if mixed := _MIXED.fullmatch(text):
         return _of_mixed(mixed)
@@ -112,7 +112,7 @@ def measure(text: str) -> tuple[Fraction, str] | None:
 
 
 def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance()) -> bool:
-    """Whether `prediction` is one number, within `tolerance` of the gold's, in the gold's unit or without one.
+    """Return whether `prediction` is one number, within `tolerance` of the gold's, in the gold's unit or without one.
 
     Raises ValueError if `gold` is not one number.
     """
@@ -125,7 +125,7 @@ def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance())
 
 
 def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:
-    """The number at `place`; None if it is part of something larger, denied, a bound, or joined to a neighbour."""
+    """Return the number at `place`; None if it is part of something larger, denied, a bound, or joined to a neighbour."""
     number = numbers[place]
     before = text[_end(numbers[place - 1]) : number.start("digits")] if place else None
     after = text[_end(number) : numbers[place + 1].start("digits")] if place + 1 < len(numbers) else None
@@ -151,7 +151,7 @@ def _value(match: re.Match[str]) -> Decimal | None:
 
 
 def _shifted(value: Decimal, places: int) -> Decimal:
-    """`value` times a power of ten, exactly: decimal arithmetic would round to 28 digits."""
+    """Multiply `value` by a power of ten exactly; decimal arithmetic would round to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     return Decimal((sign, digits, int(exponent) + places))
 
@@ -180,7 +180,7 @@ def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fr
 
 
 def _end(match: re.Match[str]) -> int:
-    """The end of the number itself, without the `trailing` characters that make it part of something larger."""
+    """End of the number itself, without the `trailing` characters that make it part of something larger."""
     return match.start("trailing") if match["trailing"] else match.end()
 
 
@@ -221,14 +221,14 @@ _BEFORE = (
     r"\b(?:step|question|problem|page|option|example|equation|exercise|lesson|chapter|section|appendix|no\.|fig(?:ure|\.))\s+|(?<!#)#",
 )
 _AFTER = (
-    # signs, indices, ordinals; a letter that is no unit is a variable, and one before a figure a name
+    # signs, indices, ordinals; a letter that is no unit is a variable, and letters before a digit are a name
     r"\s*[¼-¾⅐-⅞‰]|\s*\(?\?|\^(?!\{?\\circ)|_(?=[\w{])|\+(?!\s*[0-9])|-\s*$",
     r"\s*(?:<(?![/A-Za-z])|>(?!>)|[≤≥≠≈±~]|\\(?:[lg]eq?|neq?|approx|pm)\b)",
     r"(?:st|nd|rd|th|ths)\b|(?-i:[abeijnopqruvwxyzBDEGHIOPQRSUXYZπ](?!\w))|(?![cdk]?m[23]\b)[A-Za-z]+[0-9]",
     r"\s?-?(?:ish|fold)\b",
-    # functions and other units of count
+    # functions
     r"\s*\b(?:squared|cubed|factorial|doubled|halved|tripled|quadrupled|negated|reversed|rounded)\b",
-    # multiples, ranges and denials in Chinese; before a unit 千 and 百 belong to its name
+    # multiples, ranges and denials in Chinese; before a unit, 千 and 百 are prefixes of its name
     r"\s*[十百千万萬亿億兆半到至或](?![克米升瓦卡赫帕伏焦])|\s*[，,]?[^\W0-9A-Za-z_]{0,6}[不错錯非]",
     r"\s*\b(?:dozens?|scores?|gross|grand|lakhs?|crores?|tens|hundreds|thousands|halves|thirds|fifths|sixths|tenths|hundredths|thousandths|basis\s+points?|per\s+mille)\b",
     r"\s+(?:twice|thrice)\s*[.!]*\s*$",
@@ -253,14 +253,14 @@ WINDOW = 80
 
 
 def changed(before: str, after: str) -> bool:
-    """Whether the text before or after a number changes it: bounds, functions, denials, factors, other units of count."""
+    """Return whether the text before or after a number changes it: bounds, functions, denials, factors, other units of count."""
     line, rest = before.rsplit("\n", 1)[-1][-WINDOW:], after.split("\n", 1)[0][:WINDOW]
     return bool(_CHANGED_BEFORE.search(line) or _CHANGED_AFTER.match(rest))
 
 
 _OF_DATA = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera", "p": "peta"}
 _SCALED = {"W": "watt", "Hz": "hertz", "J": "joule", "N": "newton", "Pa": "pascal", "V": "volt", "eV": "electronvolt", "A": "ampere"}
-"""Units with prefixes milli and mega, in their standard spelling."""
+"""Units with the prefixes milli and mega, in their standard spelling."""
 _SPELLINGS = {
     "%": "% percent pct",
     "$": "$ us$ usd dollar dollars buck bucks",
@@ -330,18 +330,18 @@ _DATA = re.compile(r"(?P<prefix>[kmgtp])(?P<unit>b)", re.IGNORECASE)
 
 
 def same_unit(one: str, other: str) -> bool:
-    """Whether two units mean the same; an empty one is the unit of a plain number."""
+    """Return whether two units mean the same; an empty unit is that of a plain number."""
     first, second = _words(one), _words(other)
     return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
 
 
 def unit_key(unit: str) -> tuple[frozenset[str], ...]:
-    """Shared by spellings of one unit; an ambiguous spelling has a key of its own."""
+    """Return a key shared by spellings of one unit; an ambiguous spelling has its own key."""
     return tuple(map(_meanings, _words(unit)))
 
 
 def known_unit(unit: str) -> bool:
-    """Whether every word of a unit is known."""
+    """Return whether every word of a unit is known."""
     words = [word for word in _words(unit) if word not in ("/", "^2", "^3")]
     return bool(words) and all(word.lower() in _MEANINGS or _PREFIXED.fullmatch(word) or _DATA.fullmatch(word) for word in words)
 

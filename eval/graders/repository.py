@@ -1,8 +1,7 @@
-"""Repository repairs, judged as SWE-bench does: failing tests must pass, passing tests must keep passing.
+"""Repository repairs, judged as in SWE-bench: failing tests must pass, passing tests must keep passing.
 
-A task is admitted only with proof: under the gold patch every test passes; under the empty patch the first kind fails and the second
-passes; and several runs agree. A patch cannot change the tests: test files and pytest's configuration files are always the task's own. The
-patched code does run in the process of its tests, as it must; docs/sandbox.md says what that leaves open.
+Test files and pytest's configuration files are always the task's own, so a patch cannot change the tests. The patched code does run in the
+process of its tests; docs/sandbox.md describes what that leaves open.
 
 Patches are unified diffs of text files and apply strictly: every line kept or removed must be exactly where the diff says.
 """
@@ -64,7 +63,7 @@ pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["
 
 @dataclass(frozen=True, slots=True)
 class RepositoryTask:
-    """A snapshot with a bug, and the tests that show when it is fixed, by pytest's ids (`folder/file.py::name`)."""
+    """A snapshot with a bug, and the tests that show when it is fixed, by pytest ids (`folder/file.py::name`)."""
 
     files: Files
     fail_to_pass: tuple[str, ...]
@@ -88,8 +87,6 @@ class RepairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """Outcomes by pytest's test ids, and the output."""
-
     outcomes: Mapping[str, str]
     output: str
     result: SandboxResult
@@ -99,10 +96,10 @@ class TestRun:
 
 
 def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
-    """The task in a task's provenance: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
+    """Read the task in a task's provenance: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
 
     Raises:
-        RequestError: something is missing or leads out of `root`.
+        RequestError: Something is missing or leads out of `root`.
     """
     for key in ("snapshot", "fail_to_pass"):
         if key not in description:
@@ -118,11 +115,7 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:
-    """The regular files of a folder or tar, by relative name; links and `.git` are left out.
-
-    Raises:
-        RequestError: it is missing or too large.
-    """
+    """Read a folder's or tar's regular files by relative name, without `.git`. Raise RequestError if it is missing or too large."""
     if path.is_dir():
         found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
         return _bounded(found, path)
@@ -133,11 +126,11 @@ def read_snapshot(path: Path) -> dict[str, bytes]:
 
 
 def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS) -> TestRun:
-    """Run pytest over `paths` of a repository, in a sandbox.
+    """Run pytest on `paths` of a repository, in a sandbox.
 
     Raises:
-        RequestError: the machine grants no sandbox, or the files do not fit into it.
-        SandboxFault: the sandbox failed.
+        RequestError: The machine grants no sandbox, or the files do not fit into it.
+        SandboxFault: The sandbox failed.
     """
     nonce = secrets.token_hex(16)
     job = json.dumps({"paths": sorted(set(paths)), "nonce": nonce}).encode()
@@ -152,7 +145,7 @@ def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS
 
 
 def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMITS) -> RepairVerdict:
-    """Whether `patch` makes all tests of `task` pass; raises as `run_tests`."""
+    """Test whether `patch` makes all tests of `task` pass. Raises as `run_tests`."""
     try:
         patched = apply_patch(task.files, patch)
     except PatchError as error:
@@ -178,7 +171,7 @@ def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _with_tests(task: RepositoryTask, patched: Files) -> dict[str, bytes]:
-    """The patched files with the task's own tests and test configuration."""
+    """Return the patched files with the task's own tests and test configuration."""
     fixed = _files_of(task.tests)
     kept = {name: content for name, content in patched.items() if not _decides(name, fixed)}
     original = {name: content for name, content in task.files.items() if _decides(name, fixed)}
@@ -213,7 +206,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 _ABSENT = "/dev/null"
 
 Files = Mapping[str, bytes]
-"""Contents by relative name."""
+"""File contents by relative name."""
 
 
 class PatchError(ValueError):
@@ -221,13 +214,13 @@ class PatchError(ValueError):
 
 
 def make_patch(before: Files, after: Files) -> str:
-    """The diff from `before` to `after`, sorted by name; empty if equal. Raises PatchError for a changed file that is not UTF-8."""
+    """Diff from `before` to `after`, sorted by name; empty if equal. Raises PatchError for a changed file that is not UTF-8."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return "".join(piece for name in changed for piece in _file_diff(name, before.get(name), after.get(name)))
 
 
 def apply_patch(files: Files, patch: str) -> dict[str, bytes]:
-    """`files` after `patch`. Raises PatchError if it does not apply."""
+    """Apply `patch` to `files`. Raises PatchError if it does not apply."""
     result = dict(files)
     for old_name, new_name, hunks in _sections(patch):
         old = _lines(result.get(old_name, b""), old_name) if old_name else []
@@ -244,7 +237,7 @@ def _file_diff(name: str, before: bytes | None, after: bytes | None) -> Iterator
     origin = _ABSENT if before is None else f"a/{name}"
     target = _ABSENT if after is None else f"b/{name}"
     old, new = _lines(before or b"", name), _lines(after or b"", name)
-    if not old and not new:  # an empty file that comes or goes has no hunk
+    if not old and not new:  # an added or removed empty file has no hunk
         yield f"--- {origin}\n+++ {target}\n"
     for line in unified_diff(old, new, origin, target):
         yield line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}"
@@ -260,7 +253,7 @@ def _lines(content: bytes, name: str) -> list[str]:
 
 
 def _sections(patch: str) -> Iterator[tuple[str | None, str | None, list[list[str]]]]:
-    """(old name, new name, hunks) of each file; a hunk is its lines, the header first. git's own lines are skipped."""
+    """Yield (old name, new name, hunks) of each file; a hunk is a list of lines, header first. git's own lines are skipped."""
     lines = re.findall(r"[^\n]*\n|[^\n]+", patch)
     position = 0
     while position < len(lines):
@@ -321,7 +314,7 @@ def _patched(old: Sequence[str], hunks: Sequence[Sequence[str]], name: str) -> I
 
 
 def _without_markers(body: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(sign, line) of a hunk's body; a line before a "No newline" marker loses its line feed."""
+    """Yield (sign, line) of a hunk's body; a line before a "No newline" marker loses its line feed."""
     for index, line in enumerate(body):
         if line == _NO_NEWLINE:
             continue

@@ -1,7 +1,7 @@
-"""Verifiers over plain rows `{id, gold, pred, options?}`, as `flywheel verify KIND` runs them on a file.
+"""Verifiers of plain rows `{id, gold, pred, options?}`, as `flywheel verify KIND` runs them on a file.
 
-A row that cannot be judged gets an error and no value, and counts as *invalid*; it never stops the others and is never a zero. A `pred` of
-null is an attempt without an answer, which is a failure.
+A row that cannot be judged gets an error instead of a value and counts as *invalid*; it never stops the others and is never a zero. A
+`pred` of null is an attempt without an answer, which is a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warehouse.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a row: a value in [0, 1] and what was read as the answer, or an error and no value."""
+    """Verdict on a row: a value in [0, 1] and what was read as the answer, or an error and no value."""
 
     id: Any
     value: float | None
@@ -36,20 +36,20 @@ class RowError(ValueError):
 
 
 RowVerifier = Callable[[dict[str, Any]], GradedAnswer]
-"""row -> its verdict. Raises RowError if the row cannot be judged."""
+"""Row -> verdict. Raises RowError if the row cannot be judged."""
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a table in any format that `table_rows` reads; a broken one becomes a `RowError` with its line.
+    """Read the rows of a table in any format that `table_rows` reads. A broken row becomes a `RowError` with its line.
 
     Raises:
-        RequestError: at once if there is no such table.
+        RequestError: Immediately, if there is no such table.
     """
     return (row.value if row.fault is None else RowError(f"line {row.line}: {row.fault}") for row in table_rows(path))
 
 
 def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:
-    """One judgement per row, in order; `RequestError` at once for an unknown kind."""
+    """Yield one judgement per row, in order. Raises RequestError immediately for an unknown kind."""
     judge = ROW_VERIFIERS.get(kind) or _own(kind)
     return (_judge(judge, row) for row in rows)
 
@@ -103,7 +103,7 @@ def _by_grader(grader: Grader) -> RowVerifier:
         sets = several or options.get("set") is True
         golds = _golds(row["gold"], sets)
         if row["pred"] is None:
-            grader.judge("", golds, options)  # so that a row whose gold cannot be judged is invalid, whatever was predicted
+            grader.judge("", golds, options)  # a row whose gold cannot be judged is invalid whatever the prediction
             return GradedAnswer(0.0, False, None)
         return grader.judge(_prediction(row["pred"], sets), golds, options)
 

@@ -1,14 +1,14 @@
-"""Verifiers of a trajectory's record other than its answer: the final state it reached, and the return it was paid.
+"""Verifiers of a trajectory's final state and of its return.
 
-A state is tables of records of fields; a trajectory's changes map `table/key/field` to the final value, null if the field is gone. The task
-holds the reference's changes, found by executing its own calls: exactly these must have been made. Extra changes are counted and named,
-but fail a trajectory only in the strict form, because equality of whole states punishes harmless changes (the reward of AutoForge, arXiv
-2512.22857, is that equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
+A state consists of tables of records of fields; a trajectory's changes map `table/key/field` to the final value, null if the field is gone.
+The task holds the reference changes, obtained by executing its own calls; all of them must have been made. Extra changes are counted and
+named but fail a trajectory only in the strict form, because equality of whole states punishes harmless changes (the reward of AutoForge,
+arXiv 2512.22857, is that equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
 
-The return is the sum of the rewards of all calls; a turn's own reward is ignored, because RL writes its composed reward there. It is a
-success from 1 on, or from the task's provenance key `success`. An environment that answered calls through to the end and paid nothing, not
-even 0, does not pay at all, and cannot be judged by it. If a limit ended the trajectory first, the reward may only have come at the end:
-that trajectory earned nothing.
+The return is the sum of the rewards of all calls; a turn's own reward is ignored, because RL writes its composed reward there. A return of
+at least 1, or of the task's provenance key `success`, is a success. An environment that answered calls until the trajectory ended with an
+answer, but paid no reward, not even 0, cannot be judged by its return. If a limit ended the trajectory, the return without rewards is 0,
+since the reward may only come at the end.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from eval.graders.base import graded, invalid, why_not_finished
 from warehouse.records import Score, StopReason, Task, Trajectory
 
 State = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Table → record key → field → value; JSON-able, and no value is null."""
+"""Table → record key → field → value; JSON-serializable, and no value is null."""
 Changes = Mapping[str, Any]
 """`table/key/field` → final value; null if the field is gone."""
 
 STATE = "state"
-"""Key in a call's figures of the changes since the trajectory began."""
+"""Key in a call's figures: changes since the trajectory began."""
 EXTRA_WRITES = "extra_writes"
-"""Key in a call's figures of the number of changes that the reference lacks."""
+"""Key in a call's figures: number of changes that are not in the reference."""
 REFERENCE = "reference"
-"""Key in a task's provenance of the reference's changes."""
+"""Key in a task's provenance: the reference changes."""
 _ANSWERED = ("ok", "miss")
-"""Outcomes of calls that a tool answered. An error may be the loop's, which refuses a call before it reaches a world."""
+"""Outcomes of calls that a tool answered. Errors may come from the loop, which rejects calls before they reach a world."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateVerdict:
-    """Paths of the reference's changes that are missing or have a wrong value, and of extra changes."""
+    """Paths of the reference changes that are missing or have a wrong value, and of extra changes."""
 
     missing: tuple[str, ...]
     wrong: tuple[str, ...]
@@ -51,14 +51,13 @@ class StateVerdict:
 
 
 def changes(before: State, after: State) -> dict[str, Any]:
-    """The fields of `after` that differ from `before`, sorted by path."""
+    """Return the fields of `after` that differ from `before`, sorted by path."""
     old, new = _flat(before), _flat(after)
     paths = sorted(old.keys() | new.keys())
     return {path: new.get(path) for path in paths if old.get(path) != new.get(path)}
 
 
 def compare(reference: Changes, made: Changes) -> StateVerdict:
-    """`made` changes against those of the reference."""
     return StateVerdict(
         missing=tuple(path for path in reference if path not in made),
         wrong=tuple(path for path in reference if path in made and made[path] != reference[path]),
@@ -67,7 +66,7 @@ def compare(reference: Changes, made: Changes) -> StateVerdict:
 
 
 def recorded_changes(trajectory: Trajectory) -> Changes | None:
-    """The changes as of a trajectory's last call: empty if no call reached a world, None if they were not recorded."""
+    """Return the changes as of a trajectory's last call: empty if no call reached a world, None if they were not recorded."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     held = [call.figures[STATE] for call in calls if STATE in call.figures]
     if held:
@@ -77,7 +76,7 @@ def recorded_changes(trajectory: Trajectory) -> Changes | None:
 
 @dataclass(frozen=True, slots=True)
 class StateVerifier:
-    """`state`: the task-relevant part of the final state matches the reference; `state_strict`: and nothing else changed."""
+    """`state`: the task-relevant part of the final state matches the reference. `state_strict`: and nothing else changed."""
 
     strict: bool = False
 
@@ -90,7 +89,7 @@ class StateVerifier:
         return "3"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """1 if the state was reached, else 0; invalid after a fault, or if the task or trajectory has no state."""
+        """Score 1 if the state was reached, else 0; invalid after a fault, or if the task or trajectory has no state."""
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
@@ -117,7 +116,7 @@ def _flat(state: State) -> dict[str, Any]:
 ANSWERED_CALL = "ok"
 """Outcome of a call that the environment answered."""
 SUCCESS = "success"
-"""Key in a task's provenance of the return from which it counts as solved."""
+"""Key in a task's provenance: minimum return of a success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class EnvironmentReward:
     version: str = "2"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The return; invalid after a fault, if the environment pays nothing, or if `success` is no number."""
+        """Score the return; invalid after a fault, if the environment paid no reward, or if `success` is not a number."""
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         calls = [call for turn in trajectory.turns for call in turn.calls]

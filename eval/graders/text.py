@@ -1,12 +1,12 @@
-r"""Text and replies as verifiers read them: one Unicode spelling, and the answer inside a reply.
+r"""Text and replies as verifiers read them: Unicode normalization, and extraction of the answer from a reply.
 
 `plain` applies NFKC to letters and digits and drops invisible format characters; superscripts, subscripts and fractions stay, because 10²
-is not 102. `fold` also unifies punctuation and initials, for verifiers that compare words. `lower` ignores case as Unicode does.
+is not 102. `fold` also unifies punctuation and initials, for verifiers that compare words. `lower` applies Unicode case folding.
 
 `final_answer` extracts the answer from a reply, in this order:
 
   1. Reasoning is removed (`warehouse.replies`); a reply that is only reasoning has no answer.
-  2. `<answer>…</answer>` gives its content; a reply with several different ones, or with words after one, has no answer.
+  2. `<answer>…</answer>` gives its content; a reply with several of them, or with words after one, has no answer.
   3. A reply that is a single fenced block gives the block's text.
   4. `\boxed{…}` gives the content of the last box; different boxes on one line give no answer.
   5. A label gives the rest of its line, or the next line if nothing follows: `Answer: x`, `**Final answer:** x`, `### Answer`,
@@ -47,36 +47,36 @@ _FOLDED = str.maketrans({sign: spelling for spelling, signs in _SPELLINGS.items(
 _KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
 """Decompositions that would change a number."""
 _SIGNS = frozenset("ℝℕℤℚℂ…")
-"""Characters with a meaning of their own in mathematics."""
+"""Characters with a mathematical meaning."""
 _INITIAL = re.compile(r"(?<![^\W\d_])([^\W\d_])\.\s+(?=[^\W\d_]\.)")
 _UNSPACED = re.compile(r"(?<!\d)(?<=[\u0590-\u1fff\u2e80-\uffdc])(?=[0-9])")
 """A digit right after a letter of a script without spaces before numbers, such as Chinese, Thai or Hebrew."""
 
 
 def plain(text: str) -> str:
-    """NFKC for letters and digits, without format characters. Idempotent."""
+    """Apply NFKC to letters and digits and drop format characters. Idempotent."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", "".join(map(_spelt, text)))
 
 
 def fold(text: str) -> str:
-    """`plain`, with ASCII punctuation and no spaces between initials. Idempotent."""
+    """Apply `plain`, and use ASCII punctuation and no spaces between initials. Idempotent."""
     return _INITIAL.sub(r"\1.", plain(text).translate(_FOLDED))
 
 
 def lower(text: str) -> str:
-    """Unicode's full case folding, with Turkish dotted and dotless i as i."""
+    """Apply Unicode's full case folding, with Turkish dotted and dotless i as i."""
     return text.casefold().replace("i\u0307", "i").replace("ı", "i")
 
 
 def spaced(text: str) -> str:
-    """A text with a space before digits that follow a letter of a script without spaces."""
+    """Insert a space before digits that follow a letter of a script without spaces."""
     return _UNSPACED.sub(" ", text)
 
 
 def unwrapped(text: str) -> str:
-    """`text` without surrounding blanks, emphasis or quotes."""
+    """Strip surrounding blanks, emphasis or quotes."""
     found = _WRAPPED.fullmatch(text.strip())
     return next(filter(None, found.groups())).strip() if found else text.strip()
 
@@ -89,7 +89,7 @@ def _spelt(sign: str) -> str:
 
 
 LONGEST_BOX = 1_000
-"""Longest content of a box in characters."""
+"""Maximum characters of a box's content."""
 
 _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
@@ -106,7 +106,7 @@ LABEL = re.compile(
 _HEADING = re.compile(rf"(?im)^\s*#{{1,6}}\s*(?:the\s+)?(?:final\s+|short\s+)?{_NOUN}\s*$|^\s*(?:the\s+)?(?:final\s+)?{_NOUN}\s*$(?=\n)")
 """A label on a line of its own."""
 _IN_A_SENTENCE = re.compile(r"(?i)\A(?!.*\b(?:final|correct)\b).*(?:\b(?:is|are)|[是为は는])\s*\Z", re.DOTALL)
-"""A label without a colon, such as "The answer is": a sentence, which counts only in mathematics."""
+"""A label without a colon, such as "The answer is"; it counts only in mathematics."""
 _LEADING = re.compile(r"(?i:[\s#>*_\-–•]*(?:(?:so|thus|therefore|hence|and|finally|in\s+conclusion|in\s+short)\b[\s,:]*)*)")
 """What may precede a label in its sentence, so that "I doubt the answer is 5" gives none."""
 _SENTENCE_END = re.compile(r"[.!?:。！？]\s+|\n")
@@ -114,7 +114,7 @@ _HOPE = re.compile(r"\.?\s*I hope (?:it|this) (?:is correct|helps)\.?\s*$", re.I
 
 
 def final_answer(reply: str) -> str | None:
-    """The answer in a reply by the rule above; None without one."""
+    """Extract the answer from a reply by the rule above; None without one."""
     text = without_wrapping(reply)
     if text is None:
         return None
@@ -129,7 +129,7 @@ def final_answer(reply: str) -> str | None:
 
 
 def without_wrapping(reply: str) -> str | None:
-    """A reply without reasoning, answer tags, emphasis and a surrounding fence; None if nothing is left or tags contradict."""
+    """Remove reasoning, answer tags, emphasis and a surrounding fence; None if nothing is left or tags contradict."""
     thought, text = split_reasoning(reply)
     text = without_emphasis(text)
     if several_answers(text) or len(_TAG.findall(thought)) % 2:
@@ -142,15 +142,15 @@ def without_wrapping(reply: str) -> str | None:
 
 
 def without_emphasis(text: str) -> str:
-    """A text without bold marks; powers such as `2**3` stay."""
+    """Remove bold marks; powers such as `2**3` stay."""
     return _BOLD.sub(lambda found: found[1] or found[2], text)
 
 
 def after_label(text: str, strict: bool = False) -> str | None:
-    """What the last label announces; None without a label.
+    """Return what the last label announces, or None without a label.
 
     Args:
-        strict: only labels that begin a sentence, and no "The answer is" without a colon.
+        strict: Accept only labels that begin a sentence, and no "The answer is" without a colon.
     """
     for label in reversed(list(_labels(text, strict))):
         rest = text[label.end() :]
@@ -161,7 +161,7 @@ def after_label(text: str, strict: bool = False) -> str | None:
 
 
 def several_answers(text: str) -> bool:
-    """Whether a text has more than one answer tag of a kind, or letters or digits after the closing one."""
+    """Return whether a text has more than one opening or closing answer tag, or letters or digits after the closing one."""
     tags = [tag[0].lower() for tag in _TAG.finditer(text)]
     end = text.lower().find("</answer>")
     goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
@@ -182,7 +182,7 @@ def boxes(text: str) -> list[tuple[int, int]]:
 
 
 def opens_box(text: str) -> bool:
-    """Whether a text begins a box, closed or not."""
+    """Return whether a text begins a box, closed or not."""
     return bool(_BOX.search(text))
 
 

@@ -1,8 +1,8 @@
-"""Verifiers that need no accepted answer: agreement and confidence. Their names are marked, and their scores never become an outcome.
+"""Verifiers without accepted answers: agreement and confidence. Their names have a prefix, and their scores never become an outcome.
 
-Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts with the same answer, as the task's
-grader reads it. Its verdict is majority voting's (TTRL, arXiv 2504.16084): success for the answer that more attempts gave than any other.
-Confidence is the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
+Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts with the same answer, as parsed by the
+task's grader. Its verdict is that of majority voting (TTRL, arXiv 2504.16084): success for the answer that more attempts gave than any
+other. Confidence is the geometric mean of the policy's token probabilities in its answer action.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from eval.graders.choice import SHORT_ANSWERS, Verifiers
 from warehouse.records import NOT_RUN, Score, Task, Trajectory
 
 SURE = 0.5
-"""Confidence from which the verdict is success."""
+"""Minimum confidence of a success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Scores each attempt by the share of its group that agrees; a group is one policy's attempts at one task in one step."""
+    """Scores an attempt by the share of its group that agrees; a group is one policy's attempts at one task in one step."""
 
     name: str = f"{UNSUPERVISED}agreement"
     version: str = "4"
     verifiers: Verifiers = SHORT_ANSWERS
-    """Verifiers of the tasks: answers agree if their grader reads them as the same."""
+    """Verifiers of the tasks: answers agree if their grader gives them the same key."""
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
-        """A score for each attempt, in order; those that ended in a fault do not vote."""
+        """Return a score for each attempt, in order; attempts that ended in a fault do not vote."""
         groups: dict[Any, list[Hashable | None]] = defaultdict(list)
         for task, trajectory in attempts:
             if not why_not_finished(trajectory):

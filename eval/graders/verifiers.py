@@ -1,14 +1,14 @@
-"""The rule of each kind of answer, and the verifiers that apply them to trajectories.
+"""The rule for each kind of answer (`GRADERS`), and the verifiers that apply the rules to trajectories.
 
 A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and returns
-a value in [0, 1] and whether it is a success. It raises ValueError if it cannot judge. The built-in ones first extract the answer from the
-reply (`eval.graders.text`), and each verdict records what was read.
+a value in [0, 1] and whether it is a success. It raises ValueError if it cannot judge. The built-in graders first extract the answer from
+the reply (`eval.graders.text`), and each verdict records what was read.
 
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory that ended in a
 fault is invalid and has no value; one without an answer is a failure with value 0.
 
-A task with `"set": true` in its provenance asks for all of its answers; every other asks for any one. `"verifier"` names the verifier that
-judges it: by its answer, by the final state, or by the rewards paid. `"options"` are those of a grader, such as a tolerance.
+A task's provenance may hold `"set": true` if it asks for all of its answers instead of any one, `"verifier"`, the verifier that judges it
+(by its answer, its final state or its rewards), and `"options"` of the grader, such as a tolerance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eval.graders.text import final_answer, plain, without_wrapping
 from warehouse.records import Score, Task, Trajectory
 
 Golds = Sequence[str | Sequence[str]]
-"""The accepted answers; of a set its items, each perhaps with aliases."""
+"""The accepted answers; for a set its items, each optionally a list of aliases."""
 Options = Mapping[str, Any]
 Judged = tuple[float, bool]
 """A value in [0, 1], and whether it is a success."""
@@ -47,21 +47,21 @@ class GradedAnswer(NamedTuple):
 Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
 """(answer, accepted answers, options) -> (value, success). An answer given as a list has several items."""
 Reading = Callable[[str, Options], Hashable | None]
-"""(answer, options) -> a key that equal answers share; None if the rule reads nothing."""
+"""(answer, options) -> a key shared by equal answers; None if the rule reads nothing."""
 Showing = Callable[[str, Golds, Options], str | None]
 """(answer, accepted answers, options) -> the part of the answer that the rule compares; None if it finds none."""
 
 MOST_READ = 1_000
-"""Characters of the read answer that a verdict keeps."""
+"""Maximum characters of the read answer in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """A rule with its name, options, and a version that changes whenever its verdicts could.
+    """A rule with its name, options, and a version that changes whenever its verdicts may change.
 
     Attributes:
-        answer_in: extracts the answer from a reply; None passes the reply on.
-        shown: the part of that answer that the rule compares; None shows all of it.
+        answer_in: Extracts the answer from a reply; None: uses the reply unchanged.
+        shown: Extracts the part of that answer that the rule compares; None: all of it.
     """
 
     name: str
@@ -73,14 +73,14 @@ class Grader:
     shown: Showing | None = None
 
     def key(self, answer: str, options: Options) -> Hashable | None:
-        """A key that equal answers share: what the rule reads in them, else their text; None if empty."""
+        """Return a key shared by equal answers: what the rule reads in them, else their text; None if empty."""
         answer = self._answer(answer) or ""
         read = None if self.reading is None else self.reading(answer, options)
         text = answer_key(answer)
         return read if read is not None else text if text[0] else None
 
     def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> GradedAnswer:
-        """The verdict of the rule. Raises ValueError for an unknown option, and if it cannot judge."""
+        """Apply the rule. Raises ValueError for an unknown option, or if it cannot judge."""
         if unknown := sorted(set(options) - self.options):
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(self.options)) or 'none'}")
         if not isinstance(answer, str):
@@ -249,8 +249,6 @@ def _bound(options: Options, name: str) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerifier:
-    """Judges the answer of a trajectory by a grader."""
-
     grader: Grader
 
     @property
@@ -262,7 +260,7 @@ class AnswerVerifier:
         return self.grader.version
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The score of the trajectory's answer; invalid after a fault or if the task cannot be judged."""
+        """Score the trajectory's answer; invalid after a fault or if the task cannot be judged."""
         if reason := why_not_judged(task, trajectory):
             return invalid(self, trajectory, reason)
         if trajectory.answer is None:
@@ -276,7 +274,7 @@ class AnswerVerifier:
 
 _ALL: tuple[Verifier, ...] = (*map(AnswerVerifier, GRADERS.values()), StateVerifier(), StateVerifier(strict=True), EnvironmentReward())
 VERIFIERS = {verifier.name: verifier for verifier in _ALL}
-"""Every verifier that needs only the trajectory's record, by name: those that a task or configuration may name."""
+"""Built-in verifiers by name, which need only the trajectory's record. Tasks and configurations may name them."""
 
 
 def options_of(task: Task, grader: Grader) -> dict[str, Any]:
@@ -287,18 +285,18 @@ def options_of(task: Task, grader: Grader) -> dict[str, Any]:
 
 
 def asks_for_set(task: Task) -> bool:
-    """Whether a task asks for all of its answers rather than any one."""
+    """Return whether a task asks for all of its answers rather than any one."""
     return task.provenance.get("set") is True
 
 
 def right_answer(task: Task) -> str:
-    """An accepted answer: the list of all for a set, else the first. Raises ValueError if the task accepts none."""
+    """Return an accepted answer: the list of all for a set, else the first. Raises ValueError if the task accepts none."""
     if not task.answers:
         raise ValueError(f"the task {task.key} accepts no answer")
     return join_items(task.answers) if asks_for_set(task) else task.answers[0]
 
 
 def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
-    """Why the answer cannot be judged: the trajectory ended in a fault, or the task accepts nothing. None if it can."""
+    """Return why the answer cannot be judged (the trajectory ended in a fault, or the task accepts nothing), or None."""
     nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
     return why_not_finished(trajectory) or nothing

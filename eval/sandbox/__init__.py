@@ -1,1 +1,1 @@
-"""Runs untrusted programs isolated by the kernel's namespaces, under limits. `docs/sandbox.md` says what holds and what does not."""
+"""Run untrusted programs in kernel namespaces with resource limits. `docs/sandbox.md` describes the guarantees and their limits."""

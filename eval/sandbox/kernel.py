@@ -1,9 +1,9 @@
 """Kernel calls missing from Python 3.11, by ctypes, and the seccomp filter of system calls.
 
-Each call raises OSError with its name. Part of the launcher, which starts once per program: imports the standard library alone.
+Each call raises OSError with its name. Part of the launcher, which starts once per program, so it imports only the standard library.
 
-The filter is a BPF program. It refuses calls that computation has no use for and that kernel exploits are made of. Namespaces and limits
-already make most of them ineffective; the filter removes them. Instructions: (code, jump if true, jump if false, operand).
+The filter is a BPF program. It rejects calls that computation does not need and that kernel exploits use. Namespaces and limits already
+make most of them ineffective. Instructions: (code, jump if true, jump if false, operand).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-"""The sandbox's own namespaces, besides users."""
+"""The sandbox's own namespaces, except the user namespace."""
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
@@ -41,7 +41,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Enter new namespaces of the kinds in `flags`."""
     _check(_LIBC.unshare(flags), "unshare")
 
 
@@ -51,7 +50,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 
 def restrict_mount(path: str, attributes: int, recursive: bool = True) -> None:
-    """Add attributes to the mount at `path` and those below it (mount_setattr, Linux 5.12)."""
+    """Add attributes to the mount at `path` and, if `recursive`, those below it (mount_setattr, Linux 5.12)."""
     settings = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, 0, 0), 32)
     flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, settings, ctypes.c_size_t(32))
@@ -69,18 +68,18 @@ def detach(path: str) -> None:
 
 
 def name_machine(name: str) -> None:
-    """Set this UTS namespace's host name and clear its domain: a new one inherits the host's."""
+    """Set this UTS namespace's host name and clear its domain, since a new namespace inherits the host's."""
     _check(_LIBC.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
     _check(_LIBC.setdomainname(b"", ctypes.c_size_t(0)), "setdomainname")
 
 
 def die_with_parent(signal: int) -> None:
-    """Have the kernel send `signal` to this process when its parent ends."""
+    """Make the kernel send `signal` to this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal)
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Whether processes of the same user may inspect this one, and whether it may write its own user maps."""
+    """Set whether processes of the same user may inspect this one, and whether it may write its own user maps."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
@@ -88,7 +87,7 @@ def drop_capabilities() -> None:
     """Drop every capability, and the ability to gain any by running a file."""
     for capability in range(_HIGHEST_CAPABILITY + 1):
         if _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # the kernel has no capability of so high a number
+            break  # the kernel has no capability with this number
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), 8)
     _check(_LIBC.capset(header, ctypes.create_string_buffer(24)), "capset")
 
@@ -130,10 +129,10 @@ _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _CLONE, _CLONE3, _SOCKET, _FCNTL = (56, 220), (435, 435), (41, 198), (72, 25)
 
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
-"""Commands of `fcntl` like inotify's: they observe or delay what others do with a file or folder."""
+"""Commands of `fcntl` that, like inotify, observe or delay what others do with a file or folder."""
 
 REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # looking into other processes
+    # inspection of other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -159,7 +158,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "fanotify_init": (300, 262),
     "mknod": (133, None),
     "mknodat": (259, 33),
-    # files of the host: to see when others read them, to hold them up, to hold up the disk
+    # host files: watching access by others, locking them, stalling the disk
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27),
@@ -210,11 +209,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
 }
-"""Calls that fail with EPERM: their numbers on x86_64 and on aarch64."""
+"""Calls that fail with EPERM, with their numbers on x86_64 and aarch64."""
 
 
 def call_filter(machine: str) -> bytes:
-    """The filter for `machine`, by the kernel's name. Raises KeyError for an unknown one."""
+    """Build the filter for `machine`, named as by the kernel. Raises KeyError for an unknown machine."""
     audit, column = _MACHINES[machine]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _MACHINE_OFFSET),
@@ -228,7 +227,8 @@ def call_filter(machine: str) -> bytes:
         number = numbers[column]
         if number is not None:
             program += _fail(number, errno.EPERM)
-    program += _fail(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library then takes clone
+    # A filter cannot read clone3's flags, which are in memory; the C library then falls back to clone.
+    program += _fail(_CLONE3[column], errno.ENOSYS)
     program += _only_without(_CLONE[column], CLONE_NEWUSER | NAMESPACES)
     program += _only_with(_SOCKET[column], _AF_UNIX)
     program += _without_either(_FCNTL[column], _F_SETLEASE, _F_NOTIFY)
@@ -241,7 +241,7 @@ def _fail(number: int, error: int) -> list[Instruction]:
 
 
 def _only_without(number: int, bits: int) -> list[Instruction]:
-    """Refuse the call `number` if its first argument has any of `bits`, otherwise allow it."""
+    """Reject the call `number` if its first argument has any of `bits`, otherwise allow it."""
     return [
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),
@@ -252,7 +252,7 @@ def _only_without(number: int, bits: int) -> list[Instruction]:
 
 
 def _without_either(number: int, one: int, other: int) -> list[Instruction]:
-    """Refuse the call `number` if its second argument is one of two values, otherwise allow it."""
+    """Reject the call `number` if its second argument is one of two values, otherwise allow it."""
     return [
         (_EQUALS, 0, 5, number),
         (_LOAD, 0, 0, _SECOND_ARGUMENT_OFFSET),
@@ -264,7 +264,7 @@ def _without_either(number: int, one: int, other: int) -> list[Instruction]:
 
 
 def _only_with(number: int, value: int) -> list[Instruction]:
-    """Refuse the call `number` unless its first argument is `value`, otherwise allow it."""
+    """Reject the call `number` unless its first argument is `value`, otherwise allow it."""
     return [
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),

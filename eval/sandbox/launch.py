@@ -1,16 +1,16 @@
 """The launcher: a process that isolates the program, starts it, supervises it and reports how it ended.
 
-It reads one request from standard input and writes one reply to standard output, both in Python's `marshal` form (host and launcher are the
-same interpreter and trust each other). It runs under `python -I -S` and imports little, because every program pays for its start.
+It reads one request from standard input and writes one reply to standard output, both with Python's `marshal` (host and launcher are the
+same interpreter and trust each other). It runs under `python -I -S` and imports little, because every program waits for its start.
 
     launcher --fork--> process 1 of the new namespaces --fork--> the program
                        mounts, output, limits                  no privileges, rlimits, seccomp, exec
 
-The program leaves the user namespace of process 1 for one of its own: it has no capability there, its processes are counted separately,
-and process 1 is out of its reach. If the host's user is root, the program becomes `nobody` first.
+The program leaves the user namespace of process 1 for its own: there it has no capability, its processes are counted separately, and it
+cannot reach process 1. If the host's user is root, the program becomes `nobody` first.
 
 Process 1 supervises: no signal from within its namespace reaches it, orphans become its children, and when it ends the kernel kills every
-process that is left.
+remaining process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from collections.abc import Mapping
 from eval.sandbox import kernel, mounts
 from eval.sandbox.kernel import call_filter
 
-TYPE_CHECKING = False  # that of typing, whose import would cost a fifth of the launcher's start
+TYPE_CHECKING = False  # importing typing would take a fifth of the launcher's start-up time
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 NOBODY = 65_534
-"""The program's user on the host if the host's user is root."""
+"""The program's host user if the host's user is root."""
 INSIDE = 1000
 """The program's user and group as it sees them."""
 CHANNEL = 3
-"""The descriptor of the program's channel, if the request has one."""
+"""Descriptor of the program's channel, if the request has one."""
 HOST = "sandbox"
-"""The machine's name as the program sees it."""
+"""Host name as the program sees it."""
 SIGNALS = 256
-"""Queued signals and timers of all its processes: timers use kernel memory that nothing else limits."""
+"""Maximum queued signals and timers of all its processes; timers use kernel memory that nothing else limits."""
 _ALL_USERS = ["0", "0", "4294967295"]
 _HIGH = 64
 """Descriptors from here up are the launcher's own and close when the program is executed."""
@@ -49,11 +49,11 @@ _MISSING, _REFUSED = "missing", "refused"
 
 
 def main() -> None:
-    """Serve the request on standard input."""
     request = marshal.loads(sys.stdin.buffer.read())
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # a handler of Python's would open process 1 to signals from within, and be inherited
+        # A Python handler would be inherited, and would let signals from within the namespace reach process 1.
+        signal.signal(number, signal.SIG_DFL)
     if request["isolation"] == "none":
         _report(_run(request, None))
         return
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _enter_namespaces() -> int | None:
-    """Enter new namespaces. Returns the host user that programs run as, None for the current one."""
+    """Enter new namespaces. Return the host user that programs run as, or None for the current one."""
     call_filter(os.uname().machine)
     if os.geteuid() == 0 and _read("/proc/self/uid_map").split() == _ALL_USERS:
         kernel.unshare(kernel.NAMESPACES)
@@ -87,7 +87,7 @@ def _run_in_namespaces(request: Mapping[str, Any], owner: int | None) -> None:
         return
     os.close(kept_open)
     kernel.die_with_parent(signal.SIGKILL)
-    if select.select([alive], [], [], 0)[0]:  # the launcher had ended before that
+    if select.select([alive], [], [], 0)[0]:  # the launcher had already ended
         os._exit(1)
     limits = request["limits"]
     try:
@@ -117,7 +117,7 @@ def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
     if request["channel"] is not None:
         os.close(request["channel"])
     with os.fdopen(trouble, "rb") as file:
-        failure = file.read()  # ends when the program is executed, for its end of the pipe is closed then
+        failure = file.read()  # returns at the program's exec, which closes the pipe's other end
     if failure:
         return marshal.loads(failure)
     limit = request["limits"]["output_bytes"]
@@ -128,7 +128,7 @@ def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
 
 
 def _exec_program(request: Mapping[str, Any], folder: str, owner: int | None, ends: tuple[int, int, int]) -> NoReturn:
-    """Replace this process with the program; a failure is written to the last of `ends`."""
+    """Replace this process with the program. A failure is written to the last of `ends`."""
     trouble = ends[2]
     try:
         os.setsid()
@@ -144,14 +144,14 @@ def _exec_program(request: Mapping[str, Any], folder: str, owner: int | None, en
             os.execvpe(request["argv"][0], request["argv"], request["environment"])
         except OSError as error:
             os.write(trouble, marshal.dumps({_MISSING: f"{request['argv'][0]} cannot be run in the sandbox: {error.strerror}"}))
-    except BaseException as error:  # whatever it is, this process must not go on as a copy of the launcher
+    except BaseException as error:  # this process must never continue as a copy of the launcher
         os.write(trouble, marshal.dumps({_REFUSED: f"{type(error).__name__}: {error}"}))
     finally:
         os._exit(1)
 
 
 def _arrange_descriptors(request: Mapping[str, Any], ends: tuple[int, int, int]) -> int:
-    """Give the program its standard streams and channel and no other descriptor. Returns the descriptor for failures."""
+    """Give the program its standard streams, its channel and no other descriptor. Return the descriptor for failures."""
     out, err, trouble = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _HIGH) for end in ends)
     sources = [_standard_input(request["stdin"]), out, err]
     if request["channel"] is not None:
@@ -177,7 +177,7 @@ def _give_up_privileges(owner: int | None) -> None:
         os.setresgid(owner, owner, owner)
         os.setresuid(owner, owner, owner)
     user, group = os.geteuid(), os.getegid()
-    kernel.set_dumpable(True)  # else its map of users belongs to root and cannot be written
+    kernel.set_dumpable(True)  # otherwise its user map belongs to root and cannot be written
     kernel.unshare(kernel.CLONE_NEWUSER)
     _map_user(INSIDE, user, INSIDE, group)
     kernel.drop_capabilities()
@@ -254,7 +254,7 @@ _CHUNK = 65_536
 
 
 class Output:
-    """The output read from one pipe, up to a limit."""
+    """Output read from one pipe, up to a limit."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         os.set_blocking(descriptor, False)
@@ -272,7 +272,7 @@ class Output:
         return bytes(self.data[: self._limit])
 
     def read(self) -> bool:
-        """Read at most a chunk of what is available. Returns whether there was any."""
+        """Read at most one available chunk. Return whether there was any."""
         try:
             piece = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
@@ -283,7 +283,7 @@ class Output:
 
 
 def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str, Any], watched: bool) -> dict[str, Any]:
-    """Wait for the process `program` to end, or end it at a limit. Returns the reply for the host.
+    """Wait for the process `program` to end, or stop waiting at a limit. Return the reply for the host.
 
     `watched`: this process has its own PID namespace, whose memory it can count.
     """
@@ -300,7 +300,7 @@ def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str,
         status = _reap(program)
         cut = None if status is not None else _limit_passed(outputs, deadline, limits, watched)
     while status is not None and any(output.open and not output.too_much and output.read() for output in outputs):
-        pass  # what the program had written before it ended
+        pass  # drain what the program wrote before it ended
     if any(output.too_much for output in outputs):
         cut = "output_limit"
     outcome, exit_status = _ending(cut, status)
@@ -314,7 +314,7 @@ def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str,
 
 
 def _reap(program: int) -> int | None:
-    """Wait for every child that has ended. Returns the wait status of `program` if it is among them."""
+    """Reap every child that has ended. Return the wait status of `program` if it is among them."""
     status = None
     while True:
         try:
@@ -349,7 +349,7 @@ def _ending(cut: str | None, status: int | None) -> tuple[str, int | None]:
 
 
 def _memory_exceeds(limit: int) -> bool:
-    """Whether all other processes hold more than `limit` bytes; shared pages are counted once near the limit."""
+    """Return whether all other processes hold more than `limit` bytes. Near the limit shared pages are counted once."""
     others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     page = os.sysconf("SC_PAGESIZE")
     if sum(_resident_pages(name) for name in others) * page <= limit:

@@ -1,8 +1,8 @@
-"""The program's view of the disk: a new root with the interpreter read-only and one writable folder.
+"""The program's file system: a new root with the interpreter read-only and one writable space.
 
-Part of the launcher, so without pathlib, whose import would cost more than all of this. The root is a tmpfs that ends up read-only; the
-writable space is another, limited in bytes and files, with the program's folder, /tmp and /dev/shm in it. Nothing else of the host is there
-except what was named as readable.
+Part of the launcher, so it avoids pathlib, whose import would take longer than all of this. The root is a tmpfs that ends up read-only. The
+writable space is another tmpfs, limited in bytes and files, with the program's folder, /tmp and /dev/shm in it. Nothing else of the host is
+visible except what is named as readable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOME = f"{SPACE}/home"
 """The program's folder and working directory."""
 _DEVICES = ("null", "zero", "random", "urandom")
 _PLACES = {"tmp": "/tmp", "shm": "/dev/shm"}
-"""Folders of the space besides the program's own, and the places where they appear."""
+"""Folders of the space besides the program's own, and where they appear."""
 _OLD = "/old"
 _HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
@@ -29,8 +29,8 @@ _HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner: int | None) -> None:
     """Change this process's root, in its own mount namespace, to one that shows the `view` and has a writable space.
 
-    The view names the host's `readable` paths, `hidden` folders within them, and `links` by target. The space belongs to the user and group
-    `owner`, or to the caller if None.
+    The view names the host's `readable` paths, `hidden` folders within them, and `links` (path to target). The space belongs to the user
+    and group `owner`, or to the caller if None.
     """
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
@@ -51,7 +51,7 @@ def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner:
         kernel.restrict_mount(f"/dev/{device}", kernel.MOUNT_ATTR_NOSUID)
     _mount_space(disk_bytes, max_files, owner)
     os.makedirs("/proc")
-    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid,hidepid=2")  # process 1 and its command line are not the program's
+    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid,hidepid=2")  # hides process 1 and its command line from the program
     kernel.detach(_OLD)
     os.rmdir(_OLD)
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_RDONLY, recursive=False)
@@ -60,7 +60,7 @@ def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner:
 def _mount_space(disk_bytes: int, max_files: int, owner: int | None) -> None:
     shown = {place: os.listdir(place) for place in _PLACES.values() if os.path.isdir(place)}
     os.mkdir(SPACE)
-    own = 2 + len(_PLACES) + sum(map(len, shown.values()))  # the space, the program's folder, the places, what is shown in them
+    own = 2 + len(_PLACES) + sum(map(len, shown.values()))  # the space, the program's folder, the places, and what is shown in them
     data = f"mode=755,size={disk_bytes},nr_inodes={max_files + own}"
     kernel.mount("tmpfs", SPACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, data)
     for name in ("home", *_PLACES):
@@ -74,9 +74,9 @@ def _mount_space(disk_bytes: int, max_files: int, owner: int | None) -> None:
 
 
 def _lay_over(folder: str, place: str, shown: Sequence[str]) -> None:
-    """Put `folder` at a place that has host files `shown` below it, such as an interpreter installed in /tmp.
+    """Mount `folder` over a place with host files `shown` below it, such as an interpreter installed in /tmp.
 
-    They stay there as mounts, which the program can neither write to nor move away.
+    These files stay there as mounts, which the program can neither write to nor move.
     """
     for name in shown:
         _show(f"{place}/{name}", f"{folder}/{name}")
@@ -85,7 +85,7 @@ def _lay_over(folder: str, place: str, shown: Sequence[str]) -> None:
 
 
 def give(path: str, owner: int | None) -> None:
-    """Make `path` belong to the user and group `owner`, if given."""
+    """Make the user and group `owner`, if given, own `path`."""
     if owner is not None:
         os.chown(path, owner, owner)
 

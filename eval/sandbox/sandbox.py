@@ -1,9 +1,9 @@
-"""The host's side of the sandbox: what runs, what it is allowed, and its result.
+"""The host side of the sandbox: programs, their isolation and limits, and their results.
 
     result = Sandbox(SandboxConfig()).run(python_program("print(1 + 1)"))
 
-Nothing is kept between runs. If the machine does not grant the requested isolation, nothing runs and a `RequestError` says why;
-`isolation` tests it with a program that tries to escape.
+Runs keep no state. If the machine does not grant the requested isolation, nothing runs and a `RequestError` gives the reason. `isolation`
+tests it with a program that tries to escape.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ class SandboxConfig(Section):
     """Isolation and limits of a sandbox, and what it can read of the host."""
 
     isolation: Literal["namespaces", "none"] = "namespaces"
-    """`none` runs programs as the current user, without isolation and with half of the limits: for trusted programs."""
+    """`none` runs programs as the current user, without isolation and without limits on total memory, total file size and number of files:
+    for trusted programs.
+    """
     wall_seconds: PositiveFloat = 10.0
     cpu_seconds: PositiveInt = 10
     """Processor time per process."""
     memory_mib: PositiveInt = 512
-    """Memory of all processes together; each may address twice as much, and allocation beyond that fails at once."""
+    """Memory of all processes together. Each process may address twice as much; allocation beyond that fails immediately."""
     disk_mib: PositiveInt = 64
-    """Total size of all files, which are kept in memory; also the size of the largest."""
+    """Total size of all files, which are kept in memory; also the maximum size of one file."""
     max_files: PositiveInt = 4096
     processes: int = Field(default=32, ge=1)
-    """Concurrent processes and threads."""
+    """Maximum concurrent processes and threads."""
     descriptors: int = Field(default=256, ge=16)
-    """Open files per process."""
+    """Maximum open files per process."""
     output_bytes: PositiveInt = 65_536
-    """Limit of standard output and of standard error; a program that writes more is ended."""
+    """Maximum size of standard output and of standard error; a program that writes more is ended."""
     libraries: bool = True
     """Make this interpreter's installed packages importable."""
     readable: tuple[str, ...] = ()
@@ -58,8 +60,6 @@ class SandboxConfig(Section):
 
 
 class Ending(StrEnum):
-    """How a program ended."""
-
     FINISHED = "finished"
     """By itself, with any status."""
     KILLED = "killed"
@@ -75,21 +75,21 @@ class SandboxFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run: `argv`, looked up inside the sandbox, in a folder that contains only `files`."""
+    """What to run: `argv`, resolved inside the sandbox, in a folder that contains only `files`."""
 
     argv: tuple[str, ...]
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by relative name; names cannot leave the program's folder."""
     stdin: bytes = b""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables in addition to the few that every program gets; none of the host's."""
+    """Variables added to the few that every program gets; none of the host's are inherited."""
     channel: int | None = None
     """A host descriptor that becomes the program's descriptor 3, such as one end of a socket pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """Output up to the limit, and exit status (negative signal number; None if it was cut short)."""
+    """Output up to the limit, and exit status (negative for a signal; None if cut short)."""
 
     ending: Ending
     status: int | None
@@ -99,7 +99,6 @@ class SandboxResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it finished with status 0."""
         return self.ending is Ending.FINISHED and self.status == 0
 
     @property
@@ -166,24 +165,24 @@ _SETTINGS = {
 
 
 def python_program(source: str, **fields: Any) -> Program:
-    """A program of Python source; other fields as in `Program`."""
+    """Create a program from Python source; other fields as in `Program`."""
     return Program((INTERPRETER, "-c", source), **fields)
 
 
 class RunningProgram:
-    """A program in its sandbox; its reply goes to a file, so a long one does not wait for a reader."""
+    """A program in its sandbox. Its reply goes to a file, so that a long reply never blocks on a reader."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, reply: IO[bytes], patience: float) -> None:
         self._launcher = launcher
         self._reply = reply
         self._patience = patience
         assert launcher.stdin is not None
-        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, says why no one read it
+        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its absence, tells why nothing read the request
             stdin.write(request)
         launcher.stdin = None
 
     def result(self) -> SandboxResult:
-        """Wait for the program and return its result; raises as `Sandbox.run`."""
+        """Wait for the program and return its result. Raises as `Sandbox.run`."""
         try:
             _, err = self._launcher.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired as error:
@@ -193,7 +192,7 @@ class RunningProgram:
 
 
 class Sandbox:
-    """Runs programs under a configuration's isolation and limits, any number at once."""
+    """Runs programs with a configuration's isolation and limits, any number concurrently."""
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
@@ -202,15 +201,15 @@ class Sandbox:
         """Run a program to its end.
 
         Raises:
-            RequestError: the machine does not grant the isolation, or the program does not exist.
-            SandboxFault: the sandbox failed.
+            RequestError: The machine does not grant the isolation, or the program does not exist.
+            SandboxFault: The sandbox failed.
         """
         with self.start(program) as running:
             return running.result()
 
     @contextmanager
     def start(self, program: Program) -> Iterator[RunningProgram]:
-        """Start a program in the background; leaving the context kills it if it still runs."""
+        """Start a program in the background. Leaving the context kills it if it still runs."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as reply:
             request = self._request(program, folder)
             pipe = subprocess.PIPE
@@ -222,7 +221,7 @@ class Sandbox:
                 launcher.communicate()
 
     async def run_async(self, program: Program) -> SandboxResult:
-        """`run` in asyncio; cancelling it kills the program."""
+        """Like `run`, in asyncio; cancellation kills the program."""
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
             pipe, passed = asyncio.subprocess.PIPE, _passed(program)
@@ -274,7 +273,7 @@ class Sandbox:
 
     @cached_property
     def _view(self) -> dict[str, Any]:
-        """The host paths that are readable, the folders in them that are hidden, and the system's symbolic links to recreate."""
+        """The readable host paths, the hidden folders in them, and the system's symbolic links to recreate."""
         libraries = _library_folders() if self.config.libraries else []
         named = (INTERPRETER, str(Path(sys.base_prefix) / "lib"), *_SYSTEM_FOLDERS, *libraries, *self.config.readable)
         paths = [Path(path) for path in dict.fromkeys(named) if Path(path).exists()]
@@ -328,7 +327,7 @@ def _read_reply(out: bytes, err: bytes) -> SandboxResult:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Whether this machine can isolate programs, how that was found, and the remedy if it cannot."""
+    """Whether this machine can isolate programs, with details, and the remedy if it cannot."""
 
     granted: bool
     detail: str
@@ -336,7 +335,7 @@ class Isolation:
 
 
 def isolation() -> Isolation:
-    """Run a program in the sandbox that tries to escape it; takes a fraction of a second."""
+    """Run a program in the sandbox that tries to escape. Takes a fraction of a second."""
     config = SandboxConfig(wall_seconds=5, processes=_PROBE_PROCESSES, libraries=False)
     try:
         result = Sandbox(config).run(python_program(_PROBE))
@@ -349,7 +348,7 @@ def isolation() -> Isolation:
 
 
 def advice(settings: Path = Path("/proc/sys")) -> str:
-    """The remedy for the kernel setting that forbids a sandbox; a general one if none of them does."""
+    """Return the remedy for the kernel setting that forbids sandboxes, or a general one."""
     for name, (value, sentence) in _SETTINGS.items():
         with suppress(OSError):
             if os.geteuid() != 0 and (settings / name).read_text().strip() == value:
@@ -358,11 +357,7 @@ def advice(settings: Path = Path("/proc/sys")) -> str:
 
 
 def require_isolation(config: SandboxConfig, what: str) -> None:
-    """Check that this machine grants the isolation of `config`; tested once per process.
-
-    Raises:
-        RequestError: it does not; `what` names who needs it.
-    """
+    """Raise RequestError unless this machine grants the isolation that `what` needs. Tested once per process."""
     if config.isolation != "none" and not (found := _isolation_once()).granted:
         raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {found.advice}")
 

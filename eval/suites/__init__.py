@@ -1,1 +1,1 @@
-"""Evaluation suites: their tasks and the proof of these, the figures of a policy on them, and whether a suite is a good one."""
+"""Evaluation suites: membership and validation of their tasks, a policy's figures on them, and checks of a suite's quality."""

@@ -1,12 +1,13 @@
-"""The figures of one policy on one suite, from its judged attempts, and the comparison of two policies on the same tasks.
+"""Figures of a policy on a suite, computed from its judged attempts, and the comparison of two policies on the same tasks.
 
 Invalid attempts count in no figure. Intervals are 95 %. With one attempt per task, success has Wilson's interval; with several, a bootstrap
-that resamples tasks, because attempts at one task are alike. With a single task, or equal shares on all tasks, a bootstrap would claim
-certainty: then it is Wilson's over the tasks.
+that resamples tasks, because attempts at one task are correlated. With a single task, or equal shares on all tasks, a bootstrap would claim
+certainty, so Wilson's interval over the tasks is used.
 
-Two policies are compared on the tasks on which both were judged: by McNemar's exact test if both have one attempt per task, else by the
-sign-flip test of the tasks' shares. The interval of the difference is a paired bootstrap over tasks. If all tasks have the same difference,
-as for two policies that solved the same, it reaches as far as unseen tasks with another difference might: Wilson's for none of n.
+Two policies are compared on the tasks judged for both: by McNemar's exact test if both have one attempt per task, else by the sign-flip
+test of the tasks' shares. The interval of the difference is a paired bootstrap over tasks. If all tasks have the same difference, as for
+two policies that solved the same tasks, the interval covers what unseen tasks with another difference could contribute: Wilson's upper
+bound for 0 of n.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from eval.statistics import (
 )
 
 LARGEST_INVALID_SHARE = 0.02
-"""A suite with a larger invalid share has no result: unjudged attempts may differ from judged ones."""
+"""Maximum invalid share; above it a suite has no result, since unjudged attempts may differ from judged ones."""
 
 LEVEL = 0.05
 """Significance level of the paired test."""
@@ -50,7 +51,7 @@ K = TypeVar("K", bound=Hashable)
 class Trial:
     """One attempt at a task.
 
-    `success` is None if it is invalid. `answer` is a key that equal answers share, None without an answer. Tokens are those of the prompt,
+    `success` is None if it is invalid. `answer` is a key shared by equal answers, None without an answer. Tokens are those of the prompt,
     the actions and the observations; `seconds` is None if not measured.
     """
 
@@ -70,7 +71,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Counts of judged and invalid attempts, of `samples` each at `tasks` tasks."""
+    """Counts of judged and invalid attempts, out of `samples` attempts at each of `tasks` tasks."""
 
     tasks: int
     samples: int
@@ -104,12 +105,12 @@ def coverage(trials: Sequence[Trial], tasks: int, samples: int) -> Coverage:
 
 
 def judged(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with a verdict, sorted by task and sample."""
+    """Return the trials with a verdict, sorted by task and sample."""
     return sorted((trial for trial in trials if trial.success is not None), key=lambda trial: (trial.task, trial.sample))
 
 
 def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, list[Trial]]:
-    """The trials by `key`, in order of first appearance."""
+    """Group the trials by `key`, in order of first appearance."""
     groups: dict[K, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(key(trial), []).append(trial)
@@ -118,7 +119,7 @@ def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, li
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its interval; `estimate` is None if no task, or too few of them, have enough judged attempts."""
+    """A figure with its interval; `estimate` is None if no task, or too few tasks, have enough judged attempts."""
 
     name: str
     tasks: int
@@ -142,7 +143,7 @@ _COUNTED = ("turns", "calls", "prompt_tokens", "action_tokens", "observation_tok
 
 
 def success(trials: Sequence[Trial], name: str = "success") -> Figure:
-    """The share of successes among judged attempts: average@k if each task has k."""
+    """Share of successes among judged attempts: average@k if each task has k."""
     tasks = list(grouped(judged(trials), lambda trial: trial.task).values())
     if not tasks:
         return Figure(name, 0, None)
@@ -153,9 +154,9 @@ def success(trials: Sequence[Trial], name: str = "success") -> Figure:
 
 
 def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
-    """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts; majority takes the first k.
+    """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts. Majority uses the first k.
 
-    No estimate if more than `LARGEST_INVALID_SHARE` of the tasks have fewer: unjudged ones may be the hard ones.
+    No estimate if more than `LARGEST_INVALID_SHARE` of the tasks have fewer, since the unjudged ones may be the hard ones.
     """
     tasks = [task for task in grouped(judged(trials), lambda trial: trial.task).values() if len(task) >= k]
     tried = len({trial.task for trial in trials})
@@ -164,7 +165,7 @@ def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
 
 
 def headline(trials: Sequence[Trial], name: str) -> Figure:
-    """The figure called `name`. Raises ValueError if there is no such figure."""
+    """Return the figure called `name`. Raises ValueError if there is no such figure."""
     found = HEADLINES.fullmatch(name)
     if found is None:
         raise ValueError(f"there is no figure {name!r}; name success, pass@K, pass^K or majority@K")
@@ -172,7 +173,7 @@ def headline(trials: Sequence[Trial], name: str) -> Figure:
 
 
 def ladder(trials: Sequence[Trial], samples: int) -> list[Figure]:
-    """average@samples and, for several samples, pass@k, pass^k and majority@k for k of 1, 2, 4, … and `samples`."""
+    """Return average@samples and, for several samples, pass@k, pass^k and majority@k for k = 1, 2, 4, … and `samples`."""
     if samples == 1:
         return [success(trials, "average@1")]
     steps = sorted({*(2**power for power in range(samples.bit_length()) if 2**power <= samples), samples})
@@ -180,7 +181,7 @@ def ladder(trials: Sequence[Trial], samples: int) -> list[Figure]:
 
 
 def by(trials: Sequence[Trial], axis: Axis) -> dict[int, Figure]:
-    """Success by hops of the task, turns taken, or horizon in force."""
+    """Return success by hops of the task, turns taken, or horizon in force."""
     groups = grouped(judged(trials), lambda trial: cast(int, getattr(trial, axis)))
     return {value: success(groups[value], f"{axis} {value}") for value in sorted(groups)}
 
@@ -216,7 +217,7 @@ def _mean(values: Sequence[float]) -> Interval:
 
 
 def _over_tasks(share: float, tasks: int) -> Interval:
-    """A share with Wilson's interval over `tasks`; between two whole numbers of tasks, from the lower one's to the upper one's."""
+    """A share with Wilson's interval over `tasks`; a fractional number of solved tasks uses the bounds of both neighbouring integers."""
     solved = round(share * tasks, 9)
     return Interval(share, wilson(floor(solved), tasks)[0], wilson(ceil(solved), tasks)[1])
 
@@ -244,7 +245,7 @@ class Comparison:
 
 
 def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | None:
-    """`after` against `before`; None if no task was judged on both sides."""
+    """Compare `after` with `before`; None if no task was judged for both."""
     left, right = (grouped(judged(trials), lambda trial: trial.task) for trials in (before, after))
     both = sorted(left.keys() & right.keys())
     if not both:

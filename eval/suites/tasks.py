@@ -1,7 +1,7 @@
-"""The tasks of an evaluation suite: under the suite's name, with its verifier, and marked as for evaluation only.
+"""Tasks of an evaluation suite: named by the suite, with its verifier, and marked as evaluation only.
 
-A task in a suite has its own key, so the same question may be in several suites and in training too; its origin is kept, because
-contamination is checked by it.
+A task in a suite has its own key, so the same question may be in several suites and in training too. The original key is kept for
+contamination checks.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from warehouse.records import Task
 
 SUITE = "suite"
-"""Key in a task's provenance of the suite it belongs to. Such a task is evaluated on and never trained on."""
+"""Key in a task's provenance: the suite that it belongs to. Such a task is never trained on."""
 ORIGIN = "origin"
-"""Key in a task's provenance of its key before it entered the suite."""
+"""Key in a task's provenance: its key before it entered the suite."""
 
 
 def enter_suite(
     task: Task, suite: str, environment: str | None = None, verifier: str | None = None, rollout: dict[str, Any] | None = None
 ) -> Task:
-    """The task as a member of `suite`; environment and verifier are its own unless given."""
+    """Return the task as a member of `suite`, with its own environment and verifier unless given."""
     marks: dict[str, Any] = {SUITE: suite, ORIGIN: task.key}
     marks |= {"verifier": verifier} if verifier else {}
     marks |= {"rollout": rollout} if rollout else {}
@@ -34,11 +34,11 @@ def enter_suite(
 
 
 def suite_of(task: Task) -> str | None:
-    """The suite of a task; None if it is in none."""
+    """Return the suite of a task, or None."""
     named = task.provenance.get(SUITE)
     return named if isinstance(named, str) else None
 
 
 def origin_of(task: Task) -> str:
-    """The key that a task had before it entered a suite."""
+    """Return the key that a task had before it entered a suite."""
     return str(task.provenance.get(ORIGIN, task.key))

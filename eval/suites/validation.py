@@ -1,12 +1,12 @@
 """Validation of a task set, and the seven traits of a good evaluation.
 
-A valid verifier accepts the right answer of every task and rejects every answer known to be wrong. Wrong answers are made from the right
+A valid verifier accepts the right answer of every task and rejects every answer known to be wrong. Wrong answers are derived from right
 ones: nothing, the question itself, a denial, a choice, a list with another item, tags of a second answer around it, look-alike letters, a
-near miss, and another task's right answer. That such an answer is wrong is decided without the verifier: its text, letters and digits
-alone, matches no accepted one, and its number differs.
+near miss, and another task's right answer. Such an answer is known to be wrong without the verifier if its text, reduced to letters and
+digits, matches no accepted one, and its number differs.
 
-The traits of a suite, each kept, not kept or not known, with its reason: enough questions to tell policies apart, right labels, one
-headline figure, one command to reproduce it, a sentence that says what it means, validated grading, and headroom on both sides.
+The traits of a suite, each kept, not kept or not known, with a reason: enough questions to tell policies apart, right labels, one headline
+figure, one command to reproduce it, a sentence that says what it means, validated grading, and headroom on both sides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Counts of right answers, of each kind of wrong ones, and of rows that cannot be judged."""
+    """Counts of right answers, of each kind of wrong answers, and of rows that cannot be judged."""
 
     gold: Tally
     negatives: dict[str, Tally]
@@ -76,7 +76,7 @@ class Validation:
 
 
 def validate(grader: Grader, subjects: Sequence[Subject]) -> Validation:
-    """Try the right and the wrong answers of every row."""
+    """Test the right and the wrong answers of every row."""
     found = Validation(Tally(), {}, Tally())
     for place, subject in enumerate(subjects):
         other = subjects[(place + 1) % len(subjects)]
@@ -98,12 +98,12 @@ def _validate_one(grader: Grader, subject: Subject, other: Subject, found: Valid
 
 
 def why_not_proven(grader: Grader, subject: Subject, other: Subject) -> str | None:
-    """Why a task is not admitted: a right answer fails, or an empty one or every wrong one passes. None if it is proven.
+    """Return why a task is not admitted (a right answer fails, or an empty one or every wrong one passes), or None.
 
-    Code without a reference solution has no right answer to try, and its tests must reject a wrong program.
+    Code without a reference solution has no right answer to test, but its tests must still reject a wrong program.
 
     Raises:
-        ValueError: the verifier cannot judge it.
+        ValueError: The verifier cannot judge it.
     """
     for answer in right_answers(grader, subject) if grader.name != "code" or subject.solution else ():
         if not grader.judge(answer, subject.golds, subject.options)[1]:
@@ -138,13 +138,13 @@ def right_answers(grader: Grader, subject: Subject) -> list[str]:
 
 
 def wrong_answers(grader: Grader, subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
-    """Wrong answers for `subject`, each with its kind; `other` is another row, whose answer is one of them."""
+    """Yield wrong answers for `subject`, each with its kind; `other` is another row, whose answer is one of them."""
     if grader.name == "code":
         yield from _wrong_programs(subject, other)
         return
     gold, another = _final(grader, right_answers(grader, subject)[0]), _final(grader, right_answers(grader, other)[0])
     apart = not _may_be_right(another, grader, subject)
-    loose = bool(set(subject.options) - {"set"})  # a tolerance, or a coarser granularity: what is near may be right
+    loose = bool(set(subject.options) - {"set"})  # with a tolerance or a coarser granularity, a near value may be right
     candidates = {
         "empty": " ",
         "denied": f"not {gold}",
@@ -169,7 +169,7 @@ def _wrong_programs(subject: Subject, other: Subject) -> Iterator[tuple[str, str
 
 
 def near_miss(text: str) -> str:
-    """The text with its last digit, or without digits its last letter, changed."""
+    """Change the last digit of a text, or without digits its last letter."""
     places = [place for place, sign in enumerate(text) if sign in "0123456789"] or [p for p, sign in enumerate(text) if sign.isalpha()]
     if not places:
         return f"{text}x"
@@ -192,7 +192,7 @@ def _accepted(grader: Grader, subject: Subject) -> set[str]:
 
 
 def _may_be_right(text: str, grader: Grader, subject: Subject) -> bool:
-    """Whether an unrelated answer could still be right: same final digits, same number, or same year of a date."""
+    """Return whether an unrelated answer could be right: same final digits, same number, or same year of a date."""
     names = [_final(grader, name) for name in right_answers(grader, subject)]
     if _bare(text) in _accepted(grader, subject):
         return True
@@ -217,7 +217,6 @@ def _is_set(grader: Grader, subject: Subject) -> bool:
 
 
 def subject_of(task: Task, grader: Grader) -> Subject:
-    """A task as a row to validate."""
     return Subject(task.key, task.answers, options_of(task, grader), task.question, str(task.proofs.get("solution", "")))
 
 
@@ -244,7 +243,7 @@ class Trait:
 
 
 def size(tasks: int) -> Trait:
-    """At least a thousand tasks; else the difference that so few can detect."""
+    """Kept with at least `ENOUGH` tasks; the reason gives the difference that the suite can detect."""
     found = detectable_difference(tasks) if tasks else None
     shown = "no difference at all" if found is None else f"a difference of {100 * found:.1f} points"
     reason = f"{tasks} tasks find {shown} between two policies in 80 % of cases, where half of them are solved by one alone"

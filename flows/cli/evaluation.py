@@ -33,9 +33,9 @@ def evaluate(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Evaluate a policy on a suite and print its results with 95 % intervals. Exit status 1 if too few attempts were judged for a result.
+    """Evaluate a policy on a suite and print the results with 95 % intervals. Exit status 1 if too few attempts were judged for a result.
 
-    Run again, it resumes; a finished evaluation is only printed.
+    Running it again resumes an unfinished evaluation and only prints a finished one.
 
     Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
     """
@@ -52,7 +52,7 @@ def evaluate(
     suite = suite or next(iter(config.evaluation.all_suites), "held_out")
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
-    verifiers = config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server is started
+    verifiers = config.evaluation.open_verifiers(listed=chosen.own_verifier)  # report configuration errors before a server is started
     if chosen.verifier == JUDGE:
         check_judge(config.evaluation.judge)
     check_environment(chosen, config)
@@ -63,7 +63,7 @@ def evaluate(
         check_same(lake, chosen)
         ended = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
         trials = read_trials(lake, named, chosen.name, verifiers)
-        done = ended and read_coverage(lake, chosen, trials).missing <= 0  # tasks may have come since
+        done = ended and read_coverage(lake, chosen, trials).missing <= 0  # tasks may have been added since
         if not done:
             check_limits(chosen, config)
             if isinstance(chosen.source, HomeSource | TaskSource):
@@ -162,7 +162,7 @@ def verify(
     input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}, or a table (.csv, .parquet).")],
     output: Annotated[Path, typer.Option("--output", help="JSON lines {id, value, verdict, error}.")],
 ) -> None:
-    """Judge rows with a verifier. A row that cannot be judged has an error and no value.
+    """Judge rows with a verifier. A row that cannot be judged gets an error instead of a value.
 
     Example: flywheel verify qa_em --input rows.jsonl --output scored.jsonl
     """
@@ -185,7 +185,7 @@ def validate(
     suite: Annotated[str | None, typer.Option(help="One split of the home's tasks; by default all.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Prove a task set: every right answer passes and every known wrong one fails. Exit status 1 if not.
+    """Validate a task set: every right answer must pass and every known wrong answer must fail. Exit status 1 otherwise.
 
     Example: flywheel validate gsm8k --input test.jsonl
     """
@@ -228,7 +228,7 @@ def reverify(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Re-verify stored trajectories. Generates nothing; scores of other verifiers and versions stay in the lake.
+    """Re-verify stored trajectories without generating anything. Scores of other verifiers and versions stay in the lake.
 
     Example: flywheel reverify --home runs/demo --where "stage = 'eval'" --verifier qa_f1
     """

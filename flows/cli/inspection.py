@@ -1,4 +1,4 @@
-"""Commands that read: SQL over the lake, one trajectory, traces of many, the report, a live view, what the machine has."""
+"""Read-only commands: SQL, a trajectory or task, a knowledge graph, traces, the report, a live view, and machine checks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def sql(
     rows: Annotated[int, typer.Option(min=0, help="Rows of a table to show, 0 for all; the other formats always have all.")] = SHOWN_ROWS,
     timeout: Annotated[float, typer.Option(min=0.001, help="Timeout of the query in seconds.")] = 300.0,
 ) -> None:
-    """Read-only SQL over the lake, also while a run is writing.
+    """Run read-only SQL on the lake, even while a run is writing.
 
-    Tables show control characters of foreign text as escapes; the other formats keep them.
+    Tables show control characters in foreign text as escapes; the other formats keep them.
 
     Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
     """
@@ -59,7 +59,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Show one trajectory turn by turn, or one task with its formula and expansions drawn as graphs.
+    """Show a trajectory turn by turn, or a task with its formula and expansions drawn as graphs.
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
@@ -95,7 +95,7 @@ def graph(
     around: Annotated[str | None, typer.Option(help="Draw the facts of this entity instead.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show components, degrees, hubs and dead ends of a knowledge graph, and the share that questions can reach. Starts nothing.
+    """Show a knowledge graph's components, degrees, hubs and dead ends, and the share that questions can reach. Starts nothing.
 
     Example: flywheel graph --profile movies
     """
@@ -140,7 +140,7 @@ def traces(
 ) -> None:
     """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sending a trace twice is harmless.
 
-    OTEL_EXPORTER_OTLP_HEADERS adds headers: a key, or another MLflow experiment than 0 (x-mlflow-experiment-id=1).
+    OTEL_EXPORTER_OTLP_HEADERS adds headers, such as an API key or an MLflow experiment other than 0 (x-mlflow-experiment-id=1).
 
     Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
     """
@@ -155,7 +155,7 @@ def traces(
 def report(
     home: HomeOption, output: Annotated[Path | None, typer.Option(help="Where to write the page; by default HOME/report.html.")] = None
 ) -> None:
-    """Write the report: one self-contained HTML page.
+    """Write the report, a self-contained HTML page.
 
     Example: flywheel report --home runs/demo
     """
@@ -187,7 +187,7 @@ def doctor(
     model: Annotated[Path | None, typer.Option(help="Folder of a model to load and to prove the dialect with.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Report what this machine has, what is missing, and what to do. Exit status 1 if something is missing.
+    """Check the machine: report what it has, what is missing, and how to fix it. Exit status 1 if something is missing.
 
     Example: flywheel doctor --profile quickstart
     """

@@ -1,4 +1,4 @@
-"""`flywheel lake`: versions, names for snapshots, and upkeep."""
+"""The `flywheel lake` commands: pinned snapshots, integrity checks and upkeep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pin(
     query: Annotated[str | None, typer.Option(help="A SELECT that makes the pin a dataset, with a digest of its rows.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Keep a snapshot, or a dataset, under a name that `flywheel sql --at` takes.
+    """Pin a snapshot, or a dataset, under a name that `flywheel sql --at` accepts.
 
     Example: flywheel lake pin paper --query "SELECT * FROM tasks WHERE split = 'train'" --home runs/demo
     """
@@ -53,7 +53,7 @@ def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: Hom
 
 @lake_app.command()
 def pins(home: HomeOption, json_: JsonOption = False) -> None:
-    """List the pins, and whether their datasets are unchanged; exit status 1 if one has changed.
+    """List the pins and whether their datasets are unchanged; exit status 1 if one has changed.
 
     Example: flywheel lake pins --home runs/demo
     """
@@ -80,9 +80,9 @@ def check(
     record: Annotated[bool, typer.Option("--record", help="Record digests for files that have none, as they are now.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Check every data file by size and SHA-256; exit status 1 if one has changed or is missing.
+    """Check the size and SHA-256 of every data file; exit status 1 if one has changed or is missing.
 
-    Every writer records digests. Files of earlier versions, or of a killed run, have none until the next write.
+    Each write records digests. Files from earlier versions or from a killed run have none until the next write.
 
     Example: flywheel lake check --home runs/demo
     """
@@ -107,7 +107,7 @@ def check(
 
 @lake_app.command()
 def compact(home: HomeOption) -> None:
-    """Merge small files and remove those that no snapshot needs, while readers and writers continue.
+    """Merge small files and remove files that no snapshot needs. Readers and writers may continue.
 
     Example: flywheel lake compact --home runs/demo
     """
@@ -126,7 +126,7 @@ def retain(
     days: Annotated[float, typer.Argument(min=0, help="Age in days up to which all snapshots are kept.")],
     home: HomeOption,
 ) -> None:
-    """Expire older snapshots, except pinned ones, those that a policy was trained on, and the latest.
+    """Expire older snapshots, except the latest, pinned ones, and those that a policy was trained on.
 
     Example: flywheel lake retain 30 --home runs/demo
     """

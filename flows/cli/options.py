@@ -1,4 +1,4 @@
-"""Options that many commands share, and JSON on standard output."""
+"""Options shared by many commands, and JSON output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Annotated, Any
 import typer
 
 SHOWN_ROWS = 200
-"""Rows of a table that are shown unless more are asked for."""
+"""Default number of table rows to print."""
 
 
 class Format(StrEnum):
-    """How rows are printed."""
-
     table = "table"
     json = "json"
     jsonl = "jsonl"
@@ -35,12 +33,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
     print(json_text(value, indent=2))
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """`value` as JSON. Of what JSON has no form for, decimals are numbers, NaN and infinities null, all else text."""
+    """Serialize `value` as JSON: decimals become numbers, NaN and infinities null, and other unsupported types text."""
     return json.dumps(_finite(value), ensure_ascii=False, default=str, indent=indent, allow_nan=False)
 
 

@@ -1,6 +1,7 @@
-"""What commands print: rows as table, JSON, JSON lines, CSV, Markdown or Parquet; a lake's schema; a trajectory; a task.
+"""Print query results, lake schemas, trajectories and tasks for commands.
 
-A table shortens long values and says how many rows there are; all other formats hold every row and value. Imported inside commands."""
+Tables shorten long values and print the row count; the other formats hold every row and value. Commands import this module lazily.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +25,23 @@ from warehouse.errors import RequestError
 from warehouse.lake import CatalogEntry
 
 LONGEST_CELL = 80
-"""Characters of a value that a table shows; identities are never cut, and the other forms hold all of it."""
+"""Maximum characters of a table cell. Identities are never cut."""
 _IDENTITIES = ("id", "key", "policy", "run", "digest", "snapshot", "path", "home")
 
 
 def print_result(rows: pyarrow.Table, form: str, most: int = SHOWN_ROWS) -> None:
-    """Print `rows`; of a table at most `most`, 0 for all.
-
-    Raises:
-        RequestError: Parquet on a terminal, which cannot show it.
-    """
+    """Print at most `most` (0: all) `rows` in a format. Raise RequestError for Parquet on a terminal."""
     _FORMS[Format(form)](_with_spans_as_text(_with_names_apart(rows)), most)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Print dictionaries as a table with a column for each key of any of them."""
+    """Print dictionaries as a table whose columns are the union of their keys."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     print_result(pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), "table", most=0)
 
 
 def _with_names_apart(rows: pyarrow.Table) -> pyarrow.Table:
-    """Columns of one name get numbers, `policy`, `policy_2`: where a row is a dictionary, the last of them would hide the others."""
+    """Number columns of equal name (`policy`, `policy_2`), so that rows converted to dictionaries keep them all."""
     names: list[str] = []
     for name in rows.column_names:
         number, own = 1, name
@@ -56,7 +53,7 @@ def _with_names_apart(rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def _with_spans_as_text(rows: pyarrow.Table) -> pyarrow.Table:
-    """Spans of time, such as `finished - started`, as people write them: Arrow's own form is a tuple of months, days and nanoseconds."""
+    """Convert intervals such as `finished - started` to text; Arrow returns tuples of months, days and nanoseconds."""
     for number, name in enumerate(rows.column_names):
         if pyarrow.types.is_interval(rows.schema.types[number]):
             spans = [None if span is None else _span(*span) for span in rows.column(number).to_pylist()]
@@ -65,7 +62,7 @@ def _with_spans_as_text(rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def _span(months: int, days: int, nanoseconds: int) -> str:
-    """A span of time: `3 months`, `2 days 0:10:00.000`, `0:00:01.258`."""
+    """Format an interval: `3 months`, `2 days 0:10:00.000`, `0:00:01.258`."""
     long = [f"{count} {unit}" for count, unit in ((months, "months"), (days, "days")) if count]
     seconds, rest = divmod(abs(nanoseconds), 10**9)
     clock = f"{'-' if nanoseconds < 0 else ''}{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest // 10**6:03}"
@@ -86,7 +83,7 @@ def _print_csv(rows: pyarrow.Table, most: int) -> None:
     writer, quoting = (csv.writer(text, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
     for row in (rows.column_names, *(row.values() for row in rows.to_pylist())):
         cells = [json_text(value) if isinstance(value, list | dict) else value for value in row]
-        (quoting if any("\r" in str(cell) for cell in cells) else writer).writerow(cells)  # which readers take for the end of a line
+        (quoting if any("\r" in str(cell) for cell in cells) else writer).writerow(cells)  # readers take a bare \r for a line end
     sys.stdout.write(text.getvalue())
 
 
@@ -127,7 +124,7 @@ def _print_flat(names: Sequence[str], cells: Sequence[Sequence[str]], width: int
 
 
 def _print_upright(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """A block a row, a line a column: for rows that are wider than the terminal."""
+    """Print each row as a block with one line per column, for rows wider than the terminal."""
     console, indent = Screen(), max(map(len, names))
     for number, row in enumerate(cells, start=1):
         console.print(Text(f"── row {number} ", style="dim"))
@@ -156,7 +153,7 @@ _FORMS: dict[Format, Callable[[pyarrow.Table, int], None]] = {
 
 
 def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
-    """Print what the lake holds: as text to read, or its rows as JSON or CSV."""
+    """Print the lake's schema as text, or its rows in another format."""
     if form != "table":
         print_result(pyarrow.Table.from_pylist([asdict(row) for row in described]), form)
         return
@@ -168,7 +165,7 @@ def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
 
 
 def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
-    """Print the task, then each turn with its parts named; with `tokens`, the ids and log-probabilities of each action."""
+    """Print the task and each turn; with `tokens`, also the ids and log-probabilities of each action."""
     console = Screen()
     task = next(iter(lake.read(Task, "key = ?", [trajectory.task_key])), None)
     _say(console, trajectory.id, "bold")
@@ -186,7 +183,7 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
 
 
 def _outcome(trajectory: Trajectory, lake: Lake) -> str:
-    """The outcome by the latest verdict, as in all views; with the first one if that was different."""
+    """Return the outcome of the latest verdict, with the first outcome if it differs."""
     rows = lake.query("SELECT outcome FROM outcomes WHERE trajectory_id = ?", [trajectory.id]).to_pylist()
     latest = rows[0]["outcome"] if rows else trajectory.outcome
     return str(latest) if latest == trajectory.outcome else f"{latest} (at first {trajectory.outcome})"
@@ -197,7 +194,7 @@ def _say(console: Screen, text: str, style: str = "") -> None:
 
 
 def plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON, without the bytes of images, which the lake has under their digest."""
+    """Convert a trajectory for JSON, without image bytes, which the lake stores under their digest."""
     record = asdict(trajectory)
     for turn in record["turns"]:
         turn["images"] = [image | {"data": f"{len(image['data'])} bytes"} for image in turn["images"]]
@@ -224,7 +221,7 @@ def _named(image: Image) -> str:
 
 
 def _print_call(console: Screen, call: Call) -> None:
-    """Arguments, outcome and cost of a call; its result is in the turn's observation."""
+    """Print arguments, outcome and cost of a call; its result is in the turn's observation."""
     facts = [call.outcome or "no outcome"]
     facts += [] if call.latency_seconds is None else [f"{call.latency_seconds * 1000:.0f} ms"]
     facts += [f"{call.retries} retries"] if call.retries else []
@@ -234,17 +231,16 @@ def _print_call(console: Screen, call: Call) -> None:
 
 
 MOST_EARLIER = 20
-"""Tasks that one was made from, one from the other, that are shown."""
+"""Maximum number of ancestors of a task to show."""
 _MADE_FROM = {"expanded_from": "expanded from", "reworded_from": "reworded from"}
 
 
 def find_task(lake: Lake, key: str) -> Task | None:
-    """The task of that key."""
     return next(iter(lake.read(Task, "key = ?", [key])), None)
 
 
 def earlier_tasks(lake: Lake, task: Task) -> list[Task]:
-    """The tasks that one was made from by expansion or rewording, the last first, as far as the lake has them."""
+    """Return the stored tasks from which `task` was expanded or reworded, latest first."""
     found: list[Task] = []
     here: Task | None = task
     while here is not None and len(found) < MOST_EARLIER:
@@ -255,7 +251,7 @@ def earlier_tasks(lake: Lake, task: Task) -> list[Task]:
 
 
 def plain_task(task: Task, lake: Lake) -> dict[str, Any]:
-    """A task as JSON can hold it, with its formula as networkx's node-link data."""
+    """Convert a task for JSON, with its formula as networkx node-link data."""
     from networkx import node_link_data
 
     from synth.formulas.drawing import formula_tree
@@ -273,7 +269,6 @@ def plain_task(task: Task, lake: Lake) -> dict[str, Any]:
 
 
 def print_task(task: Task, lake: Lake) -> None:
-    """Print a task, with what a person looks for first on top."""
     console, earlier = Screen(), earlier_tasks(lake, task)
     _say(console, task.key, "bold")
     asked = f"{task.split} · {task.environment} · {task.hops} hops · {task.constraints} constraints · {task.layers} layers"

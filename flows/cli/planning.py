@@ -23,7 +23,7 @@ TEMPLATE = Path(__file__).with_name("starter.toml.jinja")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the profile is for; empty strings are absent."""
+    """Choices for a new profile. Empty strings mean absent."""
 
     model: str
     tasks: str
@@ -35,17 +35,16 @@ class Wanted:
 
     @property
     def folder_of_model(self) -> str:
-        """Where the model lies, or will lie once `flywheel model` has written it."""
+        """The model's folder, existing or to be written by `flywheel model`."""
         return self.model if not self.model or Path(self.model).is_dir() else f"models/{Path(self.model).stem}"
 
     @property
     def pages(self) -> str:
-        """The folder of documents; a file of rows is imported instead."""
+        """The folder of documents; empty for a file of rows, which is imported instead."""
         return self.documents if self.documents and Path(self.documents).is_dir() else ""
 
     @property
     def environment(self) -> str:
-        """Where tasks are played."""
         return "tools" if self.tools else "search" if self.documents else "python"
 
 
@@ -59,7 +58,7 @@ def new(
     held_out: Annotated[str | None, typer.Option("--held-out", help="Held-out tasks for evaluation: a file, or hf:NAME.")] = None,
     demonstrations: Annotated[str | None, typer.Option(help="Demonstrations as OpenAI messages: a JSON lines file.")] = None,
 ) -> None:
-    """Write a commented profile to start from, and print what to run next. On a terminal it asks for missing flags; Enter skips.
+    """Write a commented profile to start from and print the next commands. On a terminal, prompts for missing options; Enter skips.
 
     Example: flywheel new mine.toml --model models/qwen --tasks mine.jsonl --documents notes --gpu
     """
@@ -90,7 +89,7 @@ def new(
 
 
 def profile_text(wanted: Wanted, tools_file: Path) -> str:
-    """The profile; of the tools it names the TOML file, by its whole path, for workers read it wherever they run."""
+    """Render the profile. It names the tools file by absolute path, since workers read it from any folder."""
     from jinja2 import Environment, StrictUndefined
 
     context, action, observation = (4096, 256, 512) if wanted.gpu and wanted.model else (1024, 96, 256) if wanted.model else (512, 24, 64)
@@ -120,7 +119,7 @@ def _answer(given: str | None, question: str, asks: bool) -> str:
 
 
 def _check(wanted: Wanted) -> None:
-    """Raises RequestError for a file or folder that is not there."""
+    """Raise RequestError for a missing file or folder."""
     from warehouse.errors import RequestError
 
     given = {"tasks": wanted.tasks, "documents": wanted.documents, "tools": wanted.tools}
@@ -134,15 +133,15 @@ def _check(wanted: Wanted) -> None:
 
 
 def _toml(text: str) -> str:
-    """`text` as a TOML string, or nothing. JSON's escapes are TOML's, except for one character."""
+    """`text` as a TOML string; empty if `text` is. JSON's escapes are valid TOML except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
 def _tools_toml(file: Path) -> str:
-    """A file of tools that names each function under `@tool` in a Python file, which is read and not run.
+    """Return a TOML tools file that names each function under `@tool` in a Python file, without running it.
 
     Raises:
-        RequestError: it is not Python, or nothing in it is marked.
+        RequestError: The file is not Python or has no function under `@tool`.
     """
     from warehouse.errors import RequestError
 
@@ -172,7 +171,6 @@ def _warnings(wanted: Wanted) -> list[str]:
 
 
 def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
-    """What to run next, in order; what begins with # is for the reader."""
     home = f"--home {shlex.quote(f'runs/{profile.stem}')}"
     imports = f"--environment {wanted.environment} --verifier qa_em {home}"
     commands = []
@@ -210,7 +208,7 @@ def plan(
     learner_share: Annotated[float, typer.Option(min=0.01, max=1, help="Share of peak FLOP/s that the learner reaches.")] = 0.3,
     json_: JsonOption = False,
 ) -> None:
-    """Estimate memory per card, disk, and the tokens and time of a step, and suggest changes. Starts nothing and needs no weights.
+    """Estimate memory per card, disk, and tokens and time per step, and suggest changes. Starts nothing and needs no weights.
 
     Example: flywheel plan --profile one_gpu --set policy.path=/models/qwen --device L4 --set rl.trajectories_per_pass=2
 
@@ -231,7 +229,7 @@ def plan(
         raise RequestError("name what to plan: --profile NAME, or --home DIR of a run.")
     place = Home(home or Path())
     if profile is None:
-        place.load()  # what --set lays over is a home that is there
+        place.load()  # `--set` without a profile needs an existing home
     config = choose_config(place, profile, set_ or [])
     on_cards = any(phase.gpus for phase in phases(config))
     if device is not None and not on_cards:
@@ -252,7 +250,7 @@ def plan(
 
 
 def _card(name: str, memory: float | None) -> Device:
-    """The card of that name, with other memory if given. Raises RequestError for an unknown card."""
+    """Return the named card, with other memory if given. Raise RequestError for an unknown card."""
     from dataclasses import replace
 
     from rl.hardware import DEVICES

@@ -1,4 +1,4 @@
-"""The reference pages, written from the code: `python -m flows.cli.reference` writes docs/commands.md and docs/settings.md."""
+"""Generate docs/commands.md and docs/settings.md from the code: `python -m flows.cli.reference`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def commands_page() -> str:
-    """Every command with its help, arguments and options."""
     root: Any = typer.main.get_command(app)
     lines = [
         "# Commands",
@@ -37,7 +36,7 @@ def commands_page() -> str:
 
 
 def settings_page() -> str:
-    """Every setting of a profile with type, default and description; one that several sections share is described once."""
+    """Render all profile settings with type, default and description. Settings shared by several sections are described once."""
     lines = [
         "# Settings",
         "",
@@ -74,7 +73,7 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A help text as Markdown, with examples as code."""
+    """Convert a help text to Markdown, with examples as code."""
     parts = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
     return "\n\n".join(re.sub(r"^Example: (.*)$", r"Example: `\1`", part) for part in parts).splitlines()
 
@@ -96,7 +95,7 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[B
 
 
 def _definer(model: type[BaseModel], name: str) -> type[BaseModel]:
-    """The class that defines a field, or redefines it with a default of its own."""
+    """Return the class that last defines a field or its default."""
     return next(kind for kind in model.__mro__ if issubclass(kind, BaseModel) and name in inspect.get_annotations(kind))
 
 
@@ -147,7 +146,6 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Write both pages."""
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "settings.md").write_text(settings_page())
 

@@ -1,4 +1,4 @@
-"""`flywheel run`, the whole pipeline, and one command per stage, which runs the same functions on an existing home."""
+"""`flywheel run` for the whole pipeline, and a command per stage that calls the same functions on an existing home."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything that can be checked, and print what would run.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Run the pipeline: synthesis, CPT, SFT, RL and evaluation, for --turns iterations. Run again, it resumes.
+    """Run the pipeline for --turns iterations: synthesis, CPT, SFT, RL and evaluation. Running it again resumes.
 
     Example: flywheel run --profile quickstart --home runs/demo --turns 2
     """
@@ -92,9 +92,9 @@ def init(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make the first policy of a home, t0-init, for rollouts and evaluation: from scratch, or from the model in policy.path.
+    """Create a home's first policy, t0-init, for rollouts and evaluation: from scratch, or from the model in policy.path.
 
-    A policy from scratch trains its tokenizer on the training text, which is made first. A later `flywheel run` starts from this policy.
+    From scratch, the tokenizer is trained on the training text, which is synthesized first. A later `flywheel run` starts from this policy.
 
     Example: flywheel init --profile smollm2 --home runs/mine --set policy.path=models/smollm2
     """
@@ -128,8 +128,6 @@ TurnOption = Annotated[int, typer.Option(min=1, help="The iteration.")]
 
 
 class SynthKind(StrEnum):
-    """What synthesis makes."""
-
     all = "all"
     webshaper = "webshaper"
     fas = "fas"
@@ -138,8 +136,6 @@ class SynthKind(StrEnum):
 
 
 class TrainStage(StrEnum):
-    """The stages of training."""
-
     cpt = "cpt"
     sft = "sft"
     rl = "rl"
@@ -155,19 +151,19 @@ def synth(
         list[Path] | None, typer.Option("--from", metavar="DESCRIPTION", help="A text file that describes a tool world; repeatable.")
     ] = None,
 ) -> None:
-    """Make the questions and training examples of an iteration, or one kind of them. Run again, it resumes.
+    """Synthesize the questions and training examples of an iteration, or one kind of them. Running it again resumes.
 
     Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
 
-    With a teacher (synth.teacher), synth.expander deepens questions over documents, and synth.direct_attempts drops those that it
-    answers without tools: --set synth.expander.count=200 --set synth.direct_attempts.attempts=3
+    With a teacher (synth.teacher), synth.expander deepens questions over documents, and synth.direct_attempts drops questions that the
+    teacher answers without tools: --set synth.expander.count=200 --set synth.direct_attempts.attempts=3
 
-    From a folder of Markdown and text a teacher writes questions; the share that survives each check is printed:
+    From a folder of Markdown and text, a teacher writes questions; the share that passes each check is printed:
 
     Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200
     --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
 
-    From a description of a domain the teacher writes a tool world: tables, tools, records and tasks, kept if they pass the checks:
+    From a description of a domain, the teacher writes a tool world (tables, tools, records and tasks), kept if it passes the checks:
 
     Example: flywheel synth toolworld --from library.md --profile tool_world --home runs/library
     """
@@ -186,12 +182,12 @@ def synth(
     try:
         run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
     finally:
-        if (home / "lake").is_dir():  # where every proposal was dropped, too
+        if (home / "lake").is_dir():  # also if every proposal was dropped
             _show_survival(home, turn, kind)
 
 
 def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
-    """The setting that names descriptions of tool worlds. Raises RequestError where one is not there, or another kind is made."""
+    """Return the setting that names tool world descriptions. Raise RequestError if one is missing or the kind makes no tool world."""
     from warehouse.errors import RequestError
 
     if not descriptions:
@@ -205,7 +201,7 @@ def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
 
 
 def _show_survival(home: Path, turn: int, kind: SynthKind) -> None:
-    """What share of the proposals for seed questions and for tool worlds survived; nothing where none was asked for."""
+    """Print the share of proposed seed questions and tool worlds that survived, if any were requested."""
     from flows.cli.output import print_rows
     from flows.lakes import open_lake
     from flows.plan import synthesis_id
@@ -223,7 +219,7 @@ def train(
     turn: TurnOption = 1,
     variant: Annotated[Variant | None, typer.Option(help="RL with a fixed horizon, or SFT and RL without CPT.")] = None,
 ) -> None:
-    """Train one stage of an iteration whose earlier stages are done.
+    """Train one stage of an iteration whose earlier stages are completed.
 
     Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
     """
@@ -267,9 +263,9 @@ def rollout(
     horizon: Annotated[int | None, typer.Option(min=1, help="Maximum turns; by default that of evaluations.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Sample trajectories of a policy, store them with the stage rollout, and print their outcomes. Run again, it resumes.
+    """Sample trajectories of a policy, store them under the stage `rollout`, and print their outcomes. Running it again resumes.
 
-    The policy `teacher` is the home's teacher (synth.teacher); its trajectories have the stage demonstration.
+    The policy `teacher` is the home's teacher (synth.teacher); its trajectories are stored under the stage `demonstration`.
 
     Example: flywheel rollout --home runs/demo --policy t1-rl --tasks "split = 'train' AND hops = 2" --samples 4
     """
@@ -282,7 +278,7 @@ def rollout(
     from flows.inputs import tasks_with
     from flows.lakes import open_lake, policy_of
 
-    config = Home(home).load()  # what is wrong is said before a server for the flow is started
+    config = Home(home).load()  # report configuration errors before a flow server is started
     condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
     with open_lake(home) as lake:
         if policy == TEACHER:

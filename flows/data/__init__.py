@@ -1,1 +1,1 @@
-"""Data into a home and out of it: foreign files, facts read out of text, datasets, traces, and what meets an evaluation set taken out."""
+"""Data in and out of a home: imports, facts extracted from text, dataset and trace exports, and decontamination."""

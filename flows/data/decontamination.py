@@ -1,7 +1,7 @@
-"""`flywheel decontaminate`: removes what the lake would train on and what matches an evaluation set.
+"""`flywheel decontaminate`: remove training data that matches an evaluation set from the lake.
 
-`failures` records each removal with the suite and task that it matched; earlier snapshots keep it. Synthesis checks its own questions as it
-makes them; this is for other data, and for evaluation sets that were added later.
+`failures` records each removal with the suite and task that it matched; earlier snapshots keep the data. Synthesis decontaminates its own
+questions; this covers other data, and evaluation sets added later.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Rows = list[dict[str, Any]]
 
 
 def decontaminate_home(home: Path, against: Mapping[str, Path]) -> Rows:
-    """Decontaminate the lake of `home`, which has a configuration or, with imports alone, none yet.
+    """Decontaminate the lake of `home`, with or without a configuration (imports alone create none).
 
     Raises:
-        RequestError: there is no lake, a set of `against` cannot be read, or another process is at work in the home.
+        RequestError: There is no lake, a set of `against` cannot be read, or another process uses the home.
     """
     if Home(home).config_file.is_file():
         with open_context(home) as context:
@@ -34,10 +34,10 @@ def decontaminate_home(home: Path, against: Mapping[str, Path]) -> Rows:
 
 
 def decontaminate(lake: Lake, config: FlywheelConfig | None, against: Mapping[str, Path]) -> Rows:
-    """Take out of the lake what meets a suite of `config`, one that was run here, or a set of `against`, and return the report.
+    """Remove what matches a suite of `config`, a suite that was run here, or a set of `against`, and return the report.
 
     Raises:
-        RequestError: a set of `against` cannot be read.
+        RequestError: A set of `against` cannot be read.
     """
     settings = settings_of(config)
     settings = DecontaminationConfig.model_validate({**settings.model_dump(), "against": {**settings.against, **against}})
@@ -53,12 +53,12 @@ def decontaminate(lake: Lake, config: FlywheelConfig | None, against: Mapping[st
 
 
 def settings_of(config: FlywheelConfig | None) -> DecontaminationConfig:
-    """When something is too near to an evaluation set, for a home with or without a configuration."""
+    """Return the decontamination settings of `config`, or the defaults without one."""
     return DecontaminationConfig() if config is None else config.synth.decontamination
 
 
 def report(lake: Lake, index: EvaluationIndex) -> Rows:
-    """For each evaluation set: its tasks, and what was ever removed for it, by reason and in all."""
+    """Count the tasks of each evaluation set, and everything ever removed for it, by reason and in total."""
     counts = {(row["suite"], row["kind"]): row["n"] for row in _removed(lake)}
     sizes: dict[str, int] = {}
     for suite, _ in index.tasks.values():

@@ -29,12 +29,12 @@ from warehouse.exporters.traces import spans_of
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Which part of the lake to export, and how; an option concerns the kinds that know it.
+    """What to export, and how. Each option applies only to some kinds of dataset.
 
     Attributes:
-        at: snapshot of the lake; the present one without it.
-        turn, near_duplicates: of `cpt` and `sft`; see `TextOptions`.
-        split_by, held_out: of `rl`; see `PromptOptions`.
+        at: Snapshot of the lake; None: the current one.
+        turn, near_duplicates: For `cpt` and `sft`; see `TextOptions`.
+        split_by, held_out: For `rl`; see `PromptOptions`.
     """
 
     form: str | None = None
@@ -46,7 +46,7 @@ class ExportOptions:
 
     @property
     def settings(self) -> str:
-        """The options that the same export must be given again."""
+        """The command-line options that reproduce the export."""
         given = {"--turn": self.turn, "--near-duplicates": self.near_duplicates, "--split-by": self.split_by}
         given |= {"--held-out": self.held_out if self.split_by else None}
         return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
@@ -66,14 +66,14 @@ def _default_verifier(lake: Lake) -> str:
 
 
 def _chat(lake: Lake) -> ChatOptions:
-    """The tools and system prompt of the home's own runs; nothing without a configuration."""
+    """Return the tools and system prompt of the home's own runs; empty without a configuration."""
     config = config_of(lake.place.home)
     if config is None:
         return ChatOptions()
     system = None if config.rollout.speaks_tags else dialect_config(config.rollout.dialect, config.rollout.dialects).system
     try:
         return ChatOptions(tools_of(config, 1), system)
-    except RequestError:  # its file of tools is not there any more
+    except RequestError:  # its tools file no longer exists
         return ChatOptions((), system)
 
 
@@ -84,12 +84,12 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
     """Write the dataset `kind` to `path` with its card, and return it.
 
     Raises:
-        RequestError: `path` is taken, options contradict each other, the snapshot is unknown, or there is nothing to write.
+        RequestError: `path` is taken, options conflict, the snapshot is unknown, or there is nothing to write.
     """
     form = format_of(path, options.form)
     check_free(path)
     at = lake.snapshot() if options.at is None else options.at
-    lake.query("SELECT 1", at=at)  # refuses a snapshot that is not there
+    lake.query("SELECT 1", at=at)  # raises for an unknown snapshot
     dataset = replace(_BUILDERS[kind](lake, at, options), settings=options.settings)
     if not dataset.rows:
         raise RequestError(f"{lake.place.home} has nothing for {kind} at snapshot {at}; make it first, for example with `flywheel synth`.")
@@ -102,20 +102,20 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
 
 
 SENT_AT_ONCE = 500
-"""Spans of one request."""
+"""Spans per request."""
 MLFLOW_EXPERIMENT = "x-mlflow-experiment-id"
-"""The header without which MLflow refuses spans; other collectors ignore it. Experiment 0 is the one that every server has."""
+"""Header without which MLflow rejects spans; other collectors ignore it. Experiment 0 exists on every server."""
 HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-"""The variables of OpenTelemetry that name further headers."""
+"""OpenTelemetry environment variables with additional headers."""
 
 
 def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
-    """Send the traces of the trajectories that the SQL condition `where` holds for, at most `limit`; returns how many, and their spans.
+    """Send traces of at most `limit` trajectories that match the SQL condition `where`. Return the numbers of trajectories and spans.
 
-    `to` is the address of a collector, `http://host:port/v1/traces`, or a file that ends in `.jsonl`.
+    `to` is a collector's address, `http://host:port/v1/traces`, or a file that ends in `.jsonl`.
 
     Raises:
-        RequestError: it is neither, no trajectory matches, or the collector does not answer.
+        RequestError: `to` is neither, no trajectory matches, or the collector does not answer.
     """
     try:
         ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()

@@ -1,7 +1,7 @@
-"""`flywheel extract`: a graph out of plain text. A teacher reads the pages; what it states and they hold becomes a corpus to build on.
+"""`flywheel extract`: a teacher extracts a knowledge graph from plain text.
 
-The folder that is written holds `facts.jsonl` and `documents.jsonl`, as `corpus.kind = "files"` reads them, and a lake with the teacher's
-completions and all that was dropped. Started again after whatever ended it, it asks for nothing twice.
+Facts that the text does not contain are dropped. The output folder holds `facts.jsonl` and `documents.jsonl` for `corpus.kind = "files"`,
+and a lake with the teacher's completions and everything dropped. A restart repeats no request.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ OURS = {"facts.jsonl", "documents.jsonl", "lake"}
 
 
 def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
-    """Read the facts that `pages`, a folder of Markdown and text or one file of documents, state, and write the corpus to folder `to`.
+    """Extract the facts in `pages`, a folder of Markdown and text or a file of documents, and write the corpus to the folder `to`.
 
     Returns:
-        How many documents were read, how many facts found, and what was dropped by reason.
+        The number of documents read and of facts found, and what was dropped by reason.
 
     Raises:
-        RequestError: no such pages, no teacher, no request to it can succeed, or `to` holds something else.
+        RequestError: No such pages, no teacher, no request to it can succeed, or `to` holds something else.
     """
     teacher_config = config.model_teacher
     if teacher_config is None:

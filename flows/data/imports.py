@@ -1,9 +1,10 @@
-"""Imports into a home: foreign runs (`import FORMAT`), your own tasks and documents; what cannot be read is quarantined with its reason.
+"""Imports into a home: foreign runs, your own tasks, and documents. Unreadable rows are quarantined with their reason.
 
-An import needs no configuration: it opens the lake alone, and creates it if there is none. Importing a file twice changes nothing, since
-every record's key comes from its content or its row's id. The verifier, environment and split of a task come from the command line, never
-from its row. Tasks are admitted if their verifier accepts each accepted answer and refuses a wrong one; training tasks that match a task of
-a suite are quarantined."""
+An import needs no configuration: it opens the lake alone and creates it if missing. Importing a file twice changes nothing, since record
+keys derive from the content or the row's id. A task's verifier, environment and split come from the command line, never from its row. A
+task is admitted if its verifier accepts each accepted answer and rejects a wrong one. Training tasks that match a task of a suite are
+quarantined.
+"""
 
 from __future__ import annotations
 
@@ -67,22 +68,22 @@ FORMATS: dict[str, Callable[[Path], ImportedRuns]] = {
     "tau-bench": read_tau_bench,
     "verifiers": read_verifiers,
 }
-"""The reader of each format of foreign trajectories and questions."""
+"""Reader of each foreign format."""
 PLACE = "place"
-"""Where a task's provenance has the file and the line that it was read from."""
+"""Provenance key of the file and line that a task was read from."""
 OWN_DATA = ("tasks", "documents")
-"""The formats with options of their own: `import_tasks`, `import_documents`."""
+"""Formats with their own options: `import_tasks`, `import_documents`."""
 
 
 def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
-    """Read `path` in the format `form` into the lake of `home`.
+    """Import `path` in the format `form` into the lake of `home`.
 
     Returns:
-        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many records
-        were read and how many of them are `new`; of trajectories also how many are `demonstrations`, which came without a verdict.
+        `rows` in the file; `quarantined` rows, their number per kind as `reasons`, and the `first_reason`; for each table the records
+        `read` and how many of them are `new`; for trajectories also the number of `demonstrations`, which have no verdict.
 
     Raises:
-        RequestError: an unknown format, no such file, or `home` is a folder of something else.
+        RequestError: An unknown format, no such file, or `home` is not a run's folder.
     """
     if form not in FORMATS:
         raise RequestError(f"there is no format {form!r} to import; choose one of {', '.join(sorted({*FORMATS, *OWN_DATA}))}.")
@@ -95,7 +96,7 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
 
 
 def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, Any]:
-    """Keep what was read of so many rows, in one commit; the figures are those of `import_file`."""
+    """Store records and failures read from `rows` rows in one commit. Returns the figures of `import_file`."""
     named, unnamed = _without_nul(records)
     kept, conflicts = _without_conflicts(lake, named)
     figures = {table: _count(lake, kind, kept) for table, kind in _kinds(kept).items()}
@@ -109,23 +110,23 @@ def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[F
 
 
 def _demonstrations(records: Sequence[Record]) -> int:
-    """How many runs came without a verdict: cold starts take them as they are."""
+    """Count the trajectories without a verdict, which the cold start may use as they are."""
     return len({one.id for one in records if isinstance(one, Trajectory) and one.outcome is None})
 
 
 def lake_of(home: Path) -> Lake:
-    """The lake of `home`, created if missing, where its configuration says or else inside it."""
+    """Open the lake of `home` at its configured location or inside the home, creating it if missing."""
     config = config_of(home)
     return Lake(home, storage=None if config is None or config.lake == LOCAL else config.lake)
 
 
 def config_of(home: Path) -> FlywheelConfig | None:
-    """The configuration of `home`; None if it has none yet. Raises RequestError if it is damaged."""
+    """Return the configuration of `home`, or None if it has none yet. Raise RequestError if it is damaged."""
     return Home(home).load() if Home(home).config_file.is_file() else None
 
 
 def check_home(home: Path) -> None:
-    """Raises RequestError unless `home` is new, empty, or holds a lake or a configuration."""
+    """Raise RequestError unless `home` is new, empty, or holds a lake or a configuration."""
     check_place(home)
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
@@ -133,7 +134,7 @@ def check_home(home: Path) -> None:
 
 
 def _without_nul(records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:
-    """The records less those with a NUL in a name, which DuckLake cannot look for: views that join by it would fail for the whole home."""
+    """Drop records with a NUL in a name, which DuckLake cannot look up: views that join on it would fail for the whole home."""
     broken = {id(record): name for record in records for name in _names(record) if "\x00" in name}
     lost = {record.id for record in records if id(record) in broken and isinstance(record, Trajectory)}
     kept = [record for record in records if id(record) not in broken and not (isinstance(record, Score) and record.trajectory_id in lost)]
@@ -156,7 +157,7 @@ def _names(record: Record) -> Iterable[str]:
 
 
 def _without_conflicts(lake: Lake, records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:
-    """The records less the tasks and documents whose key has other content in the lake or the file: the first stays."""
+    """Drop tasks and documents whose key has other content in the lake or earlier in the file."""
     stored = {**_stored(lake, Task, records), **_stored(lake, Document, records)}
     kept: list[Record] = []
     failures: list[Failure] = []
@@ -179,7 +180,7 @@ def _identity(record: Task | Document) -> tuple[type, str]:
 
 
 def _content(record: Task | Document) -> Any:
-    """What must agree; a task's file and line may differ, since two files can have the same row."""
+    """Content that must agree. A task's file and line may differ, since two files can hold the same row."""
     if isinstance(record, Document):
         return [record.title, record.text, record.split]
     return [record.digest, {name: value for name, value in record.provenance.items() if name != PLACE}]
@@ -209,7 +210,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class TaskImport:
-    """The options of `flywheel import tasks`."""
+    """Options of `flywheel import tasks`."""
 
     environment: str
     verifier: str
@@ -221,13 +222,14 @@ class TaskImport:
 
 
 def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
-    """Read the task set `path` into the lake of `home`.
+    """Import the task set `path` into the lake of `home`.
 
     Returns:
-        The figures of `import_file`; for a suite also `training_tasks_met`, how many training tasks of the lake meet one of its tasks.
+        The figures of `import_file`; for a suite also `training_tasks_met`, the number of stored training tasks that match one of its
+        tasks.
 
     Raises:
-        RequestError: something that is asked for does not exist or cannot be read; nothing is written then.
+        RequestError: Something named does not exist or cannot be read; nothing is written then.
     """
     check_home(home)
     config = config_of(home)
@@ -259,13 +261,13 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
 def import_documents(
     path: Path, home: Path, source: str | None = None, split: str = "all", delimiting: Delimiting = GUESSED
 ) -> dict[str, Any]:
-    """Read documents, rows of a file or the pages of a folder, into the lake of `home`, where searches find them.
+    """Import documents, from rows of a file or pages of a folder, into the lake of `home` for searches.
 
     Args:
-        split: whose searches: those of `train`, of suites alone (`heldout`), or `all`.
+        split: Searches that find them: those of `train`, of suites (`heldout`), or `all`.
 
     Raises:
-        RequestError: there is nothing at `path`, it cannot be read, the split is unknown, or `home` is another kind of folder.
+        RequestError: There is nothing at `path`, it cannot be read, the split is unknown, or `home` is another kind of folder.
     """
     if split not in set(DocumentSplit):
         raise RequestError(f"--split {split!r} of documents must be one of {', '.join(DocumentSplit)}.")
@@ -287,7 +289,7 @@ def _read_as(path: Path, given: Delimiting) -> dict[str, str]:
 
 
 def parse_columns(texts: Iterable[str]) -> dict[str, str]:
-    """`question=problem` as a column by its field. Raises RequestError where one is not of that form."""
+    """Parse `question=problem` into columns by field. Raise RequestError for another form."""
     columns: dict[str, str] = {}
     for text in texts:
         name, separator, column = text.partition("=")
@@ -298,7 +300,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_options(text: str | None) -> dict[str, Any]:
-    """The options of a verifier. Raises RequestError where they are no JSON object."""
+    """Parse verifier options. Raise RequestError if they are not a JSON object."""
     if text is None:
         return {}
     try:
@@ -311,7 +313,7 @@ def parse_options(text: str | None) -> dict[str, Any]:
 
 
 def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
-    """Check that everything named exists; returns the grader of the verifier, None if it does not look at answers."""
+    """Check that everything named exists. Return the verifier's grader, or None if it does not look at answers."""
     own = {} if config is None else config.evaluation.verifiers
     judges = config is not None and config.evaluation.judge is not None
     if wanted.verifier == JUDGE and not judges:
@@ -351,13 +353,13 @@ def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], l
 
 
 PROOF_SECONDS = 600.0
-"""For how long proofs of code are begun."""
+"""Time limit for starting proofs of code."""
 _SAID_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The tasks that are admitted, why others are not, and how many of the admitted were only read."""
+    """Admitted tasks, the failures of the others, and the number of admitted tasks that were parsed but not executed."""
 
     proven: list[Task]
     failures: list[Failure]
@@ -365,11 +367,14 @@ class Proof:
 
 
 Fault = tuple[str, str] | None
-"""The kind of a failure and its reason."""
+"""Kind and reason of a failure."""
 
 
 def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_SECONDS) -> Proof:
-    """Try the answers of every task; without a grader all are admitted."""
+    """Test the answers of every task with the grader; without one, admit all tasks.
+
+    Tests of code that have not begun after `seconds`, or that lack a sandbox, leave their tasks unproven.
+    """
     if grader is None:
         return Proof(list(tasks), [])
     others = [*tasks[1:], *tasks[:1]]
@@ -383,7 +388,7 @@ def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_S
             return unreadable, unreadable is None
         try:
             return _fault(*pair, grader), False
-        except RequestError:  # this machine grants no sandbox
+        except RequestError:  # no sandbox on this machine
             return None, True
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -1,1 +1,1 @@
-"""Unattended operation: budgets, events, schedules, and requests to the process at work."""
+"""Unattended operation: budgets, events, and control of the running process."""

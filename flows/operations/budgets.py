@@ -1,8 +1,8 @@
 """What an iteration has spent of its budget.
 
-A stage checks between its steps, stops when nothing is left, and keeps what it has made; `failures` records it. Training stages that have
-not begun are then skipped; evaluations and the gate still run. Spending is computed from the lake and the home alone, so a killed run is
-counted like any other.
+Stages check between steps; when the budget is spent they stop, keep their results and record it in `failures`. Training stages that have
+not begun are skipped; evaluations and the gate still run. Spending is computed from the lake and the home alone, so killed runs count like
+any other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from warehouse import Lake, Metric, Run
 from warehouse.errors import RequestError
 
 LOOK_SECONDS = 3.0
-"""Minimum interval between two measurements: tokens are a query, the home's size a walk over its files."""
+"""Minimum interval between measurements, since they query the tokens and walk the home's files."""
 
 EARLIER = "earlier_seconds"
-"""The figure of a run with the seconds of its earlier attempts."""
+"""Figure of a run with the seconds of its earlier attempts."""
 _SECONDS = f"""
 SELECT coalesce(sum(coalesce((figures->>'{EARLIER}')::DOUBLE, 0)
     + if(state = 'running', 0, epoch(finished) - epoch(started) - coalesce((figures->>'paused_seconds')::DOUBLE, 0))), 0)::DOUBLE AS n
@@ -38,19 +38,18 @@ class BudgetSpent(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Seconds of work, tokens, and bytes on the disk."""
+    """Seconds of work, tokens, and bytes on disk."""
 
     seconds: float = 0.0
     tokens: int = 0
     size: int = 0
 
     def since(self, before: Spending) -> Spending:
-        """What was spent since `before`."""
         return Spending(self.seconds - before.seconds, self.tokens - before.tokens, self.size - before.size)
 
 
 def overspent(budget: BudgetConfig, spent: Spending) -> tuple[str, str] | None:
-    """The first limit that `spent` has reached, as its name and a sentence; None if there is none."""
+    """Return the name of the first limit that `spent` has reached with a sentence, or None."""
     if budget.hours is not None and spent.seconds >= budget.hours * 3600:
         return "hours", f"{spent.seconds / 3600:.3g} hours of {budget.hours:g} are spent"
     if budget.tokens is not None and spent.tokens >= budget.tokens:
@@ -70,14 +69,14 @@ class Meter:
     began: float = field(default_factory=time.monotonic)
     """Start of the current run, whose seconds are not in the lake yet."""
     ends: bool = True
-    """Whether a run that it stops is finished; otherwise the next call resumes it."""
+    """Whether a run stopped by this meter is finished; otherwise the next call resumes it."""
     within: Meter | None = None
     look_seconds: float = LOOK_SECONDS
     _looked: float = float("-inf")
     _found: tuple[str, str] | None = None
 
     def overspent(self) -> tuple[str, str] | None:
-        """The limit that is reached and its sentence, or None; a reached limit stays reached."""
+        """Return the reached limit and its sentence, or None. A reached limit stays reached."""
         now = time.monotonic()
         if self._found is None and self.budget.limited and now - self._looked >= self.look_seconds:
             spent = self.measure().since(self.before)
@@ -86,27 +85,27 @@ class Meter:
         return self._found or (self.within.overspent() if self.within is not None else None)
 
     def begin(self) -> None:
-        """A run begins; the lake has the seconds of its earlier attempts."""
+        """Start a run's clock; the lake has the seconds of earlier attempts."""
         self.began = time.monotonic()
         if self.within is not None:
             self.within.begin()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude seconds that have passed."""
+        """Exclude elapsed seconds, such as those of a pause."""
         self.began += seconds
         if self.within is not None:
             self.within.leave_out(seconds)
 
 
 def turn_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter:
-    """The meter of an iteration, from the start of its first stage."""
+    """Create the meter of an iteration, counting from its first stage."""
     if not budget.limited:
         return Meter(budget, Spending)
     return Meter(budget, lambda: spending(lake, root, turn), _baseline(lake, root, turn))
 
 
 def slice_meter(lake: Lake, root: Path, turn: int, allowance: BudgetConfig, budget: BudgetConfig) -> Meter:
-    """The meter of one slice of an iteration's work, from now on and within the iteration's budget. The next slice resumes the run."""
+    """Create the meter of a slice of an iteration, from now and within the iteration's budget. The next slice resumes the run."""
 
     def measure() -> Spending:
         return spending(lake, root, turn)
@@ -116,24 +115,23 @@ def slice_meter(lake: Lake, root: Path, turn: int, allowance: BudgetConfig, budg
 
 
 def seconds_of(run: Run) -> float:
-    """Working seconds of a run, with earlier attempts and slices; a killed attempt counts as zero."""
+    """Working seconds of a run including earlier attempts and slices; a killed attempt counts as zero."""
     own = 0.0 if run.finished is None else (run.finished - run.started).total_seconds() - run.figures.get("paused_seconds", 0.0)
     return own + run.figures.get(EARLIER, 0.0)
 
 
 def spending(lake: Lake, root: Path, turn: int) -> Spending:
-    """Seconds of the iteration's finished runs, its policy's tokens and all of the teacher's, and the size of the home."""
+    """Measure the seconds of the iteration's finished runs, its policy tokens plus all teacher tokens, and the size of the home."""
     return Spending(_number(lake, _SECONDS, turn), int(_number(lake, _SAMPLED, turn) + _number(lake, _TAUGHT)), size_of(root))
 
 
 def size_of(root: Path) -> int:
-    """Bytes of the files below a folder."""
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:
             try:
                 total += (Path(folder) / name).lstat().st_size
-            except FileNotFoundError:  # it was temporary
+            except FileNotFoundError:  # a temporary file
                 continue
     return total
 

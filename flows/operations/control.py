@@ -1,9 +1,10 @@
-"""The process at work in a home: its progress record, and user requests to pause, resume or limit it.
+"""Control of the running process in a home: its progress record, and requests to pause, resume or limit it.
 
-The progress record is one small file, rewritten each second, that `flywheel top` reads. A run that ends removes it; a killed one leaves it,
-which its age shows. Requests are small files in `HOME/requests` that the process polls four times a second and removes; the sender waits
-for that. A request names the process it is meant for, so no later process obeys it. Each is a row of `failures` of the stage `requests`
-(`pause`, `resume`, `limit`; `invalid` if it cannot be read, `unheard` if its process was gone)."""
+The progress record is a small file, rewritten every second, that `flywheel top` reads. A run removes it at its end; a killed run leaves it
+to become stale. Requests are small files in `HOME/requests` that the process polls four times a second and removes, for which the sender
+waits. A request names its process, so no later process obeys it. Each is recorded in `failures` under the stage `requests` (`pause`,
+`resume`, `limit`; `invalid` if unreadable, `unheard` if its process was gone).
+"""
 
 from __future__ import annotations
 
@@ -34,30 +35,28 @@ LOOK_SECONDS = 1.0
 
 
 class Order(StrEnum):
-    """The requests."""
-
     pause = "pause"
-    """Nothing new begins; running trajectories finish, and the stage waits after its step or batch."""
+    """Start nothing new; running trajectories finish, and the stage waits after its step or batch."""
     resume = "resume"
     limit = "limit"
-    """Limits concurrent trajectories."""
+    """Limit concurrent trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """The time of the pause, in seconds since 1970, and the limit on concurrent trajectories."""
+    """Time of the pause in seconds since the epoch, and the limit on concurrent trajectories."""
 
     paused_since: float | None = None
     limit: int | None = None
 
     @property
     def admitted(self) -> int | None:
-        """The number of trajectories that may run concurrently; None: as configured."""
+        """Allowed concurrent trajectories; None: as configured."""
         return self.limit if self.paused_since is None else 0
 
 
 class Control:
-    """The control state of a process; one thread changes it, others wait on it."""
+    """Control state of a process. One thread changes it, others wait on it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,17 +68,15 @@ class Control:
 
     @property
     def state(self) -> ControlState:
-        """The present state."""
         return self._state
 
     @property
     def paused_seconds(self) -> float:
-        """Total paused seconds."""
         with self._lock:
             return self._before + (0.0 if self._going.is_set() else time.monotonic() - self._stopped)
 
     def obey(self, order: Order, limit: int | None = None) -> None:
-        """Apply a request; a repeated pause or resume changes nothing."""
+        """Apply a request. A repeated pause or resume changes nothing."""
         with self._lock:
             if order is Order.limit:
                 self._state = ControlState(self._state.paused_since, limit)
@@ -93,22 +90,21 @@ class Control:
                 self._state = ControlState(None, self._state.limit)
 
     def wait(self) -> None:
-        """Wait while paused."""
         while not self._going.wait(LOOK_SECONDS):
             pass
 
 
 EVERY_SECONDS = 1.0
 STALE_SECONDS = 15.0
-"""An older record is from a process that was killed or hangs."""
+"""Age at which a record counts as left by a killed or hanging process."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """The stage at work and its progress.
+    """The running stage and its progress.
 
-    `step` of `steps` are optimiser steps, or trajectories in evaluation and sampling; None if unknown. `first_step` is the first one that
-    this process recorded, at time `began` in seconds since 1970.
+    `step` and `steps` count optimizer steps, or trajectories in evaluation and sampling; None if unknown. `first_step` is the first step
+    recorded by this process, at time `began` in seconds since the epoch.
     """
 
     run: str
@@ -124,7 +120,7 @@ class StageProgress:
 
 
 def position(stage: StageProgress) -> str:
-    """A stage's progress in words; until its first step has ended, that this is running."""
+    """Describe a stage's progress; before its first step ends, as running."""
     unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
     of = f" of {stage.steps:,}" if stage.steps else ""
     if stage.step is not None:
@@ -136,7 +132,7 @@ def position(stage: StageProgress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress record of a process: when it was written (seconds since 1970), its work, iterations and control state."""
+    """Progress record of a process: time written (seconds since the epoch), work, iterations and control state."""
 
     process: int
     written: float
@@ -148,7 +144,7 @@ class Progress:
     control: ControlState = field(default_factory=ControlState)
 
     def is_stale(self, now: float) -> bool:
-        """Whether its writer was killed or hangs."""
+        """Return whether the writer was killed or hangs."""
         return now - self.written > STALE_SECONDS
 
 
@@ -156,7 +152,7 @@ _ADAPTER: TypeAdapter[Progress] = TypeAdapter(Progress)
 
 
 def read_progress(file: Path) -> Progress | None:
-    """The record in `file`; None if there is none, or it is from another version."""
+    """Read the record in `file`; None if there is none or it is from another version."""
     try:
         return _ADAPTER.validate_json(file.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -164,7 +160,7 @@ def read_progress(file: Path) -> Progress | None:
 
 
 class ProgressWriter:
-    """Writes what `look` returns each second, in its own thread, until closed; calls `show` with the stage, and with None at the end."""
+    """Writes the result of `look` every second in its own thread until closed. Calls `show` with the stage, and with None at the end."""
 
     def __init__(self, file: Path, look: Callable[[], Progress], show: Callable[[StageProgress | None], None] = lambda stage: None) -> None:
         self._file = file
@@ -175,7 +171,6 @@ class ProgressWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and remove the file."""
         self._ended.set()
         self._thread.join()
         self._show(None)
@@ -188,8 +183,8 @@ class ProgressWriter:
                 seen = self._look()
                 self._show(seen.stage)
                 draft.write_bytes(_ADAPTER.dump_json(seen))
-                draft.replace(self._file)  # a reader sees the old record or the new one
-            except (OSError, RuntimeError):  # a full disk, or a set that grew while it was counted: retry in a second
+                draft.replace(self._file)  # atomic for readers
+            except (OSError, RuntimeError):  # a full disk, or a set that changed while being iterated: retry in a second
                 continue
 
 
@@ -198,17 +193,17 @@ log = logging.getLogger("flywheel")
 STAGE = "requests"
 LISTEN_SECONDS = 0.25
 PATIENCE_SECONDS = 30.0
-"""Timeout of a request; a process that imports torch on a busy machine does not answer for some seconds."""
+"""Timeout of a request; importing torch on a busy machine delays the answer by some seconds."""
 MOST_BYTES = 4096
 """Maximum size of a request file."""
 MOST_PLACES = 1_000_000
-"""Maximum of a limit."""
+"""Maximum value of a limit."""
 MOST_REQUESTS = 100
 """Maximum number of files read at once."""
 
 
 class ControlRequest(Section):
-    """A request to `process`, with its time in seconds since 1970. Only `limit` has a number."""
+    """A request to `process`, with its time in seconds since the epoch. Only `limit` has a number."""
 
     order: Order
     process: PositiveInt
@@ -223,10 +218,10 @@ class ControlRequest(Section):
 
 
 def ask(home: Home, order: Order, limit: int | None = None, patience_seconds: float = PATIENCE_SECONDS) -> Progress:
-    """Send a request to the process at work in `home` and wait until it has obeyed; returns its progress before.
+    """Send a request to the running process of `home` and wait until it is obeyed. Return the process's previous progress.
 
     Raises:
-        RequestError: nothing runs there, or the process did not answer in time or ended; the request is withdrawn.
+        RequestError: Nothing runs there, or the process ended or did not answer in time; the request is withdrawn.
     """
     home.load()
     working = _at_work(home)
@@ -247,7 +242,7 @@ def ask(home: Home, order: Order, limit: int | None = None, patience_seconds: fl
 
 
 def _at_work(home: Home) -> Progress | None:
-    """The progress record of the process at work; None if there is none, or it was killed or hangs."""
+    """Return the progress record of the running process, or None if there is none or it is stale."""
     progress = read_progress(home.progress)
     return None if progress is None or progress.is_stale(time.time()) else progress
 
@@ -264,7 +259,7 @@ def _wait_until_heard(home: Home, file: Path, process: int, deadline: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A file of the folder: its request, or why it is invalid."""
+    """A request file: its request, or why it is invalid."""
 
     file: Path
     request: ControlRequest | None
@@ -272,7 +267,7 @@ class _Heard:
 
 
 class RequestListener:
-    """Obeys requests in its own thread until closed; calls `obeyed` after a change, then records the request."""
+    """Obeys requests in its own thread until closed. Calls `obeyed` after a change, then records the request."""
 
     def __init__(
         self,
@@ -282,7 +277,7 @@ class RequestListener:
         record: Callable[[Failure], None],
         at_work: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """`at_work` returns the run at work and its step, for the record."""
+        """`at_work` returns the running stage's run id and step for the record."""
         self._folder = folder
         self._control = control
         self._obeyed = obeyed
@@ -293,7 +288,7 @@ class RequestListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; requests that are left are recorded by the next process."""
+        """Stop. The next process records the remaining requests."""
         self._ended.set()
         self._thread.join()
 
@@ -303,7 +298,6 @@ class RequestListener:
             self.listen()
 
     def listen(self) -> None:
-        """Process all requests in order."""
         try:
             files = sorted(each for each in self._folder.iterdir() if each.suffix == ".json" and not each.is_dir())[:MOST_REQUESTS]
         except OSError:  # no request yet
@@ -349,7 +343,7 @@ def _facts(request: ControlRequest) -> dict[str, Any]:
 
 def _read(file: Path) -> _Heard:
     try:
-        if not stat.S_ISREG(file.lstat().st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(file.lstat().st_mode):  # reading a pipe would block forever
             return _Heard(file, None, "it is no file")
         with file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)

@@ -1,6 +1,6 @@
-"""What a run reports: tables and events in Prefect, where automations can wait for them, and the user's hooks, a command or a webhook.
+"""Reporting of runs: Prefect artifacts, Prefect events for automations, and the user's hooks (a command or a webhook).
 
-A failed hook is recorded in `failures`; it never undoes a promotion or stops a run.
+A failed hook is recorded in `failures`; it never reverts a promotion or stops a run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("flywheel")
 Rows = list[dict[str, Any]]
 
 HEADLINES = {"init": "policy", "cpt": "loss", "sft": "loss", "rl": "reward"}
-"""The headline metric of each training stage."""
+"""Headline metric of each training stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Event:
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def document(self) -> dict[str, Any]:
-        """The JSON object that hooks receive."""
+        """The JSON object passed to hooks."""
         document = {"event": self.kind.value, "home": str(self.home.resolve()), "run": self.run, "sentence": self.sentence}
         return {**document, "facts": self.facts, "time": self.time.isoformat()}
 
 
 def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
-    """Emit the event in Prefect and run the configured hooks; errors are recorded in `failures`, or logged without a lake."""
+    """Emit the event in Prefect and run the configured hooks. Hook errors are recorded in `failures`, or logged without a lake."""
     document = event.document()
     emit_event(
         f"flywheel.{event.kind.value}",
@@ -70,14 +70,14 @@ def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
 
 
 def run_command(command: tuple[str, ...], document: dict[str, Any], timeout_seconds: float) -> None:
-    """Run a command with the event on its standard input. Raises OSError or SubprocessError if it fails or times out."""
-    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH}  # a user's script may import its neighbours
+    """Run a command with the event on standard input. Raises OSError or SubprocessError if it fails or times out."""
+    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH}  # a user's script may import modules next to it
     text = json.dumps(document, default=str)
     subprocess.run(command, input=text, text=True, capture_output=True, timeout=timeout_seconds, check=True, env=own)
 
 
 def post(config: EventsConfig, document: dict[str, Any]) -> None:
-    """Post the event to the webhook. Raises httpx.HTTPError without a successful response."""
+    """Post the event to the webhook. Raises httpx.HTTPError unless the response is successful."""
     token = os.environ.get(config.token_variable) if config.token_variable else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     body = json.dumps(document, default=str)
@@ -108,7 +108,7 @@ def _record(lake: Lake | None, failure: Failure) -> None:
 
 
 def show_in_prefect(home: Path, run_id: str, stage: str, metrics: dict[str, Any]) -> None:
-    """Create the Prefect artifacts of a run: its table of metrics, and a link to the report."""
+    """Create a run's Prefect artifacts: its table of metrics and a link to the report."""
     key = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
     report = Home(home.resolve()).report.as_uri()
     description = f"**{in_line(headline(stage, metrics))}**\n\n{run_id} in `{home}`; [report]({report})"
@@ -117,13 +117,13 @@ def show_in_prefect(home: Path, run_id: str, stage: str, metrics: dict[str, Any]
 
 
 def figure_rows(metrics: dict[str, Any]) -> Rows:
-    """Figures as the rows of a table, with control characters escaped."""
+    """Convert figures to table rows, with control characters escaped."""
     rows = [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in metrics.items()]
     return [{in_line(name): in_line(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
 
 
 def headline(stage: str, metrics: dict[str, Any]) -> str:
-    """The headline of a stage: its main result, or why it stopped early."""
+    """Headline of a stage: its main result, or why it stopped early."""
     if "stopped" in metrics:
         return str(metrics["stopped"])
     if stage == "gate":

@@ -1,4 +1,4 @@
-"""One self-contained HTML page on what a lake holds: figures, curves, lineage, and trajectories to read."""
+"""The report on a lake: one self-contained HTML page with figures, curves, lineage and trajectories."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the report shows, as read from the lake: evaluations, runs, curves, iterations, lineage, failures.
+"""Queries behind the report: evaluations, runs, curves, iterations, lineage, failures.
 
-Only queries and values. The report is a pure function of the lake and the policies' tokenizers: the same snapshot gives the same page.
+The report is a pure function of the lake and the policies' tokenizers: the same snapshot gives the same page.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rl.learner.config import MetricLimit
 from warehouse import Lake, Run
 
 Row = Mapping[str, Any]
-"""A row of a query, by column."""
+"""A query row, by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Success of a policy on a suite, at one number of hops or all (None): shares in [0, 1], None without a verdict.
+    """Success of a policy on a suite at one number of hops, or all (None). Shares are in [0, 1], None without a verdict.
 
     `invalid` counts trajectories, of which a task may have several.
     """
@@ -41,13 +41,12 @@ class Evaluation:
 
     @property
     def judged(self) -> int:
-        """Trajectories with a verdict."""
         return self.trajectories - self.invalid
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of one run over its steps."""
+    """One metric of a run over its steps."""
 
     run: Run
     name: str
@@ -57,7 +56,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredMetric:
-    """One limit of one run: the last and the worst value of its metric, and the alerts, which are rows of `_ALERTS`."""
+    """A metric limit of a run: the metric's last and worst value, and its alerts (rows of `_ALERTS`)."""
 
     run: Run
     limit: MetricLimit
@@ -68,7 +67,7 @@ class MonitoredMetric:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All that the report shows but questions, synthesis and trajectories. Rows have the columns of their queries below."""
+    """Data of the report except questions, synthesis and trajectories. Rows have the columns of the queries below."""
 
     snapshot: int
     totals: Row
@@ -79,17 +78,17 @@ class ReportData:
     iterations: tuple[Row, ...]
     frontier: tuple[Row, ...]
     policies: tuple[Row, ...]
-    """Each after its parent."""
+    """Policies, each after its parent."""
     decisions: tuple[Row, ...]
     failures: tuple[Row, ...]
     tools: tuple[Row, ...]
     collected: tuple[Row, ...]
     verdicts: dict[tuple[str, str], Solved]
-    """(policy, suite) -> task key -> share of its judged attempts that solved it, for paired tests."""
+    """Success rate over a task's judged attempts, by (policy, suite) and task key, for paired tests."""
 
     @property
     def champion(self) -> tuple[Row, ...]:
-        """The policy that was promoted last, after its ancestors; empty without one."""
+        """The policy promoted last, preceded by its ancestors; empty without one."""
         by_id = {policy["id"]: policy for policy in self.policies}
         promoted = [policy for policy in self.policies if policy["promoted"]]
         here = max(promoted, key=lambda policy: (policy["wheel_turn"], policy["depth"]), default=None)
@@ -101,7 +100,7 @@ class ReportData:
 
 
 def read_report_data(lake: Lake) -> ReportData:
-    """Everything that the report shows, in a fixed order."""
+    """Read the report's data, in a fixed order."""
     runs = tuple(sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id)))
     return ReportData(
         snapshot=lake.snapshot(),
@@ -122,32 +121,31 @@ def read_report_data(lake: Lake) -> ReportData:
 
 
 def stage_order(stage: str) -> int:
-    """Position of a stage in an iteration; others come last."""
+    """Position of a stage in an iteration; unknown stages come last."""
     return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
 def variant_of(run: Run) -> str:
-    """The variant of a training run; `scaling` is the wheel's own."""
+    """Variant of a training run; `scaling` is the pipeline's own."""
     return str(run.config.get("variant") or "scaling")
 
 
 def is_compared(run: Run) -> bool:
-    """Whether a run's policy is only compared with the wheel's own."""
+    """Whether a run's policy exists only for comparison with the pipeline's own."""
     return variant_of(run) in list(Variant)
 
 
 def rounds_of(run: Run) -> tuple[int, ...]:
-    """The horizons of an RL run."""
     return horizons(variant_of(run), run.config.get("rl", {}).get("horizon", {}).get("rounds", ()))
 
 
 def own_curves(data: ReportData, stage: str) -> list[Curve]:
-    """Curves of the wheel's own runs of a stage, without compared variants."""
+    """Curves of the pipeline's own runs of a stage, without variants."""
     return [curve for curve in data.curves if curve.run.stage == stage and not is_compared(curve.run)]
 
 
 def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
-    """Evaluations of the wheel's own policies: one policy per stage and iteration, the promoted one if there are several."""
+    """Evaluations of the pipeline's own policies: one policy per stage and iteration, the promoted one if there are several."""
     compared = {run.figures.get("policy") for run in data.runs if is_compared(run)}
     promoted = {policy["id"] for policy in data.policies if policy["promoted"]}
     own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
@@ -160,7 +158,7 @@ def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
 
 
 def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
-    """The limits of the wheel's own RL runs whose metric was recorded, by run and limit."""
+    """Limits of the pipeline's own RL runs whose metric was recorded, by run and limit."""
     curves = {(curve.run.id, curve.name): curve.values for curve in own_curves(data, "rl")}
     return tuple(
         _metric(run, limit, curves[run.id, limit.sign], data)
@@ -194,7 +192,7 @@ SELECT item->>'run' AS run, item->>'$.limit.sign' AS metric, (item->>'step')::IN
     coalesce(try_cast(item->>'value' AS DOUBLE), 'nan'::DOUBLE) AS value, reason
 FROM failures WHERE starts_with(kind, 'sign_') ORDER BY 1, 2, 3
 """
-"""Limits that a metric broke: its value at `step` (NaN if not finite), and the first of the consecutive steps."""
+"""Violated metric limits: the value at `step` (NaN if not finite), and the first of the consecutive steps."""
 
 _COLLECTED = """
 SELECT t.wheel_turn, t.stage, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid
@@ -218,7 +216,7 @@ WITH points AS (
 SELECT run_id, name, list(step ORDER BY step) AS steps, list(value ORDER BY step) AS points
 FROM points WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
 """
-"""Metrics, and the mean of each part of the reward per step of RL; an RL run has the id of its policy."""
+"""Metrics, and the mean of each reward part per RL step. An RL run has the id of its policy."""
 
 _ITERATIONS = """
 WITH numbers AS (SELECT DISTINCT wheel_turn FROM runs UNION SELECT DISTINCT wheel_turn FROM trajectories WHERE stage IN ('rl', 'eval')),
@@ -249,7 +247,7 @@ SELECT wheel_turn, hops, count(*) AS tasks, count(*) FILTER (rate = 0) AS never,
     count(*) FILTER (rate = 1) AS always
 FROM solved GROUP BY wheel_turn, hops ORDER BY wheel_turn, hops
 """
-"""Tasks of RL with at least two valid attempts, by depth and by how many of these solved them."""
+"""RL tasks with at least two valid attempts, by hops and by how many of these attempts succeeded."""
 
 _TOOLS = """
 WITH made AS (SELECT wheel_turn, stage, count(*) AS trajectories FROM trajectories GROUP BY ALL)

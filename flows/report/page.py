@@ -1,7 +1,7 @@
-"""Writes the report: one self-contained HTML page.
+"""Write the report, one self-contained HTML page.
 
-Documents and actions are hostile text. The template escapes everything, scripts insert it as text only, and the page's
-Content-Security-Policy forbids loading anything. JSON and scripts are deflated base64, which holds no character that HTML interprets.
+Documents and actions are untrusted text. The template escapes everything, scripts insert it only as text, and the page's
+Content-Security-Policy blocks all loading. JSON and scripts are embedded as deflated base64, which holds no HTML special character.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from warehouse import Lake
 from warehouse.drafts import drafted
 
 CHUNK = 40
-"""Trajectories packed together: opening one inflates as many."""
+"""Trajectories per packed chunk; opening one inflates its chunk."""
 _LISTED = ("id", "stage", "policy", "wheel_turn", "outcome", "n_turns", "horizon", "reward", "step", "sample", "tokens")
 
 
 def build_report(lake: Lake, output: Path) -> Path:
-    """Write the report on `lake` to the file `output`, creating its folder; returns the path."""
+    """Write the report on `lake` to `output`, creating its folder. Return the path."""
     data, readings = read_report_data(lake), read_trajectories(lake)
     drawn, tabled = _panels(lake, data), _tables(lake, data)
     figures = {f"{anchor}-{place}": panel.figure for anchor, panels in drawn.items() for place, panel in enumerate(panels)}
@@ -67,7 +67,7 @@ def build_report(lake: Lake, output: Path) -> Path:
 
 
 def _panels(lake: Lake, data: ReportData) -> dict[str, list[Panel]]:
-    """The plots of each section that has any, by its anchor."""
+    """Non-empty plots of each section, by anchor."""
     found = {
         "turns": plots.iteration_plots(data),
         "hops": plots.hops_plots(data),
@@ -86,7 +86,7 @@ def _panels(lake: Lake, data: ReportData) -> dict[str, list[Panel]]:
 
 
 def _tables(lake: Lake, data: ReportData) -> dict[str, Sequence[Any]]:
-    """The rows of each section's table that has any, by the section's anchor."""
+    """Non-empty table rows of each section, by anchor."""
     found: dict[str, Sequence[Any]] = {
         "turns": summary.side_by_side(data),
         "curriculum": summary.curricula(data),
@@ -103,7 +103,7 @@ def _unbroken(text: str) -> str:
 
 
 def _packed_readings(readings: Sequence[Reading]) -> dict[str, str]:
-    """The list of trajectories with their tasks, and their parts in chunks, under the names that the page's scripts use."""
+    """Pack the list of trajectories with their tasks, and their parts in chunks, under the names used by the page's scripts."""
     if not readings:
         return {}
     tasks = {reading.task: reading for reading in readings}
@@ -116,10 +116,9 @@ def _packed_readings(readings: Sequence[Reading]) -> dict[str, str]:
 
 
 def pack(text: str) -> str:
-    """UTF-8, deflated (zlib, RFC 1950), in base64. Half of a surrogate pair becomes a question mark."""
+    """Encode as UTF-8, deflate (zlib, RFC 1950) and base64. Unpaired surrogates become question marks."""
     return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 6)).decode("ascii")
 
 
 def pack_json(value: Any) -> str:
-    """A value as JSON, packed."""
     return pack(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

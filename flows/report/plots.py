@@ -1,7 +1,7 @@
-"""The report's plots, drawn by Plotly: curves over steps, and bars over categories.
+"""The report's Plotly plots: curves over steps, and bars over categories.
 
-Colours have medium lightness, to work on light and dark pages; the page sets the colours of text and grid. Lines also differ by dash and
-bars by place, so nothing depends on colour alone.
+Colours have medium lightness to work on light and dark pages; the page sets the colours of text and grid. Lines also differ by dash and
+bars by position, so nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY, RED = "#8b9099", "#c8503c"
 SHARE_AXIS: dict[str, Any] = {"range": [0, 1.02], "tickformat": ".0%"}
 _STAGES = {"init": (GREY, "dot"), "cpt": (COLOURS[0], "dash"), "sft": (COLOURS[1], "dashdot"), "rl": (COLOURS[2], "solid")}
-"""Colour and dash of each stage."""
 _VARIANT_NAMES = {"scaling": "ScalingInter", "fixed_first": "fixed at the first horizon", "fixed_last": "fixed at the last horizon"}
 _SOLVED = (("always", COLOURS[2]), ("sometimes", "#d9a52e"), ("never", GREY))
 _POINTS_AT_MOST = 400
@@ -91,7 +90,7 @@ _DURING = "Share of the valid, by the weights at the start of each trajectory; n
 
 
 class Entry(NamedTuple):
-    """One entry of a legend; a `dash` of None means bars."""
+    """A legend entry; without a `dash` it stands for bars."""
 
     label: str
     colour: str
@@ -99,7 +98,7 @@ class Entry(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One plot: `figure` is Plotly's JSON (`data`, `layout`), `note` a sentence under the title; a section's panels share a legend."""
+    """A plot: `figure` is Plotly's JSON (`data`, `layout`), `note` a sentence under the title. The panels of a section share a legend."""
 
     title: str
     note: str
@@ -111,14 +110,14 @@ class Panel(NamedTuple):
 
 
 def reinforcement_plots(data: ReportData) -> list[Panel]:
-    """Reward, success, horizon, turns and depth over the steps of RL, one line per iteration."""
+    """Reward, success, horizon, turns and hops over RL steps, one line per iteration."""
     curves = own_curves(data, "rl")
     during = {name: (f"{name.split('/', 1)[1].rsplit('/', 1)[0]} during training", _DURING) for name in _names(curves) if _is_suite(name)}
     return _metric_panels(curves, {**_REWARD, **during, **_LEARNING})
 
 
 def speed_plots(data: ReportData) -> list[Panel]:
-    """Time, throughput and memory over the steps of RL."""
+    """Time, throughput and memory over RL steps."""
     return _metric_panels(own_curves(data, "rl"), _SPEED)
 
 
@@ -131,12 +130,12 @@ def reward_plots(data: ReportData) -> list[Panel]:
 
 
 def loss_plots(data: ReportData) -> list[Panel]:
-    """The loss of every stage, one line per iteration."""
+    """Loss of every stage, one line per iteration."""
     return [panel for stage, title in _LOSS.items() for panel in _metric_panels(own_curves(data, stage), {"loss": title})]
 
 
 def health_plots(data: ReportData) -> list[Panel]:
-    """Monitored metrics of RL with their limits and alerts, and the share of invalid trajectories."""
+    """Monitored RL metrics with their limits and alerts, and the share of invalid trajectories."""
     panels = _metric_panels(own_curves(data, "rl"), _HEALTH, metrics=monitored_metrics(data))
     if not data.collected:
         return panels
@@ -165,19 +164,17 @@ def pretraining_plots(data: ReportData) -> list[Panel]:
 
 
 def compared_runs(data: ReportData) -> list[Run]:
-    """The RL runs of iterations that compare curricula."""
+    """RL runs of the iterations that compare curricula."""
     turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and variant_of(run) in HORIZONS}
     return [run for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and variant_of(run) != Variant.WITHOUT_CPT]
 
 
 def variant_name(run: Run) -> str:
-    """The name of a curriculum, with its horizons."""
     name, rounds = _VARIANT_NAMES.get(variant_of(run), variant_of(run)), rounds_of(run)
     return f"{name} ({', '.join(map(str, rounds))})" if rounds else name
 
 
 def demanded(limit: MetricLimit) -> str:
-    """A limit in words."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
     wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
     return f"{wanted}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}"
@@ -206,7 +203,7 @@ def _metric_panels(
     entry_of: Callable[[Run], Entry] = _turn_entry,
     metrics: Sequence[MonitoredMetric] = (),
 ) -> list[Panel]:
-    """A panel for each metric that has curves. Bounds near the curves of the last limit in `metrics` are drawn, and alerts marked."""
+    """Draw a panel for each metric with curves. Draw the bounds near the curves from the last limit in `metrics`, and mark alerts."""
     panels = []
     for name, (title, note) in titles.items():
         own = [curve for curve in curves if curve.name == name]
@@ -245,7 +242,7 @@ def _is_suite(name: str) -> bool:
 
 
 def _line(curve: Curve, entry: Entry) -> list[go.Scatter]:
-    """The measured curve, faint, under its running mean; a horizon as steps; a single value as a point."""
+    """Draw the measured curve faintly under its running mean, a horizon as steps, and a single value as a point."""
     pieces = min(len(curve.steps), _POINTS_AT_MOST)
     steps = [round(float(np.mean(piece)), 1) for piece in np.array_split(np.asarray(curve.steps), pieces)]
     values = [float(f"{float(np.mean(piece)):.6g}") for piece in np.array_split(np.asarray(curve.values), pieces)]
@@ -262,14 +259,14 @@ def _line(curve: Curve, entry: Entry) -> list[go.Scatter]:
 
 
 def _near_bounds(limit: MetricLimit, curves: Sequence[Curve]) -> list[float]:
-    """The bounds that can be drawn without flattening the curves: those within the curves' own span of them."""
+    """Bounds that can be drawn without flattening the curves: at most the curves' span away from them."""
     values = [value for curve in curves for value in curve.values]
     low, high = (0.0, 1.0) if curves[0].name in _SHARES else (min(values), max(values))
     return [bound for bound in (limit.below, limit.above) if bound is not None and 2 * low - high <= bound <= 2 * high - low]
 
 
 def _marks(alerts: Sequence[Row]) -> list[go.Scatter]:
-    """A cross for each alert; a value that is not finite is at 0."""
+    """A cross for each alert; non-finite values are drawn at 0."""
     if not alerts:
         return []
     return [
@@ -288,7 +285,7 @@ def _marks(alerts: Sequence[Row]) -> list[go.Scatter]:
 
 
 def iteration_plots(data: ReportData) -> list[Panel]:
-    """Success after each stage over the iterations, one panel per suite."""
+    """Success after each stage over the iterations, one panel per suite; empty with a single iteration."""
     evaluations = [evaluation for evaluation in wheel_evaluations(data) if evaluation.hops is None and evaluation.success is not None]
     turns = sorted({evaluation.turn for evaluation in evaluations})
     if len(turns) < 2:
@@ -324,7 +321,7 @@ def hops_plots(data: ReportData) -> list[Panel]:
 
 
 def frontier_plots(data: ReportData) -> list[Panel]:
-    """RL's tasks by how often they were solved: one panel per iteration, one bar per depth."""
+    """RL tasks by how often they were solved: one panel per iteration, one bar per number of hops."""
     hover = "%{x}: %{y:.1%}, %{customdata[0]:,} of %{customdata[1]:,} tasks"
     legend = tuple(Entry(f"{name} solved", colour, None) for name, colour in _SOLVED)
     panels = []
@@ -340,7 +337,7 @@ def frontier_plots(data: ReportData) -> list[Panel]:
 
 
 def tool_plots(data: ReportData) -> list[Panel]:
-    """Tool calls per trajectory, over the steps of RL and by stage, and the share that worked."""
+    """Tool calls per trajectory, over RL steps and by stage, and the share that succeeded."""
 
     def panel(title: str, note: str, over: str, under: str, hover: str, yaxis: dict[str, Any]) -> Panel:
         drawn = []
@@ -359,7 +356,7 @@ def tool_plots(data: ReportData) -> list[Panel]:
 
 
 def _stage_line(place: int, stage: str, evaluations: Sequence[Evaluation]) -> go.Scatter:
-    """Success after one stage over the iterations, shifted a little so that whiskers do not hide each other."""
+    """Success after one stage over the iterations, shifted slightly so that error bars do not overlap."""
     colour, dash = _stage_style(stage)
     return go.Scatter(
         x=[evaluation.turn + 0.05 * place for evaluation in evaluations],
@@ -372,7 +369,7 @@ def _stage_line(place: int, stage: str, evaluations: Sequence[Evaluation]) -> go
 
 
 def figure(traces: Sequence[go.Scatter | go.Bar], xaxis: dict[str, Any], yaxis: dict[str, Any], barmode: str = "group") -> dict[str, Any]:
-    """A figure as Plotly's JSON, without the colours that the page sets."""
+    """Return a figure as Plotly's JSON, without the colours that the page sets."""
     plain = {"automargin": True, "zeroline": False, "fixedrange": True}
     layout = go.Layout(
         showlegend=False,
@@ -390,18 +387,18 @@ def figure(traces: Sequence[go.Scatter | go.Bar], xaxis: dict[str, Any], yaxis: 
 
 
 def _bars(name: str, colour: str, x: Sequence[str], hover: str, values: Mapping[str, Any]) -> go.Bar:
-    """Bars of one colour at the categories `x`; `values` are their heights `y`, `customdata` for the template `hover`, and intervals."""
+    """Bars of one colour at the categories `x`. `values` holds heights `y`, `customdata` for the template `hover`, and error bars."""
     marker = {"color": colour, "line": {"width": 0}, "cornerradius": 3}
     return go.Bar(x=x, marker=marker, hovertemplate=f"{hover}<extra>{safe(name)}</extra>", **values)
 
 
 def _shares(rows: Sequence[Row], part: str, whole: str, *shown: str) -> dict[str, Any]:
-    """One column over another, with columns to show."""
+    """Ratio of two columns, with columns to show on hover."""
     return {"y": [row[part] / row[whole] for row in rows], "customdata": [[row[name] for name in shown] for row in rows]}
 
 
 def _success(evaluations: Sequence[Evaluation], last: str) -> dict[str, Any]:
-    """Success with its interval, which is also shown, with the judged trajectories and the field `last`."""
+    """Success with its interval as error bars; the hover data are the interval, the judged trajectories and the field `last`."""
     y = [evaluation.success or 0.0 for evaluation in evaluations]
     up = [(evaluation.high or 0.0) - height for evaluation, height in zip(evaluations, y, strict=True)]
     down = [height - (evaluation.low or 0.0) for evaluation, height in zip(evaluations, y, strict=True)]
@@ -434,5 +431,5 @@ def _hop_axis(hops: Iterable[int | None]) -> dict[str, Any]:
 
 
 def safe(text: str) -> str:
-    """Text from the lake as a label: Plotly reads some HTML in labels, and braces in templates."""
+    """Escape lake text for a label: Plotly interprets some HTML in labels, and braces in templates."""
     return escape(text).replace("%{", "% {")

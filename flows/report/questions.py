@@ -1,4 +1,4 @@
-"""The report's questions, one of each kind with its formula drawn as a graph, and the shape of the graphs behind them."""
+"""The report's questions, one of each kind with its formula drawn as a graph, and the topology of the underlying graphs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from warehouse.json_text import read_json
 from warehouse.records import Triple
 
 DRAWN = 12
-"""Maximum questions drawn."""
+"""Maximum number of questions drawn."""
 MOST_TRIPLES = 24
 """Maximum triples of a drawn formula."""
 MOST_FACTS = 500_000
-"""Maximum facts of a graph whose shape the report shows; `flywheel graph` handles larger ones."""
+"""Maximum facts of a graph whose topology the report shows; `flywheel graph` handles larger ones."""
 _LABEL_CHARACTERS = 18
 _NODES = {
     NodeKind.TARGET: ("the answer", COLOURS[1], "star"),
     NodeKind.VARIABLE: ("unknown on the way", COLOURS[0], "circle"),
     NodeKind.CONSTANT: ("named in the question", GREY, "square"),
 }
-"""Name, colour and symbol of each kind of node."""
+"""Name, colour and symbol of each node kind."""
 _NEW = COLOURS[2]
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnQuestion:
-    """A question of one kind: its formula, the formula `before` its expansion, and how many stored questions are `alike`."""
+    """A question of one kind: its formula, the formula `before` its expansion, and the number of stored questions `alike`."""
 
     key: str
     question: str
@@ -59,13 +59,13 @@ WHERE c.place = 1 ORDER BY c.layers, c.hops, c.shape, c.key LIMIT ?
 
 
 def read_questions(lake: Lake) -> tuple[DrawnQuestion, ...]:
-    """One question of each kind that has a formula, simple ones first."""
+    """Read one question of each kind with a formula, simplest first."""
     rows = lake.query(_QUESTIONS, [MOST_TRIPLES, DRAWN]).to_pylist()
     return tuple(DrawnQuestion(**{**row, "formula": _triples(row["formula"]), "before": _triples(row["before"])}) for row in rows)
 
 
 def read_graphs(lake: Lake) -> list[tuple[str, Topology | None]]:
-    """The shape of the graph of each source of facts; None where it is too large."""
+    """Topology of each fact source's graph; None if it is too large."""
     sources = lake.query("SELECT source, count(*) AS facts FROM facts GROUP BY source ORDER BY source").to_pylist()
     return [(row["source"], _shape(lake, row["source"]) if row["facts"] <= MOST_FACTS else None) for row in sources]
 
@@ -81,7 +81,7 @@ def _triples(formula: str | None) -> tuple[Triple, ...]:
 
 
 def question_plots(questions: Sequence[DrawnQuestion]) -> list[Panel]:
-    """The formula of each question, laid out by networkx (`synth.formulas.drawing`)."""
+    """Draw the formula of each question, laid out by networkx (`synth.formulas.drawing`)."""
     legend = [Entry(name, colour, None) for name, colour, _ in _NODES.values()]
     legend += [Entry("new in the last expansion", _NEW, None)] if any(question.before for question in questions) else []
     panels, hidden = [], {"visible": False, "automargin": False}
@@ -97,7 +97,7 @@ def question_plots(questions: Sequence[DrawnQuestion]) -> list[Panel]:
 
 
 def _formula(nodes: Sequence[PlacedNode], edges: Sequence[PlacedEdge]) -> list[go.Scatter]:
-    """Lines, relations in the middle of their lines with an arrow to the object, and nodes."""
+    """Draw lines, relation labels at their midpoints with an arrow to the object, and nodes."""
     ends = [(nodes[edge.near], nodes[edge.far]) for edge in edges]
     x: list[Any] = [value for near, far in ends for value in (near.x, far.x, None)]
     y: list[Any] = [value for near, far in ends for value in (near.y, far.y, None)]

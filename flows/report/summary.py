@@ -1,4 +1,4 @@
-"""What the report's headline and tables are filled with."""
+"""Contents of the report's headline and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headli
 
 
 class SummaryRow(NamedTuple):
-    """One stage of one iteration: its evaluation on each suite (None where there was none), and its standing on the main one."""
+    """One stage of an iteration: its evaluation on each suite (None if absent), and its standing on the main suite."""
 
     turn: int
     stage: str
@@ -24,7 +24,7 @@ class SummaryRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The table of success by stage and the sentences above it: a headline, its detail, stages that did harm, unreliable evaluations."""
+    """Table of success by stage and the sentences above it: headline, detail, harmful stages, unreliable evaluations."""
 
     headline: str
     detail: str
@@ -35,7 +35,7 @@ class Summary:
 
 
 def summarize(data: ReportData) -> Summary:
-    """Success by iteration and stage, with its headline. The main suite is the one with the most attempts."""
+    """Summarize success by iteration and stage. The main suite is the one with the most evaluated tasks in total."""
     cells = {(e.turn, e.stage, e.suite): e for e in wheel_evaluations(data) if e.hops is None}
     attempts: dict[str, int] = {}
     for evaluation in cells.values():
@@ -66,7 +66,7 @@ def _judged(cell: Evaluation | None, data: ReportData) -> Judged | None:
 
 
 def _detail(wheel: Sequence[Standing]) -> str:
-    """Where the last figure is from, and what it is compared with."""
+    """Describe the source of the last figure and its comparison."""
     if not wheel:
         return "Figures appear here after the first evaluation of a stage."
     last = wheel[-1].judged
@@ -76,8 +76,8 @@ def _detail(wheel: Sequence[Standing]) -> str:
 
 
 def side_by_side(data: ReportData) -> list[Row]:
-    """The iterations with their last success on each suite, the gate's decision, the horizons and the seconds of each stage."""
-    last = {(e.turn, e.suite): e for e in wheel_evaluations(data) if e.hops is None}  # ordered by stage: the last one stays
+    """Rows of iterations: last success on each suite, the gate's decision, horizons, and seconds per stage."""
+    last = {(e.turn, e.suite): e for e in wheel_evaluations(data) if e.hops is None}  # ordered by stage, so the last one wins
     gate = {decision["wheel_turn"]: "promoted" if decision["promoted"] else "kept back" for decision in data.decisions}
     rounds = {run.wheel_turn: rounds_of(run) for run in data.runs if run.stage == "rl" and not is_compared(run)}
     suites = sorted({suite for _, suite in last})
@@ -96,7 +96,6 @@ def side_by_side(data: ReportData) -> list[Row]:
 
 
 def curricula(data: ReportData) -> list[tuple[str, Evaluation]]:
-    """Evaluations of compared curricula, with their names."""
     names = {run.figures.get("policy"): variant_name(run) for run in compared_runs(data)}
     return [
         (names[evaluation.policy], evaluation) for evaluation in data.evaluations if evaluation.hops is None and evaluation.policy in names
@@ -104,7 +103,7 @@ def curricula(data: ReportData) -> list[tuple[str, Evaluation]]:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in a suitable unit; a dash where it is unknown."""
+    """Format a duration in a suitable unit; a dash if unknown."""
     if seconds is None:
         return "–"
     if seconds < 120:

@@ -1,7 +1,7 @@
-"""Trajectories to read and compare: all, or a sample balanced over iterations, stages and outcomes.
+"""Trajectories of the report: all, or a sample balanced over iterations, stages and outcomes.
 
-The sample is drawn by the task's digest and includes all of a policy's attempts at a task in a step, or none, so that successes can be
-compared with failures, and the same lake shows the same trajectories.
+Sampling is deterministic by task digest and takes all attempts of a policy at a task in a step or none, so that successes and failures can
+be compared.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tokenizers.decoders import DecodeStream
 from warehouse import Lake
 
 AT_MOST = 5_000
-"""Maximum trajectories."""
+"""Maximum number of trajectories."""
 TOKENS_AT_MOST = 6_000_000
-"""Maximum tokens of all trajectories."""
+"""Maximum total tokens of the trajectories."""
 _TEXT_AT_MOST = 6_000
 """Maximum characters of a part; the lake has the rest."""
 _PIECES_AT_MOST = 1_000
-"""Maximum tokens of an action with probabilities."""
+"""Maximum tokens of an action with log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tokens of one kind: `prompt`, `action` (trained) or `observation` (masked); `turn` counts from 1 and is 0 for the prompt.
+    """Tokens of one kind: `prompt`, `action` (trained) or `observation` (masked). `turn` counts from 1; the prompt has 0.
 
-    `pieces` are an action's tokens as text, each with its log-probability.
+    `pieces` holds an action's tokens as text, each with its log-probability.
     """
 
     kind: str
@@ -42,8 +42,6 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One trajectory with its parts in order."""
-
     id: str
     task: str
     question: str
@@ -64,7 +62,6 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all parts."""
         return sum(part.tokens for part in self.parts)
 
 
@@ -102,7 +99,7 @@ FROM turns t JOIN (SELECT unnest(?) AS id) wanted ON wanted.id = t.trajectory_id
 
 
 def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = TOKENS_AT_MOST) -> tuple[Reading, ...]:
-    """Up to `at_most` trajectories of `tokens_at_most` tokens in all, ordered by iteration, stage and task."""
+    """Read up to `at_most` trajectories with `tokens_at_most` tokens in total, ordered by iteration, stage and task."""
     sample = lake.query(_SAMPLE, [at_most, tokens_at_most]).to_pylist()
     texts = TokenTexts(lake)
     policies = {row["id"]: row["policy"] for row in sample}
@@ -120,7 +117,7 @@ def _order(one: Reading) -> tuple[Any, ...]:
 
 
 def _prompt(row: dict[str, Any], texts: TokenTexts) -> Part:
-    """The prompt as in tokens, or only the question without its tokenizer; takes the row's `prompt_ids`."""
+    """Decode the prompt, or return only the question without a tokenizer. Removes `prompt_ids` from the row."""
     token_ids = row.pop("prompt_ids")
     text = texts.text(row["policy"], token_ids) if token_ids else None
     return Part("prompt", 0, _cut(text or row["question"]), len(token_ids))
@@ -150,18 +147,18 @@ def _cut(text: str) -> str:
 
 
 class TokenTexts:
-    """The tokenizers of a home's policies, loaded on first use."""
+    """Tokenizers of a home's policies, loaded on first use."""
 
     def __init__(self, lake: Lake) -> None:
-        """`lake` has the policies' folders, relative to its home; a folder outside of the home is not read."""
+        """`lake` has the policies' folders, relative to its home; folders outside the home are not read."""
         self._home = lake.place.home.resolve()
         self._folders = {row["id"]: row["path"] for row in lake.query("SELECT id, path FROM policies").to_pylist()}
         self._loaded: dict[str, Tokenizer | None] = {}
 
     def of(self, policy: str, token_ids: Sequence[int]) -> list[str]:
-        """The text that each token adds; its number in brackets without a tokenizer that knows it.
+        """Return the text that each token adds, or its id in brackets without a tokenizer that knows it.
 
-        A character of several tokens is with the last of them.
+        A character of several tokens belongs to the last of them.
         """
         tokenizer = self._tokenizer(policy)
         if tokenizer is None or any(token >= tokenizer.get_vocab_size() for token in token_ids):
@@ -170,7 +167,7 @@ class TokenTexts:
         return [stream.step(tokenizer, token) or "" for token in token_ids]
 
     def text(self, policy: str, token_ids: Sequence[int]) -> str | None:
-        """The tokens as text; None without the policy's tokenizer."""
+        """Decode tokens; None without the policy's tokenizer."""
         tokenizer = self._tokenizer(policy)
         return None if tokenizer is None else str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
 

@@ -1,4 +1,4 @@
-"""Yields of synthesis, part by part. The names of figures are those of the metrics `count.FIGURE.PART`."""
+"""Yields of synthesis by part. Figure names are those of the metrics `count.FIGURE.PART`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from warehouse import Lake
 from warehouse.views import VIEWS
 
 COMMON = ("asked", "completed", "tokens", "seconds", "made", "dropped")
-"""Figures that most parts have."""
+"""Figures common to most parts."""
 _KEPT = "kept"
 _STYLE = ("style_tried", "style_found", "style_by_chance")
 
 
 @dataclass(frozen=True, slots=True)
 class PartYield:
-    """The figures of one part of a synthesis run."""
-
     run: str
     part: str
     figures: dict[str, float]
 
 
 def read_yields(lake: Lake) -> tuple[PartYield, ...]:
-    """The parts that counted anything, by run and name."""
+    """Read the parts with counts, by run and name."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in lake.query(f"SELECT * FROM ({VIEWS['synthesis_yields'].sql}) ORDER BY turn, run, part, figure").to_pylist():
         found.setdefault((row["run"], row["part"]), {})[row["figure"]] = row["value"]
@@ -38,7 +36,7 @@ def read_yields(lake: Lake) -> tuple[PartYield, ...]:
 
 
 def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Share of the seed questions that passed each check, of those that reached it; the last row, `kept`, is of all requested."""
+    """Share of seed questions that passed each check, of those that reached it; in the last row, `kept`, of all requested."""
     if ASKED not in figures:
         return []
     counts = [int(figures.get(name, 0)) for name in (ASKED, *CHECKS, _KEPT)]
@@ -47,7 +45,7 @@ def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def worlds_kept(figures: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Proposed and kept parts of tool worlds, with the requests and tokens that they took; empty if no world was requested."""
+    """Proposed and kept parts of tool worlds, with their requests and tokens; empty if no world was requested."""
     if "worlds_proposed" not in figures:
         return []
     return [_written(part, {name: int(figures.get(f"{part}_{name}", 0)) for name in WORLD_COUNTS}) for part in ("worlds", *WORLD_PARTS)]
@@ -63,7 +61,7 @@ def _survived(check: str, met: int, left: int) -> dict[str, Any]:
 
 
 def counted_words(figures: dict[str, float]) -> str:
-    """All but the common figures, in words."""
+    """Describe all figures except the common ones."""
     if rows := survival(figures):
         return ", ".join(f"{row['check'].replace('_', ' ')} {row['survived']:,} of {row['met']:,}" for row in rows)
     if worlds := worlds_kept(figures):

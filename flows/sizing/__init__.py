@@ -1,1 +1,1 @@
-"""`flywheel plan`: what a configuration will take before it runs."""
+"""`flywheel plan`: estimate a configuration's resources before it runs."""

@@ -1,4 +1,4 @@
-"""What a configuration will take: memory of each card, disk, tokens and time of a step, and what to change."""
+"""Estimate a configuration's memory per card, disk, and tokens and time per step, and suggest changes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ from warehouse.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What cannot be known: the card, its utilization, and the size of a trajectory. Options change them, and the result prints them."""
+    """Assumptions of the estimate: the card, its utilization, and the size of a trajectory. Options change them, and the result prints
+    them.
+    """
 
     device: Device | None
     """The card; None without GPUs."""
     host_gib: float | None = None
-    """Host memory shared by CPU processes; None: unknown."""
+    """Host memory in GiB shared by CPU processes; None: unknown."""
     learner_share: float = 0.3
     """Model FLOP utilization of the learner."""
     prefill_share: float = 0.4
@@ -51,17 +53,17 @@ class Assumptions:
     decode_share: float = 0.6
     """Memory bandwidth utilization of decoding."""
     write_gigabytes: float = 1.0
-    """Disk bandwidth for weights, GB/s."""
+    """Disk bandwidth for weights in GB/s."""
     send_gigabytes: float = 5.0
-    """Network bandwidth for weights, GB/s."""
+    """Network bandwidth for weights in GB/s."""
     overhead_gib: float = 2.0
-    """Per process on a card: CUDA context, communication, graphs, allocator."""
+    """GiB per process on a card: CUDA context, communication, graphs, allocator."""
     prompt_tokens: int = 400
     turns: int = 5
     action_tokens: int = 64
-    """Mean per action."""
+    """Mean tokens per action."""
     observation_tokens: int = 256
-    """Mean per observation."""
+    """Mean tokens per observation."""
 
     @property
     def card(self) -> Device:
@@ -72,7 +74,6 @@ class Assumptions:
 
     @property
     def trajectory_tokens(self) -> int:
-        """Mean tokens of a trajectory."""
         return self.prompt_tokens + self.turns * (self.action_tokens + self.observation_tokens)
 
 
@@ -84,7 +85,7 @@ def assumed(
     action_tokens: int | None = None,
     observation_tokens: int | None = None,
 ) -> Assumptions:
-    """Defaults: the longest horizon, a quarter of the action limit, half of the observation limit, within the context."""
+    """Default assumptions: the longest horizon, a quarter of the action limit and half of the observation limit, within the context."""
     limits = rollout.limits
     action = action_tokens or max(1, limits.max_action_tokens // 4)
     observation = observation_tokens or max(1, limits.max_observation_tokens // 2)
@@ -105,17 +106,16 @@ class Card:
 
     @property
     def total(self) -> int:
-        """Total bytes."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Whether there is room, or the limit is unknown."""
+        """Whether the parts fit, or the limit is unknown."""
         return self.limit is None or self.total <= self.limit
 
 
 def cards(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[Card]:
-    """Each kind of card in the first iteration."""
+    """Estimate each kind of card in the first iteration."""
     settings, engine = config.for_turn(1), _engine(policy, config)
     found = []
     for stage in config.wheel.stages:
@@ -131,13 +131,13 @@ def cards(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions
 
 
 def shares(config: FlywheelConfig, stage: TrainingStage, settings: TurnConfig) -> bool:
-    """Whether a learner shares an engine's card."""
+    """Return whether a learner shares an engine's card."""
     engine, learner = config.rollout.engine, getattr(settings, stage).learner
     return 0 < engine.gpus < 1 and 0 < learner.gpus < 1
 
 
 def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig, config: FlywheelConfig) -> LearnerMemory:
-    """Memory of a learner's worker, at the longest contexts."""
+    """Estimate the memory of a learner's worker at the longest contexts."""
     own: OptimizerConfig = getattr(settings, stage)
     tokens = _tokens_of_pass(own, config)
     work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
@@ -147,7 +147,7 @@ def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig,
 
 
 def computes_in_bfloat16(own: OptimizerConfig) -> bool:
-    """Whether a learner computes in bfloat16; `auto` does on GPUs."""
+    """Return whether a learner computes in bfloat16; `auto` does on GPUs."""
     return own.precision == "bfloat16" or (own.precision == "auto" and bool(own.learner.gpus))
 
 
@@ -173,7 +173,7 @@ def _engine(policy: Architecture, config: FlywheelConfig) -> EngineMemory:
 def _shared(
     stage: TrainingStage, engine: EngineMemory, learner: LearnerMemory, config: FlywheelConfig, assumptions: Assumptions
 ) -> list[Card]:
-    """The card in the learner's turn and, in RL, in the engine's."""
+    """Estimate the card during the learner's turn and, in RL, the engine's turn."""
     awake = _named(asdict(engine), "engine")
     asleep = {} if config.rollout.engine.sleep_level else awake
     found = [_card(f"shared card, learner's turn in {stage}", {**_parts(learner), **asleep}, True, assumptions, processes=2)]
@@ -203,7 +203,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A step of a stage: tokens, and seconds by activity; None: unknown."""
+    """A step of a stage: tokens, and seconds by activity (None: unknown)."""
 
     stage: TrainingStage
     steps: int | None
@@ -214,7 +214,7 @@ class StageTime:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of a step."""
+        """Seconds of a step; None if unknown."""
         if self.seconds is None:
             return None
         if not self.overlapping:
@@ -224,7 +224,7 @@ class StageTime:
 
 
 def times(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> list[StageTime]:
-    """Times of the stages of the first iteration; unknown on CPUs."""
+    """Estimate the stages of the first iteration; seconds are unknown on CPUs."""
     settings = config.for_turn(1)
     return [
         _reinforce(policy, config, settings, assumptions) if stage == "rl" else _supervised(policy, stage, settings, assumptions)
@@ -233,7 +233,7 @@ def times(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions
 
 
 def sequences_at_once(policy: Architecture, config: FlywheelConfig, assumptions: Assumptions) -> tuple[int, int]:
-    """Concurrent trajectories per engine: requested, and held by its cache at their mean length."""
+    """Return the concurrent trajectories per engine: those requested, and those that its cache holds at their mean length."""
     engine, rl = config.rollout.engine, config.for_turn(1).rl
     given = min(config.rollout.concurrency, rl.tasks_per_step * rl.samples_per_task) / engine.count
     each = cache_bytes(policy, engine_bytes(config), engine.tensor_parallel) * assumptions.trajectory_tokens
@@ -262,7 +262,7 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
     learning = _learning(policy, own, tokens * own.epochs, assumptions.trajectory_tokens / 2, assumptions)
     if learning is not None and (own.has_critic or own.correction.needed):
         scoring = forward_flops(policy.matrices, policy.layers, policy.width, assumptions.trajectory_tokens / 2)
-        learning += _on_learner(tokens * scoring, own, assumptions)  # a forward pass more, before the step
+        learning += _on_learner(tokens * scoring, own, assumptions)  # one more forward pass before the step
     if learning is None or not engine.gpus:
         return StageTime("rl", own.steps, tokens, None)
     device = assumptions.card
@@ -273,7 +273,7 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
     context = at_once * assumptions.trajectory_tokens / 2 * cache_bytes(policy, size)
     moved = (size * policy.parameters + context) / engine.tensor_parallel
     steps = acted / (engine.count * at_once)
-    # Engines on one card with a learner have all of it in their turn.
+    # Engines that share a card with a learner use all of it in their turn.
     cards = engine.count * engine.tensor_parallel
     seconds = {
         "sampling": steps * moved / (device.bandwidth * GIGA * assumptions.decode_share),
@@ -285,7 +285,7 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
 
 
 def published_bytes(policy: Architecture, config: FlywheelConfig, settings: TurnConfig) -> int:
-    """Bytes of one published version: the policy, or its adapters."""
+    """Bytes of a published version: the policy, or its adapters."""
     lora = settings.rl.lora
     numbers = policy.parameters if lora is None or config.rollout.engine.adapter_rank is None else adapter_parameters(policy, lora.rank)
     return engine_bytes(config) * numbers
@@ -299,7 +299,7 @@ def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:
 
 
 def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context: float, assumptions: Assumptions) -> float | None:
-    """Seconds to train on so many tokens; None on CPUs."""
+    """Seconds to train on `tokens` tokens; None on CPUs."""
     if not own.learner.gpus:
         return None
     trained = trained_matrices(policy, own.lora.rank if own.lora else None)
@@ -314,7 +314,7 @@ def _on_learner(flops: float, own: OptimizerConfig, assumptions: Assumptions) ->
 
 
 def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence[StageTime]) -> dict[str, int]:
-    """Bytes written in the first iteration without the lake and checkpoints by `save_minutes`, for stages of known length."""
+    """Bytes written in the first iteration by stages of known length, without the lake and checkpoints by `save_minutes`."""
     settings = config.for_turn(1)
     written = {"policies": FLOAT32 * policy.parameters, "checkpoints": 0, "published weights": 0}
     for stage in stages:
@@ -330,15 +330,15 @@ def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence
 
 
 MOST_SHARE = 0.5
-"""Share of a step from which a part counts as the bottleneck."""
+"""Share of a step above which a part counts as the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizingPlan:
-    """The resources of a configuration, and advice.
+    """Resources of a configuration, and advice.
 
-    `disk` is the peak size of the home and `written` the bytes written in an iteration, both without the lake; `at_once` has the
-    trajectories that an engine is given at a time and that its cache holds.
+    `disk` is the peak size of the home and `written` the bytes written in an iteration, both without the lake. `at_once` holds the
+    concurrent trajectories requested of an engine and those that its cache holds.
     """
 
     policy: Architecture
@@ -353,7 +353,6 @@ class SizingPlan:
     changes: list[str]
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "policy": {**asdict(self.policy), "parameters": self.policy.parameters},
             "assumptions": asdict(self.assumptions),
@@ -369,11 +368,7 @@ class SizingPlan:
 
 
 def plan_of(config: FlywheelConfig, assumptions: Assumptions, machines: Sequence[Machine] = ()) -> SizingPlan:
-    """The plan of the first iteration; without `machines` nothing is placed.
-
-    Raises:
-        RequestError: the policy's sizes cannot be read.
-    """
+    """Plan the first iteration, with placement on `machines` if given. Raise RequestError if the policy's sizes cannot be read."""
     policy = architecture_of(config)
     found, stages, at_once = (
         cards(policy, config, assumptions),
@@ -396,7 +391,7 @@ def plan_of(config: FlywheelConfig, assumptions: Assumptions, machines: Sequence
 
 
 def architecture_of(config: FlywheelConfig) -> Architecture:
-    """The sizes of the first policy. Raises RequestError where its config.json does not say them."""
+    """Return the sizes of the first policy. Raise RequestError if its config.json lacks them."""
     folder = config.policy.folder
     if folder is None:
         return Architecture.of_policy(config.policy)
@@ -419,7 +414,7 @@ def _no_room(config: FlywheelConfig, machines: Sequence[Machine]) -> str | None:
 
 
 def _changes(config: FlywheelConfig, found: Sequence[Card], stages: Sequence[StageTime], at_once: tuple[int, int]) -> Iterator[str]:
-    """Advice, what does not fit first."""
+    """Yield advice, starting with what does not fit."""
     for card in found:
         if not card.fits:
             yield _to_make_fit(card, config)

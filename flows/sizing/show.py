@@ -1,4 +1,4 @@
-"""The plan as tables for the terminal, readable at 80 columns."""
+"""Print the plan as tables for the terminal, readable at 80 columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from flows.sizing.plan import Assumptions, Card, SizingPlan, StageTime
 from rl.hardware import GIB
 
 SMALLEST = 0.005
-"""Smaller parts, in GiB or seconds, are left out."""
+"""Smaller parts, in GiB or seconds, are hidden."""
 
 
 def print_plan(plan: SizingPlan) -> None:
-    """Print cards, times, disk, reservations, advice and assumptions."""
     console, policy = Screen(highlight=False), plan.policy
     console.print(f"policy: {policy.parameters / 1e6:,.1f} M parameters, {policy.layers} layers, {policy.vocabulary:,} tokens\n")
     console.print(_cards(plan.cards))
@@ -70,7 +69,7 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names with their values; repeated names are left blank."""
+    """A table of names and values; repeated names are left blank."""
     table, above = Table.grid(padding=(0, 1, 0, 0)), ""
     for name, said in rows:
         table.add_row("" if name == above and name.strip() != "-" else name, said)

@@ -1,1 +1,1 @@
-"""The work of each stage: plain functions that read from the lake and write to it."""
+"""The work of each stage, as plain functions that read and write the lake."""

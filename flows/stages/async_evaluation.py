@@ -1,10 +1,10 @@
-"""Asynchronous evaluation: every few RL steps the policy in training tries tasks of suites, on the engines that sample for it.
+"""Asynchronous evaluation: every few RL steps, the policy in training attempts suite tasks on the engines that sample for it.
 
-It begins when the engines have received a version of the weights, and no step waits for it: a thread requests its trajectories, a few at a
-time, and grades and stores them as they end. Meanwhile the engines move on to newer weights, so the metrics hold the first and the last
-version that sampled any token, and the share of tokens from the version that the evaluation began with.
+An evaluation begins when the engines have received a weight version, and no step waits for it: a thread requests its trajectories, a few at
+a time, and grades and stores them as they end. Meanwhile the engines move to newer weights, so the metrics record the first and last
+version that sampled any token, and the share of tokens from the evaluation's own version.
 
-Its trajectories have a stage of their own: nothing trains on them, and they do not count as evaluation of the finished policy.
+The trajectories have their own stage: nothing trains on them, and they do not count as evaluation of the finished policy.
 """
 
 from __future__ import annotations
@@ -32,20 +32,15 @@ from warehouse.errors import RequestError
 log = logging.getLogger("flywheel")
 
 STAGE = "eval_beside"
-"""The stage of its trajectories."""
 PREFIX = "beside"
-"""Prefix of its metrics: `beside/SUITE/METRIC`, at the step of the version."""
+"""Prefix of the metrics: `beside/SUITE/METRIC`, at the step of the version."""
 
 
 class AsyncEvaluation:
-    """The evaluations alongside one training run. All methods are called by the training thread."""
+    """Evaluations alongside a training run. The training thread calls all methods."""
 
     def __init__(self, context: RunContext, run: StageRun, policy: str, config: AsyncEvaluationConfig) -> None:
-        """Draw the tasks.
-
-        Raises:
-            RequestError: a suite has no tasks in the lake, or a task names an unknown verifier.
-        """
+        """Draw the tasks. Raise RequestError if a suite has no tasks in the lake, or a task names an unknown verifier."""
         self._context, self._run, self._policy, self._config = context, run, policy, config
         self._tasks = {suite: draw(context, suite, config.tasks) for suite in config.suites}
         self._verifiers = context.verifiers(tasks=[task for tasks in self._tasks.values() for task in tasks])
@@ -64,12 +59,12 @@ class AsyncEvaluation:
         return self._version if self._work is not None and not self._work.done() else None
 
     def begin(self, version: int) -> None:
-        """The engines have the weights of that step: begin what is due, and resume what was interrupted."""
+        """Resume an interrupted evaluation and begin a due one. The engines have the weights of step `version`."""
         self._go_on()
         self._begin_due(version)
 
     def finish(self, version: int) -> None:
-        """Training has ended with that version: wait for the evaluation in progress, and for the last one if due."""
+        """Training ended with `version`: wait for the running evaluation, and for the last one if due."""
         self._go_on()
         self._wait()
         self._begin_due(version)
@@ -77,23 +72,22 @@ class AsyncEvaluation:
         self._context.lake.add(self._context.running.drain_retries())
 
     def leave_out(self, reason: str) -> None:
-        """Record that the evaluation in progress is not finished."""
+        """Record that the running evaluation is left unfinished."""
         if self.under_way is not None:
             self._record("left_out", self._version, f"the evaluation of version {self._version} is not ended: {reason}")
 
     def close(self) -> None:
-        """Stop the evaluation in progress; its finished trajectories are kept."""
+        """Stop the running evaluation; its finished trajectories are kept."""
         self._closing.set()
         if self._stream is not None:
             self._stream.cancel()
         self._thread.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """The version under evaluation, for a checkpoint."""
         return {"under_way": self.under_way if self._resumed is None else self._resumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The evaluation in progress at the checkpoint resumes when the engines have weights."""
+        """Schedule the checkpoint's unfinished evaluation to resume once the engines have weights."""
         self._resumed = state["under_way"]
 
     def _go_on(self) -> None:
@@ -125,12 +119,12 @@ class AsyncEvaluation:
         return len(self._context.lake.existing(Metric, keys)) == len(keys)
 
     def _evaluate(self, version: int) -> None:
-        """Run what the lake does not have of an evaluation, and store its metrics; a fault becomes a record."""
+        """Run the missing part of an evaluation and store its metrics. A fault is recorded instead of raised."""
         began = time.monotonic()
         requests = {request.trajectory_id: request for request in self._requests(version)}
         try:
             self._roll_out(requests)
-        except Exception as error:  # training goes on in any case
+        except Exception as error:  # training continues in any case
             first = _first(error)
             self._record("fault", version, f"the evaluation of version {version} broke off: {type(first).__name__}: {str(first)[:500]}")
             return
@@ -138,7 +132,7 @@ class AsyncEvaluation:
             self._conclude(version, list(requests), time.monotonic() - began)
 
     def _requests(self, version: int) -> Iterator[RolloutRequest]:
-        """Greedy, like the suite's evaluation; a task has the same seed for every version."""
+        """Requests of an evaluation: greedy like the suite's own evaluation, with the same seed per task for every version."""
         config, run = self._context.config, self._run.run
         for suite, tasks in self._tasks.items():
             for task in tasks:
@@ -188,7 +182,7 @@ class AsyncEvaluation:
 
 
 def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
-    """`count` tasks of a suite (None: all), drawn by the home's seed, in the order of their keys. Raises RequestError if there are none."""
+    """Draw `count` tasks of a suite (None: all) by the home's seed, ordered by key. Raise RequestError if there are none."""
     tasks = sorted(context.lake.tasks(split=suite), key=lambda task: task.key)
     if not tasks:
         home = context.home.root
@@ -198,10 +192,10 @@ def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
 
 
 def metrics_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """The metrics of an evaluation that began with `version`.
+    """Compute the metrics of an evaluation that began with `version`.
 
-    `success` is `successes` / `valid`; invalid trajectories do not count. `first_version` and `last_version` sampled any token,
-    `own_tokens` is the share of tokens that `version` sampled.
+    `success` is `successes` / `valid`; invalid trajectories do not count. `first_version` and `last_version` are the extreme versions that
+    sampled any token, `own_tokens` the share of tokens sampled by `version`.
     """
     counts = {outcome: sum(each.outcome is outcome for each in trajectories) for outcome in Outcome}
     valid = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]

@@ -1,9 +1,9 @@
-"""The gate: a candidate becomes the champion only if held-out suites say that it is better, and none that it is worse.
+"""The gate: a candidate becomes champion only if held-out suites show that it is better overall and worse on none.
 
-It decides on suites of its own (`evaluation.gate`), because a score used for selection is biased. Better: over the
-tasks of all of them it solves more than the champion, and the paired test on the same tasks gives a p-value of at most
-`evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on one. One test over all tasks, and not one for each
-suite, keeps the chance of a false promotion at that p-value. The first policy has no champion to beat.
+It decides on separate suites (`evaluation.gate`), because a score used for selection is biased. Better: over the tasks of all gate suites
+it solves more than the champion, and the paired test on common tasks gives a p-value of at most `evaluation.largest_p_value`. Worse: its
+success drops by more than `evaluation.largest_fall` on a suite. A single test over all tasks, rather than one per suite, keeps the
+probability of a false promotion at that p-value. The first policy has no champion to beat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL = "all suites"
 
 
 def promote(context: RunContext, turn: int) -> dict[str, Any]:
-    """Compare the turn's policy with the champion and promote it or not; returns the comparison, the decision and its reason."""
+    """Compare the iteration's policy with the champion and promote it or not. Return the comparison, the decision and its reason."""
     wanted = policy_id(turn, context.config.wheel.stages[-1])
     candidate = next(iter(context.lake.policies("id = ?", [wanted])), None)
     champion = context.champion(before=turn)
@@ -45,13 +45,13 @@ def promote(context: RunContext, turn: int) -> dict[str, Any]:
 
 
 def _unchanged(context: RunContext, candidate: Policy) -> str | None:
-    """An earlier policy with the same weights, if any."""
+    """Return an earlier policy with the same weights, if any."""
     same = context.lake.policies("weights_digest = ? AND id <> ?", [candidate.weights_digest, candidate.id])
     return same[0].id if same else None
 
 
 def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationConfig) -> str:
-    """Why the candidate may not be promoted; empty if it may."""
+    """Return why the candidate may not be promoted; empty if it may."""
     suites = {name: row for name, row in comparison.items() if name != ALL}
     unjudged = [name for name, row in suites.items() if not row["tasks"]]
     if unjudged or not suites:
@@ -68,7 +68,7 @@ def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationCon
 
 
 def compare_on_suites(context: RunContext, champion: Policy, candidate: Policy) -> dict[str, Any]:
-    """The comparison of the two on every suite of the gate, and on the tasks of all of them together."""
+    """Compare the two on every suite of the gate (without one, the reported suites), and on all their tasks together."""
     verdicts = read_verdicts(context.lake)
     pairs = {
         suite: (verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {}))
@@ -79,7 +79,7 @@ def compare_on_suites(context: RunContext, champion: Policy, candidate: Policy) 
 
 
 def compare(before: Solved, after: Solved) -> dict[str, Any]:
-    """Success of both on the tasks that both have a verdict for, and the paired test of the difference."""
+    """Success of both on common tasks with a verdict, and the paired test of the difference."""
     test = paired(before, after)
     if test is None:
         return {"tasks": 0, "difference": 0.0}

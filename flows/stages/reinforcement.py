@@ -1,4 +1,4 @@
-"""RL of one iteration in an open home: its tasks, rewards and records. `rl/loop.py` has the steps."""
+"""RL of one iteration in an open home: tasks, rewards and records. `rl/loop.py` defines the steps."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ log = logging.getLogger("flywheel")
 
 
 def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "", at: int | None = None) -> dict[str, Any]:
-    """Train by RL with the growing horizon, or with the fixed one of `variant`; other variants differ in their parent.
+    """Train by RL with the growing horizon, or the fixed horizon of `variant`; other variants differ in their parent.
 
-    Tasks and pass rates are as of the snapshot `at`, by default the one that the run began with.
+    Tasks and pass rates are read at snapshot `at`, by default the one that the run began with.
     """
     start, began = context.folder(context.policy(parent)), run.run.snapshot_before if at is None else at
     config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.own_dtype, parameters_of(start))
@@ -103,7 +103,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
 
 @dataclass(frozen=True, slots=True)
 class HomeSampler:
-    """The engines of an open home and their rollout source; a due evaluation begins before a step is collected."""
+    """A `rl.loop.Sampler` over the engines of an open home. A due evaluation begins before a step is collected."""
 
     context: RunContext
     run: ReinforceRun
@@ -113,12 +113,12 @@ class HomeSampler:
 
     @property
     def in_turns(self) -> bool:
-        """Whether engines are paused while the learner updates."""
+        """Whether engines pause while the learner updates."""
         return self.run.config.mode == "synchronous"
 
     @property
     def weight_sync(self) -> WeightSyncHandle | None:
-        """How the learner sends its weights; None if the engines load folders."""
+        """How the learner sends weights; None if engines load them from folders."""
         if self.context.config.rollout.engine.transfer == "files":
             return None
         engines = self.context.running.weight_sync
@@ -130,7 +130,6 @@ class HomeSampler:
         return replace(engines, begin=begin)
 
     def collect(self, step: int) -> Collected:
-        """See `rl.loop.Sampler`."""
         if self.evaluation is not None:
             self.evaluation.begin(step - 1)
         collected = self.source.collect(step)
@@ -139,7 +138,6 @@ class HomeSampler:
         return collected
 
     def load(self, folder: Path | None, version: int) -> None:
-        """See `rl.loop.Sampler`."""
         if folder is not None:
             self.settle()
             self.context.running.load_weights(folder, version)
@@ -147,11 +145,10 @@ class HomeSampler:
             self.context.running.resume()
 
     def probe(self) -> Sequence[WeightProbe]:
-        """See `rl.loop.Sampler`."""
         return self.context.running.probe(self.question, self.run.config.temperature)
 
     def settle(self) -> None:
-        """Commit what a step learned from, and what was sampled ahead, before its weights reach an engine."""
+        """Commit a step's training data and trajectories sampled ahead before its weights reach an engine."""
         with self.run.settling:
             self.run.store.settle()
             self.source.before_update()
@@ -159,22 +156,19 @@ class HomeSampler:
 
 @dataclass(frozen=True, slots=True)
 class HomeRecorder:
-    """Records the metrics, alerts and rejected samples of an RL run."""
+    """A `rl.loop.StepRecorder` that stores the metrics, alerts and rejected samples of an RL run."""
 
     context: RunContext
     run: ReinforceRun
     store: LakeStore
 
     def metrics(self, step: int, metrics: dict[str, float]) -> bool:
-        """See `rl.loop.StepRecorder`."""
         return self.store.metrics(step, {**metrics, **self.context.running.take_concurrency_metrics()})
 
     def alert(self, alert: Alert) -> None:
-        """See `rl.loop.StepRecorder`."""
         self.store.alert(alert)
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """See `rl.loop.StepRecorder`."""
         self.run.record_drops(step, drops)
 
 
@@ -187,7 +181,7 @@ def end(evaluation: AsyncEvaluation, run: StageRun, version: int) -> None:
 
 
 def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> SyncRolloutSource | AsyncRolloutSource:
-    """The source of the steps' trajectories, by `rl.mode`."""
+    """Create the rollout source according to `rl.mode`."""
     buffer = ReplayBuffer(run.config.replay, run.config.tasks_per_step, seed, run.store.read)
     if run.config.mode == "asynchronous":
         return AsyncRolloutSource(run, curriculum, buffer, {task.key: task for task in tasks})
@@ -196,18 +190,18 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
 
 @dataclass(slots=True)
 class LakeStore:
-    """The run's records in the home's lake; its checkpoints name the snapshot that they belong to."""
+    """The run's records in the home's lake; its checkpoints name their snapshot."""
 
     run: StageRun
     _waited: float = field(init=False)
     _last: int | None = field(default=None, init=False)
-    """The last step with a stored trajectory at the first lookup; later steps are not looked up."""
+    """Last step with a stored trajectory at the first lookup; later steps are not looked up."""
 
     def __post_init__(self) -> None:
         self._waited = self.run.lake_seconds
 
     def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
-        """The requested trajectories that an interrupted run stored, by id."""
+        """Return the requested trajectories that an interrupted run stored, by id."""
         if not requests:
             return {}
         policy, steps = requests[0].policy, [request.step or 0 for request in requests]
@@ -217,35 +211,35 @@ class LakeStore:
         if min(steps) > self._last:
             return {}
         wanted = {request.trajectory_id for request in requests}
-        condition = "stage = 'rl' AND step BETWEEN ? AND ? AND policy = ?"  # which files' statistics can answer
+        condition = "stage = 'rl' AND step BETWEEN ? AND ? AND policy = ?"  # columns with file statistics
         found = self.run.lake.trajectories(condition, [min(steps), max(steps), policy])
         return {trajectory.id: trajectory for trajectory in found if trajectory.id in wanted}
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """The trajectories with `ids`, in that order. Raises KeyError if one is no longer in the lake."""
+        """Read the trajectories with `ids`, in that order. Raises KeyError if one is no longer in the lake."""
         self.run.settle()
         found = self.run.lake.trajectories("list_contains(?, id)", [list(ids)]) if ids else []
         by_id = {trajectory.id: trajectory for trajectory in found}
         return [by_id[each] for each in ids]
 
     def batch(self, step: int) -> Batch | None:
-        """The batch of `step`."""
+        """Return the stored batch of `step`, if any."""
         return next(iter(self.run.lake.read(Batch, "run_id = ? AND step = ?", [self.run.id, step])), None)
 
     def settle(self) -> None:
-        """Wait until what was added is committed."""
+        """Wait until added records are committed."""
         self.run.settle()
 
     def add(self, records: Iterable[Record]) -> None:
-        """Begin to commit records."""
+        """Commit records in the background."""
         self.run.store(records)
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Commit records some seconds later, with others."""
+        """Commit records within seconds, together with others."""
         self.run.keep(records)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Store a step's metrics with `lake_seconds`, its waiting time for the lake; returns whether the run has to stop."""
+        """Store a step's metrics with `lake_seconds`, its waiting time for the lake. Return whether the run must stop."""
         before, self._waited = self._waited, self.run.lake_seconds
         return self.run.metric(step, {**metrics, "lake_seconds": self._waited - before})
 
@@ -257,12 +251,12 @@ class LakeStore:
         self.run.lake.add([Failure(STAGE, f"sign_{alert.limit.then}", str(alert), item)])
 
     def state_dict(self) -> dict[str, Any]:
-        """The snapshot that holds everything recorded so far."""
+        """Return the snapshot that holds everything recorded so far."""
         self.run.flush()
         return {"snapshot": self.run.lake.snapshot()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises RequestError if the lake is older than the checkpoint, and so lacks what the run stored."""
+        """Raise RequestError if the lake is older than the checkpoint and so lacks what the run stored."""
         lake = self.run.lake
         now = lake.snapshot()
         if now < state["snapshot"]:
@@ -273,7 +267,7 @@ class LakeStore:
 
 
 def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, float]:
-    """Success of the previous iteration on each training task that it tried, as of snapshot `at`."""
+    """Success rate of the previous iteration on each training task that it attempted, at snapshot `at`."""
     rows = context.lake.query(
         f"""
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM outcomes
@@ -286,21 +280,13 @@ def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, floa
 
 
 def reward_context(lake: Lake, config: RewardConfig, tasks: Sequence[Task]) -> RewardContext:
-    """The inputs of the reward functions.
-
-    Raises:
-        RequestError: a function does not exist, or needs documents that a task does not name.
-    """
+    """Return the inputs of the reward functions. Raise RequestError for an unknown function or a task without needed documents."""
     find_functions(config)
     return RewardContext(config, evidence_of(lake, tasks) if "evidence" in weights_of(config) else {})
 
 
 def evidence_of(lake: Lake, tasks: Sequence[Task]) -> dict[str, frozenset[str]]:
-    """The titles of the documents that state the facts along each task's path.
-
-    Raises:
-        RequestError: a task has no path, or no document states its facts.
-    """
+    """Titles of the documents that state the facts along each task's path. Raise RequestError if a task has none."""
     titles = {document.id: document.title for document in lake.documents()}
     stating: dict[frozenset[str], list[str]] = {}
     for fact in lake.facts():

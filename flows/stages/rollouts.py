@@ -1,8 +1,8 @@
-"""Rollouts that are stored: of a policy on a held-out suite (evaluation), or of a policy or the teacher on chosen tasks (sampling).
+"""Stored rollouts: of a policy on a suite (evaluation), or of a policy or the teacher on selected tasks (sampling).
 
-Everything that rolls out, grades and commits goes through `store_stream`: evaluation, `flywheel rollout`, suites, and the asynchronous
-evaluation alongside training. Ids follow from the policy or the run, the task and the sample, so interrupted work does only what is
-missing. Sampled trajectories have the stage `rollout`, which neither training nor evaluation reads.
+Evaluation, `flywheel rollout`, suites and asynchronous evaluation all roll out, grade and commit through `store_stream`. Trajectory ids
+derive from the policy or run, the task and the sample, so interrupted work only does what is missing. Sampled trajectories have the stage
+`rollout`, which neither training nor evaluation reads.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from synth.teachers.teacher import Teacher
 
 STAGE = "rollout"
-"""The stage of sampled trajectories."""
 TAUGHT_AT_ONCE = 256
-"""A teacher's runs per commit."""
+"""A teacher's trajectories per commit."""
 COMMIT_SECONDS = 3.0
-"""Maximum delay between a trajectory's end and its commit; many share one."""
+"""Maximum delay in seconds between a trajectory's end and its commit; many share one."""
 
 
 def request(
@@ -50,7 +49,7 @@ def request(
     sample: int = 0,
     seed: int | None = None,
 ) -> RolloutRequest:
-    """The request for a trajectory of `policy`; the seed is derived from the home's and the trajectory's id unless given."""
+    """Create the request for a trajectory of `policy`. Without `seed`, it derives from the home's seed and the trajectory's id."""
     return RolloutRequest(
         trajectory_id=trajectory_id,
         task=task,
@@ -68,9 +67,9 @@ def request(
 def roll_out(
     context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun, listed: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Run the requests, then grade and store their trajectories as they end; returns the engines' figures of this call alone.
+    """Run the requests, grading and storing trajectories as they end. Return the engines' figures for this call alone.
 
-    `listed` are a suite's own verifiers, in addition to those of the home.
+    `listed` holds a suite's own verifiers, in addition to the home's.
     """
     verifiers = context.verifiers(listed=listed, tasks=(request.task for request in requests))
     before, count = rollouts.figures(), len(requests)
@@ -94,9 +93,9 @@ def store_stream(
     committed: Callable[[int], None] = lambda done: None,
     others: Callable[[], Iterable[Record]] = tuple,
 ) -> None:
-    """Grade the trajectories of `stream` and commit them at most `COMMIT_SECONDS` after they end; cancels the stream when it leaves.
+    """Grade the trajectories of `stream` and commit them at most `COMMIT_SECONDS` after they end. Cancels the stream on exit.
 
-    `ended` and `committed` are called with the number of trajectories that have ended; `others` gives records for the same commits.
+    `ended` and `committed` are called with the number of ended trajectories; `others` returns records for the same commits.
     """
     waiting, last = list[Trajectory](), time.monotonic()
     done = 0
@@ -110,23 +109,23 @@ def store_stream(
                 committed(done)
     finally:
         stream.cancel()
-        if waiting:  # an interrupted stage does not repeat these
+        if waiting:  # so that a resumed stage does not repeat these
             store_graded(lake, waiting, requests, verifiers, others())
 
 
 def store_graded(
     lake: Lake, ended: Sequence[Trajectory], requests: Sequence[RolloutRequest], verifiers: Verifiers, others: Iterable[Record] = ()
 ) -> None:
-    """Grade trajectories of these requests, and commit them with their scores."""
+    """Grade trajectories of these requests and commit them with their scores."""
     tasks = {request.trajectory_id: request.task for request in requests}
     rewarded = reward_trajectories([tasks[one.id] for one in ended], ended, verifiers)
     lake.add([*rewarded.trajectories, *rewarded.scores, *others])
 
 
 def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
-    """Roll out `policy` on every task of `suite` that it has no trajectory for, and return its metrics.
+    """Roll out `policy` on every task of `suite` for which it has no trajectory, and return its metrics.
 
-    An `occasion` repeats the tasks under its own label and compares them with the first evaluation.
+    An `occasion` repeats the tasks under its own label and compares with the first evaluation.
     """
     label = suite_label(suite, occasion)
     ids = {f"{policy.id}-{label}-{task.key}": task for task in context.lake.tasks(split=suite)}
@@ -146,7 +145,7 @@ def _against_first(context: RunContext, policy: Policy, suite: str, label: str) 
 
 
 def evaluation_metrics(context: RunContext, policy: Policy, suite: str) -> dict[str, Any]:
-    """Success of `policy` on `suite` with its interval, overall and by hops, from the view."""
+    """Success of `policy` on `suite` with its interval, overall and by hops, from the view `evaluations`."""
     rows = context.lake.query(
         "SELECT hops, tasks, invalid, success, low, high FROM evaluations WHERE policy = ? AND suite = ? ORDER BY hops NULLS FIRST",
         [policy.id, suite],
@@ -173,7 +172,7 @@ class SamplingPlan:
 
 
 def wanted_of_policy(context: RunContext, policy: Policy, wanted: SamplingPlan, run_id: str) -> list[RolloutRequest]:
-    """The requests of a policy's sampling. Raises RequestError if no task meets the condition, or it is not SQL."""
+    """Return the requests to sample a policy. Raise RequestError if no task matches the condition or it is not SQL."""
     return [
         request(context, policy, task, f"{run_id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
         for task in tasks_with(context.lake, wanted.condition)
@@ -182,7 +181,7 @@ def wanted_of_policy(context: RunContext, policy: Policy, wanted: SamplingPlan, 
 
 
 def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[RolloutRequest]:
-    """The requests of the teacher's sampling. Raises RequestError as `wanted_of_policy`, and if no teacher can play."""
+    """Return the requests to sample the teacher. Raise RequestError as `wanted_of_policy`, or if no teacher can act."""
     from synth.teachers.play import requests_for
 
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
@@ -191,14 +190,14 @@ def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[Rollout
 
 
 def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Sample the requests that are not stored yet; returns the metrics of all of them."""
+    """Sample the requests that are not stored yet. Return the metrics of all of them."""
     missing = not_stored(context.lake, requests)
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
     return {**_sampling_metrics(context, [request.trajectory_id for request in requests]), **speed}
 
 
 def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Have the home's teacher play the requests without a run, or with an unanswered one; returns the metrics of all of them."""
+    """Have the teacher act on requests without a trajectory or with one that lacks a reply. Return the metrics of all requests."""
     from synth.teachers.model_teacher import open_teacher
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
@@ -216,7 +215,7 @@ def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run:
 def play_in_parts(
     context: RunContext, teacher: Teacher, requests: Sequence[RolloutRequest], own: TaughtRunsConfig, places: int
 ) -> Iterator[tuple[Sequence[RolloutRequest], list[Trajectory]]]:
-    """Have a teacher play the requests, `places` at a time; yields parts of them with their trajectories, not yet graded."""
+    """Have a teacher act on the requests, `places` at a time. Yields parts of them with their ungraded trajectories."""
     from synth.teachers.play import play
 
     if not requests:
@@ -228,13 +227,13 @@ def play_in_parts(
 
 
 def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
-    """The requests that are not in the lake."""
+    """Return the requests without a stored trajectory."""
     stored = lake.existing(Trajectory, [request.trajectory_id for request in requests])
     return [request for request in requests if request.trajectory_id not in stored]
 
 
 def not_played(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
-    """The requests to a teacher that are not in the lake, or that the teacher left unanswered."""
+    """Return the requests to a teacher without a stored trajectory, or with one that lacks a reply."""
     played = lake.existing(Trajectory, [request.trajectory_id for request in requests]) - _unanswered(lake, requests).keys()
     return [request for request in requests if request.trajectory_id not in played]
 

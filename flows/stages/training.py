@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
-    """Make the first policy; from scratch, its tokenizer is trained on the training text."""
+    """Create the first policy. From scratch, its tokenizer is trained on the training text."""
     policy = policy_id(0, "init")
     folder = context.home.policies / policy
     examples = context.lake.examples()
@@ -51,14 +51,14 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
-    """Agentic continual pre-training on this iteration's documents, plans, reasoning and decision records."""
+    """Continue pre-training (CPT) on this iteration's documents, plans, reasoning and decision records."""
     config = context.config.for_turn(turn).cpt
     check_examples(context.lake, context.config, "cpt", turn)
     return supervise(context, run, turn, parent, context.lake.examples(CPT_KINDS, turn=turn), config)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
-    """Cold-start SFT on this iteration's chosen trajectories, observations masked; `variant` names another parent."""
+    """Fine-tune (cold-start SFT) on this iteration's selected trajectories with observations masked. `variant` has another parent."""
     config = context.config.for_turn(turn).sft
     check_examples(context.lake, context.config, "sft", turn)
     return supervise(context, run, turn, parent, context.lake.examples(SFT_KINDS, turn=turn), config, variant)
@@ -108,7 +108,7 @@ def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], mo
 
 
 def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> tuple[list[EncodedExample], list[Failure]]:
-    """Examples encoded for the policy in folder `policy`, with the dialect and limits of its rollouts; and those it cannot express."""
+    """Encode examples for the policy in folder `policy`, in its rollouts' dialect and limits. Also return failures for the rest."""
     tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     dialect = open_dialect(config.dialect, config.dialects, tokenizer)
     return encode_examples(examples, dialect, Truncation(config.limits.max_observation_tokens, config.limits.truncate))
@@ -124,7 +124,7 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
 def finish(
     context: RunContext, run: StageRun, turn: int, stage: str, parent: str, result: TrainResult, variant: str = ""
 ) -> dict[str, Any]:
-    """Register the trained policy, and remove its checkpoints and published weights; returns the stage's metrics."""
+    """Register the trained policy and delete its checkpoints and published weights. Return the stage's metrics."""
     policy = policy_id(turn, stage, variant)
     register(context, policy, parent, stage, result.path, turn, run.run.snapshot_before)
     for name in ("checkpoints", "weights"):

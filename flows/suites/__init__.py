@@ -1,1 +1,1 @@
-"""Evaluation suites: defined by TOML, drawn, run through the engines, checked and reported."""
+"""Evaluation suites: definition in TOML, drawing of tasks, evaluation, checks and reports."""

@@ -31,7 +31,7 @@ FOLDER = PROFILES / "suites"
 
 
 class GeneratedSource(Section):
-    """Questions over a generated world, which shares no name with training worlds."""
+    """Questions over a generated world that shares no name with training worlds."""
 
     kind: Literal["generated"]
     world: WorldConfig = WorldConfig()
@@ -45,9 +45,9 @@ class GraphSource(Section):
     path: Path | None = None
     """Folder of the data; None: the public data set (`flywheel data list`)."""
     entities: Literal["held_out", "all"] = "held_out"
-    """Entities held out from training over this graph, or all, for homes that train on other data."""
+    """`held_out`: entities held out from training over this graph; `all`: all entities, for homes that train on other data."""
     longest_document: PositiveInt | None = None
-    """Maximum characters of a film's document, in whole sentences."""
+    """Maximum characters of a film's document, cut at whole sentences."""
     questions: QuestionConfig = QuestionConfig()
 
 
@@ -65,7 +65,7 @@ class TaskSource(Section):
     kind: Literal["tasks"]
     path: Path
     documents: Path | None = None
-    """Documents to search, a file of rows `id, title, text` or a folder of pages; None: the home's."""
+    """Documents to search: a file of rows `id, title, text` or a folder of pages; None: the home's."""
 
 
 class HomeSource(Section):
@@ -86,7 +86,7 @@ Source = Annotated[GeneratedSource | GraphSource | QuestionSetSource | TaskSourc
 
 
 class SuiteConfig(Section):
-    """One suite."""
+    """A suite."""
 
     name: str = Field(pattern=SUITE_NAME)
     meaning: str
@@ -114,7 +114,7 @@ class SuiteConfig(Section):
     horizon: PositiveInt = 8
     """Maximum turns per attempt."""
     limits: dict[str, Any] = Field(default_factory=dict)
-    """Limits that differ from `rollout.limits`."""
+    """Overrides of `rollout.limits`."""
     seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
@@ -146,10 +146,10 @@ class SuiteConfig(Section):
 
 
 def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str] = ()) -> SuiteConfig:
-    """The suite called `name`: the home's own, that of `profiles/suites/NAME.toml`, or that of the TOML file at `name`.
+    """Find a suite by `name`: the home's own, `profiles/suites/NAME.toml`, or the TOML file `name`.
 
     Raises:
-        RequestError: no such suite, invalid TOML, a wrong key or value, or a name that the home's own suite has.
+        RequestError: No such suite, invalid TOML, a wrong key or value, or the name of a suite of the home.
     """
     if name in evaluation.all_suites:
         if overrides:
@@ -169,7 +169,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
 
 
 def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
-    """A suite of the home's configuration, whose tasks are in the lake."""
+    """Return a suite of the home's configuration, whose tasks are in the lake."""
     wanted = evaluation.all_suites[name].wanted()
     hops = [str(depth) for depth, count in wanted.items() if count]
     depths = f" of {hops[0]} to {hops[-1]} hops" if len(hops) > 1 else f" of {hops[0]} hops" if hops else ""
@@ -182,17 +182,17 @@ def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
 
 
 def is_own(suite: SuiteConfig) -> bool:
-    """Whether a suite is one that the run itself evaluates."""
+    """Return whether the run itself evaluates the suite."""
     return isinstance(suite.source, HomeSource) and suite.source.splits == (suite.name,)
 
 
 def place_of(source: GraphSource | QuestionSetSource | TaskSource) -> Path:
-    """The path of a source. Raises RequestError if its public data set is missing."""
+    """Return the path of a source. Raise RequestError if its public data set is missing."""
     return locate(source.kind) if source.path is None else source.path
 
 
 def corpus_of(suite: SuiteConfig) -> str:
-    """The searched documents, in words."""
+    """Describe the searched documents."""
     match suite.source:
         case GeneratedSource():
             return "those of the suite's own world"
@@ -207,17 +207,17 @@ def corpus_of(suite: SuiteConfig) -> str:
 
 
 def limits_of(suite: SuiteConfig, rollout: RolloutConfig) -> Limits:
-    """The home's limits with the suite's own. Raises RequestError for an unknown limit."""
+    """Return the home's limits with the suite's overrides. Raise RequestError for an unknown limit."""
     return read_options(Limits, {**rollout.limits.model_dump(), **suite.limits}, f"limits of the suite {suite.name}")
 
 
 def check_limits(suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError for an unknown limit."""
+    """Raise RequestError for an unknown limit."""
     limits_of(suite, config.rollout)
 
 
 def check_data(suite: SuiteConfig) -> None:
-    """Raises RequestError if the suite's data is missing."""
+    """Raise RequestError if the suite's data is missing."""
     if isinstance(suite.source, GeneratedSource | HomeSource):
         return
     path = place_of(suite.source)

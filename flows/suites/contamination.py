@@ -35,14 +35,14 @@ class OverlapKind(StrEnum):
     CONTAINED = Contamination.CONTAINED
     DOCUMENT = "same_document"
     SHOWN = "shown_document"
-    """A trained search result shows a document of the suite."""
+    """A search result in the training data shows a document of the suite."""
     ENTITY = "same_entity"
 
 
 ASKED = (OverlapKind.SAME_TASK, OverlapKind.SAME_QUESTION, OverlapKind.SAME_FORMULA, OverlapKind.NEAR_DUPLICATE, OverlapKind.CONTAINED)
-"""The kinds that concern the question itself."""
+"""Overlaps of the question itself."""
 LISTED = 20
-"""Overlaps printed; `--json` has all."""
+"""Number of overlaps printed; `--json` has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class ContaminationReport:
-    """All overlaps, the policies checked, and those that could not be, with the reason."""
+    """All overlaps, the policies checked, and those that could not be checked with the reason."""
 
     looked_at: tuple[str, ...]
     unknown: dict[str, str]
@@ -65,20 +65,20 @@ class ContaminationReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Overlapping tasks (documents for `same_document` and `shown_document`) by kind."""
+        """Number of overlapping tasks (documents for `same_document` and `shown_document`) by kind."""
         pairs = {(one.sort, one.task) for one in self.met}
         found = Counter(sort for sort, _ in pairs)
         return {sort.value: found[sort] for sort in OverlapKind}
 
     @property
     def tasks_asked(self) -> int:
-        """Tasks whose question overlaps."""
+        """Number of tasks whose question overlaps."""
         return len({one.task for one in self.met if one.sort in ASKED})
 
 
 @dataclass(frozen=True, slots=True)
 class _Material:
-    """Training data of one policy; `shown` has tool results with their trajectory or example."""
+    """Training data of one policy; `shown` pairs a trajectory or example id with a tool result."""
 
     examples: Sequence[Example] = ()
     documents: Sequence[Document] = ()
@@ -105,7 +105,6 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> Con
 
 
 def print_contamination(policy: str, report: ContaminationReport) -> None:
-    """Print counts by kind, and the first overlaps."""
     console = Screen()
     looked = ", ".join(report.looked_at) or "nothing"
     table = Table("met in training", "tasks", title=f"what {escape(policy)} was trained on: {escape(looked)}", title_justify="left")
@@ -126,7 +125,7 @@ def _lineage(lake: Lake, policy: str) -> list[str]:
 
 
 def _material(lake: Lake, policy: Policy) -> _Material:
-    """The training data of a policy. Raises RequestError if its snapshot has expired."""
+    """Read a policy's training data. Raise RequestError if its snapshot has expired."""
     at = policy.snapshot
     if at is None:
         return _Material()
@@ -175,7 +174,7 @@ def _document_overlaps(drawn: SuiteTasks, policy: str, documents: Sequence[Docum
 
 
 def _shown(documents: Sequence[Document], policy: str, texts: Sequence[tuple[str, str]]) -> Iterator[Overlap]:
-    """Documents recognized in observations by their longest line."""
+    """Find documents shown in observations, recognized by their longest line."""
     lines = {max(document.text.splitlines(), key=len): document.id for document in documents if document.text.strip()}
     for item, text in texts:
         for line in text.splitlines():

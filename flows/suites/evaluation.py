@@ -1,7 +1,7 @@
-"""Running a suite: store its tasks, make the missing attempts, store each trajectory and verdict as it ends.
+"""Run a suite: store its tasks, make the missing attempts, and store each trajectory and verdict as it ends.
 
-A suite has its own engines and environments, because its limits, options and documents differ from the home's. Its documents never enter
-the lake, where training could find them.
+A suite has its own engines and environments, since its limits, options and documents differ from the home's. Its documents never enter the
+lake, where training could find them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from warehouse.errors import RequestError
 
 @flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
 def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
-    """Run the missing attempts of a policy at `suite`; returns counts.
+    """Run a policy's missing attempts at `suite` and return counts.
 
     Raises:
-        RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
+        RequestError: There is no such policy, the suite's data is missing, or the home has run another suite under this name.
     """
     with open_home(home) as context:
         record = context.policy(policy)
@@ -45,7 +45,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
-    """Make the missing attempts; returns the number of tasks and attempts, and of attempts made now."""
+    """Make the missing attempts. Return the numbers of tasks, of attempts and of those made now, and the digests of tasks and documents."""
     context.verifiers(listed=suite.own_verifier, tasks=drawn.tasks)
     searched = same_documents(context.lake, suite, drawn)
     _keep_tasks(context.lake, suite, drawn)
@@ -53,7 +53,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
     stored = context.lake.existing(Trajectory, list(attempts))
     missing = {trajectory_id: attempt for trajectory_id, attempt in attempts.items() if trajectory_id not in stored}
     if missing:
-        from flows.stages.rollouts import request, roll_out  # Ray and transformers: not before engines are wanted
+        from flows.stages.rollouts import request, roll_out  # imports Ray and transformers
 
         requests = [
             request(
@@ -70,7 +70,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
 
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
-    """The home's settings with the suite's limits and environment. Raises RequestError for an unknown limit."""
+    """Return the home's settings with the suite's limits and environment. Raise RequestError for an unknown limit."""
     limits = limits_of(suite, home)
     kinds = dict(home.environments.kinds)
     if suite.environment is not None and suite.kind is not None:
@@ -79,7 +79,7 @@ def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
 
 
 def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | None:
-    """Digest of the suite's own documents; raises RequestError if other policies searched different ones."""
+    """Return the digest of the suite's own documents. Raise RequestError if other policies searched different ones."""
     found = drawn.documents_digest
     for run in lake.runs("stage = 'eval' AND state = 'completed'"):
         earlier = run.figures.get("documents_digest")
@@ -92,7 +92,7 @@ def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | N
 
 
 def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
-    """Store the tasks; raises RequestError if different ones were attempted before."""
+    """Store the tasks. Raise RequestError if different ones were attempted or imported before."""
     stored = lake.tasks(split=suite.name)
     if stored and digest_of(stored) != drawn.digest:
         if policies_on(lake, suite.name):

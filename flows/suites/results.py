@@ -1,4 +1,4 @@
-"""Results of a suite: the report of a policy, failures that state an accepted answer, and the seven traits of a good evaluation."""
+"""Results of a suite: a policy's report, failures that state an accepted answer, and the seven traits of a good evaluation."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ WHERE t.stage = 'eval' AND t.policy = ? AND t.suite = ? AND o.outcome = 'failure
 
 @dataclass(frozen=True, slots=True)
 class StatedAnswers:
-    """Failures, and those that state an accepted answer as whole words; changes no verdict."""
+    """Number of failures, and of those that state an accepted answer as whole words. Changes no verdict."""
 
     failures: int
     stating: int
 
     @property
     def advice(self) -> str | None:
-        """What to do about them, if there are any."""
+        """Remedy, if any failure states an accepted answer."""
         if not self.stating:
             return None
         return (
@@ -53,12 +53,10 @@ class StatedAnswers:
         )
 
     def record(self) -> dict[str, int | str | None]:
-        """As JSON."""
         return {"failures": self.failures, "stating": self.stating, "advice": self.advice}
 
 
 def read_stated_answers(lake: Lake, policy: str, suite: str) -> StatedAnswers:
-    """Count failures that state an accepted answer."""
     rows = lake.query(_FAILURES, [policy, suite]).to_pylist()
     keys = list({row["task_key"] for row in rows if row["answer"]})
     tasks = {task.key: task for task in lake.read(Task, "key IN (SELECT unnest(?))", [keys])} if keys else {}
@@ -66,7 +64,7 @@ def read_stated_answers(lake: Lake, policy: str, suite: str) -> StatedAnswers:
 
 
 def states(task: Task, answer: str) -> bool:
-    """Whether an answer without its reasoning states an accepted answer, or all of them if the task asks for a set."""
+    """Return whether an answer, without its reasoning, states an accepted answer, or all of them if the task asks for a set."""
     said = split_reasoning(answer)[1]
     if asks_for_set(task):
         return bool(task.answers) and all(sub_match(said, [gold]) for gold in task.answers)
@@ -84,9 +82,10 @@ _COUNTS = ("sample", "hops", "horizon", "turns", "calls", "prompt_tokens", "acti
 
 @dataclass(frozen=True, slots=True)
 class SuiteReport:
-    """Figures of a policy on a suite; an `objection` says why they are no result.
+    """Figures of a policy on a suite. An `objection` says why they are not a valid result.
 
-    `not_compared` says why there is no comparison with `against`; `untaken_calls` counts replies that looked like calls.
+    `not_compared` says why there is no comparison with `against`; `untaken_calls` counts replies that looked like calls but were not
+    executed.
     """
 
     suite: str
@@ -106,7 +105,7 @@ class SuiteReport:
     untaken_calls: int
 
     def record(self) -> dict[str, Any]:
-        """As JSON, without figures if there is an objection."""
+        """Convert to a JSON-serializable dictionary, without figures if there is an objection."""
         record = asdict(self) | {"coverage": asdict(self.coverage) | {"missing": self.coverage.missing, "wanted": self.coverage.wanted}}
         record["stated_answers"] = self.stated_answers.record()
         if self.comparison is not None:
@@ -117,24 +116,23 @@ class SuiteReport:
 
 
 def read_trials(lake: Lake, policy: str, suite: str, verifiers: Verifiers) -> list[Trial]:
-    """The attempts of a policy at a suite, with answers as read by `verifiers`."""
+    """Read a policy's attempts at a suite, with answers parsed by `verifiers`."""
     return [_trial(row, verifiers) for row in lake.query(_TRIALS, [policy, suite]).to_pylist()]
 
 
 def policies_on(lake: Lake, suite: str) -> list[str]:
-    """Policies with attempts at a suite."""
     sql = "SELECT DISTINCT policy FROM trajectories WHERE stage = 'eval' AND suite = ? ORDER BY policy"
     return [row["policy"] for row in lake.query(sql, [suite]).to_pylist()]
 
 
 def read_coverage(lake: Lake, suite: SuiteConfig, trials: list[Trial]) -> Coverage:
-    """How many of the suite's tasks were attempted."""
+    """Compute the coverage of the suite's tasks by `trials`."""
     (row,) = lake.query("SELECT count(*) AS tasks FROM tasks WHERE split = ?", [suite.name]).to_pylist()
     return coverage(trials, row["tasks"], suite.samples)
 
 
 def read_report(lake: Lake, suite: SuiteConfig, policy: str, verifiers: Verifiers, against: str | None = None) -> SuiteReport:
-    """Figures of a policy on a suite, compared with those of the policy `against`."""
+    """Report a policy's figures on a suite, compared with those of the policy `against`."""
     trials = read_trials(lake, policy, suite.name, verifiers)
     others = read_trials(lake, against, suite.name, verifiers) if against else []
     covered, of_other = (read_coverage(lake, suite, each) for each in (trials, others))
@@ -173,7 +171,7 @@ def _trial(row: dict[str, Any], verifiers: Verifiers) -> Trial:
 
 
 def check_same(lake: Lake, suite: SuiteConfig) -> None:
-    """Raises RequestError if a suite of this name was run with other settings: figures of two must not mix."""
+    """Raise RequestError if a suite of this name was run with other settings, since their figures must not mix."""
     wanted = suite.model_dump(mode="json")
     attempted = {evaluation_id(policy, suite.name) for policy in policies_on(lake, suite.name)}
     for run in lake.runs("stage = 'eval'") if attempted else ():
@@ -187,7 +185,7 @@ def check_same(lake: Lake, suite: SuiteConfig) -> None:
 
 
 def _filled(stored: Any) -> Any:
-    """Stored settings with defaults for newer keys; unchanged if no longer valid."""
+    """Fill stored settings with defaults for newer keys; return invalid settings unchanged."""
     try:
         return SuiteConfig.model_validate(stored).model_dump(mode="json")
     except ValidationError:
@@ -195,9 +193,9 @@ def _filled(stored: Any) -> Any:
 
 
 def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
-    """Remove the invalid attempts of a policy at a suite, so that they are made again; returns their number.
+    """Remove a policy's invalid attempts at a suite, so that they are made again. Return their number.
 
-    Each leaves a row in `failures`; the attempts stay in earlier snapshots of the lake.
+    Each leaves a row in `failures`; earlier snapshots of the lake keep the attempts.
     """
     sql = "SELECT trajectory_id, error FROM outcomes WHERE stage = 'eval' AND policy = ? AND suite = ? AND outcome = 'invalid' ORDER BY 1"
     broken = {row["trajectory_id"]: row["error"] or "judged invalid" for row in lake.query(sql, [policy, suite]).to_pylist()}
@@ -209,7 +207,7 @@ def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
 
 
 def print_report(report: SuiteReport) -> None:
-    """Print headline, coverage, figures, cost and comparison; with an objection, only that."""
+    """Print headline, coverage, figures, cost and comparison; with an objection, only coverage and the objection."""
     console = Screen()
     console.print(f"[bold]{report.suite}[/bold], {escape(report.policy)}: {escape(report.meaning)}")
     console.print(f"documents searched: {escape(report.documents)}")
@@ -259,7 +257,7 @@ def _percent(figure: Figure) -> str:
 
 
 def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifiers: Verifiers, command: str) -> list[Trait]:
-    """The seven traits of a good evaluation; `command` evaluates a policy on the suite."""
+    """Assess the seven traits of a good evaluation. `command` evaluates a policy on the suite."""
     proven = validate_tasks(drawn.tasks, verifiers)
     best, figure, objection = _best(lake, suite, verifiers)
     ran = bool(policies_on(lake, suite.name))
@@ -276,7 +274,6 @@ def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifiers: Ve
 
 
 def print_traits(suite: str, traits: Sequence[Trait]) -> None:
-    """Print the traits."""
     table = Table("trait", "", "why", title=f"{suite}: the traits of a good evaluation", title_justify="left")
     for trait in traits:
         table.add_row(trait.name, trait.state.value, escape(trait.reason))
@@ -284,7 +281,7 @@ def print_traits(suite: str, traits: Sequence[Trait]) -> None:
 
 
 def _best(lake: Lake, suite: SuiteConfig, verifiers: Verifiers) -> tuple[str | None, Figure | None, str | None]:
-    """The policy with the best headline and its figure; without any result, a figure and the objection to it."""
+    """Return the policy with the best headline and its figure. Without any valid result, return a figure and its objection."""
     results: list[tuple[float, str, Figure]] = []
     without: tuple[str | None, Figure | None, str | None] = (None, None, None)
     for policy in policies_on(lake, suite.name):

@@ -56,16 +56,12 @@ class SuiteTasks:
 
 
 def digest_of(tasks: Iterable[Task]) -> str:
-    """Digest of the tasks' questions and answers, in any order."""
+    """Digest of the tasks' questions and answers, independent of their order."""
     return digest(sorted([task.key, task.digest] for task in tasks))
 
 
 def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteTasks:
-    """The tasks of `suite` for a home.
-
-    Raises:
-        RequestError: the source's data is missing or broken, or has no task.
-    """
+    """Draw the tasks of `suite` for a home. Raise RequestError if the source's data is missing or broken, or no task matches."""
     check_data(suite)
     source = _read(suite, lake)
     found = source.tasks
@@ -85,7 +81,6 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
 
 
 def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
-    """All tasks of the source."""
     source = suite.source
     if isinstance(source, GeneratedSource):
         corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))
@@ -128,7 +123,7 @@ def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:
 
 
 def check_environment(suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError if the suite's environment does not exist."""
+    """Raise RequestError if the suite's environment does not exist."""
     if suite.environment is not None:
         ENVIRONMENTS.resolve_recorded(suite.environment, _listed(suite, config))
 
@@ -138,7 +133,7 @@ def _listed(suite: SuiteConfig, config: FlywheelConfig) -> dict[str, str]:
 
 
 def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """Raises RequestError for a task whose environment data may not name."""
+    """Raise RequestError for a task with an environment that task data may not name."""
     listed = _listed(suite, config)
     for task in tasks:
         try:

@@ -1,6 +1,6 @@
-"""Actions that are learned without being executed: plans and reasoning (FAS), and decisions among alternatives (HAS).
+"""Actions learned without executing them: plans and reasoning (FAS), and decisions among alternatives (HAS).
 
-What a model writes is committed in smaller batches than what a graph gives.
+Batches written by a model are smaller than those drawn from a graph.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from warehouse.records import ANSWER
 log = logging.getLogger("flywheel")
 
 LARGEST_EXCESS = 0.05
-"""A style classifier that beats chance by more than this is worth a warning."""
+"""Largest tolerated accuracy above chance of a style classifier; more is logged as a warning."""
 ENOUGH_CHOICES = 400
-"""Fewer decisions may exceed that by chance."""
+"""Minimum number of decisions for that warning."""
 DECISIONS_BATCH = 256
-"""Trajectories per commit if a model writes their options: enough to measure the style leak."""
+"""Trajectories per commit if a model writes their options; enough to measure the style leak."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FirstOrder:
 
     @cached_property
     def memory(self) -> Memory:
-        """What is known of the entities that training may touch, from the sources in `fas.memory`."""
+        """Knowledge about the entities that training may touch, from the sources in `fas.memory`."""
         kinds, memory, graph = self.work.settings.fas.memory, Memory(), self.material.train.graph
         allowed = self.material.allowed(TRAIN) or (lambda name: True)
         if "facts" in kinds:
@@ -87,14 +87,14 @@ class FirstOrder:
 
     @cached_property
     def answer_judge(self) -> Judge | None:
-        """The teacher as judge of answers, if there is one and it passes its calibration (counted in its own batch)."""
+        """The teacher as judge of answers, if there is one and it passes calibration (metered in its own batch)."""
         if self.work.teacher is None:
             return None
         judge = Judge(unmetered(self.work.teacher))
         return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
 
     def _calibrate(self) -> Made:
-        """The judge's verdicts on labelled pairs; a failure if it is unfit, so that only literal matches count."""
+        """Return the judge's verdicts on labelled pairs, with a failure if it is unfit; then only literal matches count."""
         judge = Judge(self.work.asked("fas.answer_judge"))
         found = calibrate(judge)
         self.work.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
@@ -117,7 +117,7 @@ class FirstOrder:
         return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *self.work.readers.drain()])
 
     def _taught_plans(self, config: FasConfig, number: int) -> Made:
-        """Plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
+        """Make plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
         teacher, turn = self.work.asked("fas.plans"), self.work.turn
         judge, answers = PlanJudge(self.work.readers), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
         made = build_memory_plans(
@@ -171,7 +171,7 @@ def own_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batc
 
 
 def foreign_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """Decision records from imported runs, which have no graph: alternatives are other runs' actions."""
+    """Decision records from imported runs. They have no graph, so the alternatives are other runs' actions."""
     config = work.settings.has
     if "oracle" in config.mixture:
         config = config.model_copy(update={"mixture": {"others": 1.0}})
@@ -208,7 +208,7 @@ def _decisions(
 
 
 def _count_decisions(work: Work, records: Sequence[DecisionRecord]) -> None:
-    """Count steps, choices and alternatives, and measure whether style gives the taken action away."""
+    """Count steps, choices and alternatives, and measure whether style reveals the taken action."""
     steps = [decision for record in records for decision in record.steps]
     choices = [decision for decision in steps if decision.is_choice]
     work.count(steps=len(steps), choices=len(choices), alternatives=sum(len(choice.options) - 1 for choice in choices))
@@ -227,9 +227,9 @@ def _count_decisions(work: Work, records: Sequence[DecisionRecord]) -> None:
 
 
 def _models(work: Work, material: Material, config: HasConfig, by_graph: bool) -> dict[str, Proposer]:
-    """The mixture's proposers that are models; starts the policy's engines.
+    """Return the mixture's proposers that are models. Starts the policy's engines.
 
-    For the home's own runs the teacher may call the environment's tools, for imported ones those that the runs call.
+    The teacher may call the environment's tools for the home's own runs, and the tools used in the run for imported ones.
     """
     found: dict[str, Proposer] = {}
     if work.teacher is not None and "teacher" in config.mixture:

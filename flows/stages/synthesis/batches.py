@@ -1,8 +1,8 @@
-"""Work in batches, and what every kind of it needs: seeds and settings, a metered teacher, and suites to keep training apart from.
+"""Batched synthesis, and what each kind needs: seeds, settings, a metered teacher, and separation of training data from suites.
 
-A batch's records and the metrics that mark it as done are one commit, so that a killed stage resumes after the last one. A batch is a
-function of the configuration and of earlier batches; the result is therefore the same wherever a run was interrupted. A batch that lacks a
-teacher's replies is not committed, but the replies received are stored and reused.
+A batch's records and the metrics that mark it as done form one commit, so a killed stage resumes after the last batch. A batch depends only
+on the configuration and earlier batches, so interruptions do not change the result. A batch that lacks teacher replies is not committed,
+but the received replies are stored and reused.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from warehouse.errors import RequestError, WorkFailed
 log = logging.getLogger("flywheel")
 
 Made = tuple[Sequence[Record], Sequence[Failure]]
-"""What a batch gives: the records to keep, and the failures."""
+"""Result of a batch: records to keep, and failures."""
 
 MADE, DROPPED = "made.", "dropped."
 """Prefixes of the metrics that mark a batch as done: records made, and failures."""
 COUNTED = "count."
 """Prefix of other counts of a batch: `count.NAME.PART`."""
 ASKED_BATCH = 64
-"""Slices, questions or trajectories that a model is asked about per commit."""
+"""Slices, questions or trajectories per commit in batches that ask a model."""
 EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 """Condition on trajectories: the home's own of earlier iterations."""
 IMPORTED = "stage = 'import'"
@@ -54,7 +54,7 @@ class Batch:
 
 
 class Work:
-    """What every kind of work needs: the run's context and settings, seeds, the lake's keys, and a metered teacher and judge."""
+    """Common needs of all parts: the run's context and settings, seeds, the lake's keys, and a metered teacher and judge."""
 
     def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None, judge: Teacher | None = None) -> None:
         self.context, self.turn = context, turn
@@ -64,37 +64,34 @@ class Work:
         self._counts: dict[str, float] = {}
 
     def seed(self, part: str) -> int:
-        """The seed of one part of this iteration's work."""
         return seed_from(self.context.config.seed, self.turn, part)
 
     def asked(self, part: str) -> Teacher:
-        """The teacher that `part` asks. Raises RequestError if there is none."""
+        """Return the teacher for `part`. Raise RequestError if there is none."""
         if self.teacher is None:
             raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
         return self.teacher
 
     @cached_property
     def readers(self) -> Readers:
-        """The judge's readers, calibrated once. Raises RequestError if there is neither a judge nor a teacher."""
+        """The judge's readers, calibrated once. Raises RequestError without a judge or teacher."""
         return Readers(self.judge or self.asked("judge"), self.context.lake.add)
 
     def count(self, **counts: float) -> None:
-        """Add to the counts of the current batch."""
         add_counts(self._counts, counts)
 
     def counted(self) -> dict[str, float]:
-        """The teacher's counts and those of `count` since the last call."""
+        """Return the teacher's counts and those of `count` since the last call."""
         counts, self._counts = self._counts, {}
         for asked in dict.fromkeys(filter(None, (self.teacher, self.judge))):
             add_counts(counts, asked.drain())
         return counts
 
     def keys(self) -> set[str]:
-        """The keys of all stored tasks."""
         return set(self.context.lake.query("SELECT key FROM tasks").column("key").to_pylist())
 
     def in_batches(self, items: Sequence[Any], largest: int | None = None) -> Iterator[tuple[int, Sequence[Any]]]:
-        """`items` in numbered batches of at most `largest`."""
+        """Number batches of at most `largest` items, and never more than `synth.batch`."""
         largest = min(self.settings.batch, largest or self.settings.batch)
         return enumerate(items[start : start + largest] for start in range(0, len(items), largest))
 
@@ -108,26 +105,25 @@ class Guard:
 
     @cached_property
     def index(self) -> EvaluationIndex:
-        """All suites in the lake."""
         return EvaluationIndex.of(self.suites(), self.work.settings.decontamination)
 
     def suites(self) -> dict[str, list[Task]]:
-        """The tasks of all suites in the lake: configured, imported, and those of evaluated files."""
+        """Return the tasks of all suites in the lake: configured, imported, and evaluated from files."""
         context = self.work.context
         return by_suite(context.lake.read(Task, f"split NOT IN {TRAINED_SPLITS}"), context.config)[0]
 
     def clear(self, examples: Sequence[Example], failures: Sequence[Failure]) -> Made:
-        """The examples that meet no suite, with the tools on offer; and all failures."""
+        """Return the examples that match no suite, with the available tools, and all failures."""
         kept, removed = self.index.clear_examples(examples)
         return self.offered(kept), [*failures, *removed]
 
     def offered(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples with the tools that rollouts of their questions are offered."""
+        """Add the tools that rollouts of the examples' questions are offered."""
         return [offer(example, self.material.tools) for example in examples]
 
 
 def begin(context: RunContext, turn: int, teacher: Teacher | None = None, judge: Teacher | None = None) -> tuple[Work, Material, Guard]:
-    """What the parts of an iteration's synthesis are made with."""
+    """Create the shared objects of an iteration's synthesis."""
     work, material = Work(context, turn, teacher, judge), Material(context, turn)
     return work, material, Guard(work, material)
 
@@ -135,13 +131,13 @@ def begin(context: RunContext, turn: int, teacher: Teacher | None = None, judge:
 def work_off(
     run: StageRun, batches: Iterable[Batch], needed: bool = False, counted: Callable[[], Mapping[str, float]] = dict[str, float]
 ) -> None:
-    """Make and commit the batches that are not in the lake yet, in order, as far as the budget allows (`needed`: all).
+    """Make and commit missing batches in order until the budget is spent; with `needed`, make all of them.
 
-    `counted` gives the counts since its last call.
+    `counted` returns the counts since its last call.
 
     Raises:
-        RequestError: the teacher's limit is reached, and a batch lacks replies.
-        WorkFailed: the teacher's server left at least half of a batch's requests without a reply.
+        RequestError: The teacher's limit is reached, and a batch lacks replies.
+        WorkFailed: The teacher's server left at least half of a batch's requests without a reply.
     """
     done = {(metric.name, metric.step) for metric in run.lake.metrics(run.id)}
     for batch in batches:
@@ -169,17 +165,17 @@ def _rate(made: int, seconds: float, counts: Mapping[str, float]) -> str:
 
 
 def dropped_by(run: StageRun) -> int:
-    """Failures of all batches of a run, including its earlier attempts."""
+    """Number of failures in all batches of a run, including earlier attempts."""
     return int(sum(metric.value for metric in run.lake.metrics(run.id) if metric.name.startswith(DROPPED)))
 
 
 def sizes(count: int, largest: int) -> list[int]:
-    """`count` in batches of `largest` and a rest."""
+    """Split `count` into batches of `largest` and a remainder."""
     return [min(largest, count - start) for start in range(0, count, largest)]
 
 
 def _check_replies(run: StageRun, batch: Batch, counts: Mapping[str, float]) -> None:
-    """Raise if the teacher's limit was reached, or half of the batch's requests got no reply. Single failures do not stop a stage."""
+    """Raise if the teacher's limit is reached or at least half of the batch's requests got no reply. Fewer failures do not stop a stage."""
     missed = {fault.value: int(counts[fault]) for fault in Fault if fault in PASSING and counts.get(fault)}
     if Fault.BUDGET not in missed and 2 * sum(missed.values()) < max(1, counts.get("asked", 0)):
         return

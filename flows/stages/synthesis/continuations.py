@@ -1,7 +1,7 @@
-"""Continuations of stored steps, by the teacher or the policy: rolled out, graded and stored as they end.
+"""Continuations of stored steps by the teacher or the policy: rolled out, graded and stored as they end.
 
-Their ids follow from step, option and player, so a killed batch rolls out what is missing. A continuation that lacks a reply of the teacher
-is not stored, and is rolled out again by the next attempt.
+Their ids derive from step, option and player, so a restarted batch only rolls out what is missing. A continuation that lacks a teacher's
+reply is not stored; the next attempt rolls it out again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warehouse.errors import RequestError
 
 
 def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
-    """The policy promoted before this iteration, and engines with its weights. Raises RequestError if there is none for `purpose`."""
+    """Return the policy promoted before this iteration, and engines with its weights. Raise RequestError if there is none for `purpose`."""
     champion = work.context.champion(before=work.turn)
     if champion is None:
         raise RequestError(f"{work.context.home.root} has no policy promoted before turn {work.turn} that could {purpose}.")
@@ -29,7 +29,7 @@ def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
 
 
 def open_player(work: Work, config: OutcomesConfig) -> Player:
-    """Who continues. Raises RequestError if there is no teacher, or no policy yet."""
+    """Return the player that continues steps. Raise RequestError without a teacher or policy."""
     if config.player == "teacher":
         teacher = unmetered(work.asked("has.outcomes"))
         return Player(teacher.name, lambda requests: _by_teacher(work, teacher, requests))
@@ -48,7 +48,7 @@ def _by_teacher(work: Work, teacher: Teacher, requests: Sequence[RolloutRequest]
         for run in unanswered:
             work.count(**run.provenance[COST])
     runs = _stored(work, requests)
-    for run in runs:  # each time, so that a resumed batch counts what an undisturbed one does
+    for run in runs:  # counted on each attempt, so that a resumed batch has the counts of an uninterrupted one
         work.count(**run.provenance[COST])
     return runs
 

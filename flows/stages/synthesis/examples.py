@@ -1,4 +1,4 @@
-"""Training examples of an iteration: documents as text, and the runs that the cold start learns from.
+"""Training examples of an iteration: documents as text, and trajectories for the cold start.
 
 The latter are the oracle's demonstrations, the policy's own successes, stored runs, and a teacher's runs.
 """
@@ -36,11 +36,11 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError, first_line
 
 Shown = Callable[[], set[str]]
-"""Keys of the tasks that demonstrations show so far."""
+"""Returns the keys of the tasks demonstrated so far."""
 
 
 def corpora(sources: Sources, everything: bool) -> Iterator[Batch]:
-    """Facts, documents and reading failures of the training corpus, or of both."""
+    """Facts, documents and read failures of the training corpus; with `everything`, also of the suites' corpus."""
     chosen = [sources.train, sources.held_out] if everything and not sources.shared else [sources.train]
     for number, corpus in enumerate(chosen):
         yield Batch("corpus", number, partial(_records_of, corpus))
@@ -68,9 +68,9 @@ def _example(document: Document, turn: int) -> Example:
 
 
 def demonstrations(work: Work, material: Material, guard: Guard, shown: Shown | None = None) -> Iterator[Batch]:
-    """The oracle's trajectories; those with repeated searches are batches of their own.
+    """The oracle's trajectories; those with repeated searches are separate batches.
 
-    `shown` gives the keys of tasks shown by earlier batches, by default those in the lake.
+    `shown` returns the keys of tasks demonstrated by earlier batches, by default those in the lake.
     """
     config = work.settings.demonstration_questions
     own, source, setting = work.settings.demonstrations, material.train, f"synth.demonstration_questions.{config.asked_by}"
@@ -103,7 +103,7 @@ def demonstrations(work: Work, material: Material, guard: Guard, shown: Shown | 
 
 
 def _objection_to_tries(work: Work, material: Material, guard: Guard, wanted: bool, task: Task) -> Failure | None:
-    """The objection to a question whose demonstration repeats no search though `wanted`, or does though not."""
+    """Reject a question whose demonstration repeats a search if it should not (`wanted` is false), or repeats none if it should."""
     source, seed = material.train, work.seed("demonstrations")
     needed = needs_second_try(source.graph, task, seed, source.retrieve, material.search)
     if needed is wanted:
@@ -127,7 +127,7 @@ def rejection_sampled(work: Work) -> Iterator[Batch]:
 
 
 def again(work: Work, kinds: Sequence[str]) -> Iterator[Batch]:
-    """The first iteration's examples of these kinds once more, as a baseline for other text."""
+    """Repeat the first iteration's examples of these kinds, as a baseline for other text."""
 
     def repeat(examples: Sequence[Example]) -> Made:
         return [replace(example, id=f"again-{work.turn}-{example.id}", wheel_turn=work.turn) for example in examples], []
@@ -137,7 +137,7 @@ def again(work: Work, kinds: Sequence[str]) -> Iterator[Batch]:
 
 
 def stored_runs(work: Work, material: Material, guard: Guard, part: str, chosen: str, config: StoredRunsConfig) -> Iterator[Batch]:
-    """Examples of stored trajectories that meet the SQL condition `chosen` and that of `config`."""
+    """Examples from stored trajectories that match the SQL conditions `chosen` and `config.where`."""
 
     def make() -> Made:
         lake = work.context.lake
@@ -157,9 +157,9 @@ def stored_runs(work: Work, material: Material, guard: Guard, part: str, chosen:
 
 
 def taught(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """Questions that a teacher plays in their environment, with examples of its successes; all in one commit per batch.
+    """Questions on which a teacher acts in their environment, with examples of its successes; one commit per batch.
 
-    With documents alone these are the training questions themselves.
+    A corpus without facts uses the training questions themselves.
     """
     part, config = "taught", work.settings.demonstration_questions
     if not work.context.config.corpus.trains_on_facts:
@@ -181,7 +181,7 @@ def taught(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
 
 
 def _teach(work: Work, material: Material, tasks: Sequence[Task]) -> Made:
-    """A teacher's runs of `tasks`, their scores, and examples of the successes."""
+    """Return a teacher's trajectories on `tasks`, their scores, and examples of the successes."""
     context, config = work.context, work.context.config.for_turn(work.turn).sft.teacher
     teacher = work.asked("from = teacher")
     wanted = requests_for(tasks, teacher.name, config, work.seed("taught"), work.turn)

@@ -1,7 +1,7 @@
-"""Questions of an iteration: the suites, the training tasks, and a teacher's questions, rewordings and expansions.
+"""Questions of an iteration: suites, training tasks, and a teacher's questions, rewordings and expansions.
 
-With `synth.direct_attempts`, training questions that are answered without tools are dropped. Large amounts are made in several batches,
-each with a seed and its share of every depth; later batches skip what is in the lake. `build_questions` makes up for shortages of the
+`synth.direct_attempts` drops training questions that are answered without tools. Large numbers of questions are split into batches, each
+with its own seed and share of every number of hops; later batches skip stored questions. `build_questions` compensates for shortages of the
 graph.
 """
 
@@ -34,7 +34,7 @@ from warehouse.errors import RequestError
 log = logging.getLogger("flywheel")
 
 Refuse = Callable[[Task], Failure | None]
-"""Why a task may not be kept, if so."""
+"""Returns the objection to a task, if any."""
 
 
 def question_batches(
@@ -48,9 +48,9 @@ def question_batches(
     refuse: Refuse | None = None,
     split: str = "train",
 ) -> Iterator[Batch]:
-    """Batches of at most `largest` questions that make what `config` asks for; `stored` gives the keys in the lake.
+    """Yield batches of at most `largest` questions that make what `config` requests; `stored` returns the keys in the lake.
 
-    If the graph has fewer, a warning and `failures` name the `setting` to lower.
+    If the graph yields fewer, a warning and `failures` name the `setting` to lower.
     """
     for number, counts in enumerate(_shared_out(config.wanted(), largest)):
         own = config.model_copy(update={"counts": counts, "count": None if config.count is None else sum(counts.values())})
@@ -59,7 +59,7 @@ def question_batches(
 
 
 def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, int]]:
-    """`wanted` in parts of `largest` questions, each with its share of every depth."""
+    """Split `wanted` into parts of `largest` questions, each with its share of every number of hops."""
     order = sorted(((place + 0.5) / count, hops) for hops, count in wanted.items() for place in range(count))
     for start in range(0, len(order), largest):
         yield dict(sorted(Counter(hops for _, hops in order[start : start + largest]).items()))
@@ -80,7 +80,7 @@ def _make(
 
 
 def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config: QuestionConfig, setting: str) -> list[Failure]:
-    """Name the `setting` that asks for too much in each shortfall among `failures`, and warn."""
+    """Name the `setting` that requests too many questions in each shortfall among `failures`, and log a warning."""
     wanted = sum(config.wanted().values())
     if len(made) < wanted:
         log.warning(
@@ -95,7 +95,7 @@ def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config:
 
 
 def suites(work: Work, material: Material) -> Iterator[Batch]:
-    """The tasks of every suite; the gate's overlap with none of the reported ones."""
+    """Tasks of every suite. Those of the gate must not match reported suites."""
     evaluation, lake = work.context.config.evaluation, work.context.lake
     for name, config in evaluation.all_suites.items():
         part, refuse = f"suite {name}", None
@@ -109,12 +109,12 @@ def suites(work: Work, material: Material) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class DirectAttempts:
-    """Drops training questions that are answered without tools, if the settings say so."""
+    """Drops training questions that are answered without tools, if configured."""
 
     work: Work
 
     def hard_enough(self, tasks: Sequence[Task], failures: Sequence[Failure]) -> Made:
-        """The tasks that no attempt answers, and `failures` plus those of the others."""
+        """Return the tasks that no attempt answers, and `failures` with those of the others."""
         config = self.work.settings.direct_attempts
         if config is None or not tasks:
             return tasks, failures
@@ -124,7 +124,7 @@ class DirectAttempts:
 
     @cached_property
     def _model(self) -> DirectModel:
-        """The teacher, or the policy, whose engines start here. Raises RequestError if there is none."""
+        """The teacher, or the policy on newly started engines. Raises RequestError if there is none."""
         work, context = self.work, self.work.context
         config, seed = work.settings.direct_attempts or DirectAttemptsConfig(), work.seed("direct attempts")
         if config.by == "teacher":
@@ -143,7 +143,7 @@ class DirectAttempts:
 
 
 def questions(work: Work, material: Material, guard: Guard, attempts: DirectAttempts) -> Iterator[Batch]:
-    """The tasks that RL trains on; documents alone have no graph to draw them from."""
+    """Training tasks of RL, drawn from the graph; none for a corpus without facts."""
     if not work.context.config.corpus.trains_on_facts:
         return
     config = work.settings.webshaper
@@ -198,7 +198,7 @@ class SeedQuestions:
         return SeedGenerator(self.work.asked(SEEDS), self.work.readers, search, index, self._config, environment, known)
 
     def _make(self, start: int, size: int) -> Made:
-        """The questions of one batch of walks; the first batch that runs short reports it."""
+        """Make the questions of one batch of walks. The first batch without enough walks records the shortfall."""
         config, walks = self._config, self._walks
         lacking = len(walks) < config.count and start <= len(walks) < start + size
         short = [shortfall(config.count, len(walks), config.passages)] if lacking else []
@@ -213,7 +213,7 @@ class SeedQuestions:
         return kept, failures
 
     def _asked_of(self, walks: Sequence[Walk]) -> set[str]:
-        """Keys of tasks made from these walks before (by `flywheel synth webshaper`), which are no duplicates when made again."""
+        """Keys of tasks already made from these walks (by `flywheel synth webshaper`), which do not count as duplicates."""
         wanted = {tuple(passage.id for passage in walk.passages) for walk in walks}
         made = self.work.context.lake.query(
             "SELECT key, (provenance->'walk')::VARCHAR[] AS walk FROM tasks WHERE json_exists(provenance, '$.walk')"
@@ -223,7 +223,7 @@ class SeedQuestions:
 
 @dataclass(frozen=True)
 class DerivedQuestions:
-    """Training questions in a teacher's words, or expanded by one; each original is used once."""
+    """Training questions reworded or expanded by a teacher; each original is used once."""
 
     work: Work
     material: Material
@@ -240,7 +240,7 @@ class DerivedQuestions:
                 yield Batch("rewordings", number, partial(self._reword, left, config))
 
     def expansions(self) -> Iterator[Batch]:
-        """Expansions of the first `expander.count` questions by key."""
+        """Expand the first `expander.count` questions by key."""
         config, teacher = self.work.settings.expander, self.work.settings.model_teacher
         if config is None or teacher is None:
             return
@@ -251,14 +251,14 @@ class DerivedQuestions:
                 yield Batch("expansions", number, partial(self._expand, left, config, teacher.places))
 
     def _written(self) -> list[Task]:
-        """Training questions that were not made from others."""
+        """Training questions that were not derived from others."""
         tasks = self.work.context.lake.tasks(split="train")
         return [task for task in tasks if task.formula and not {"reworded_from", "expanded_from"} & set(task.provenance)]
 
     def _asked_about(self, link: str, stage: str) -> set[str]:
         """Keys of questions with derived ones (`link` in their provenance) or failures at `stage`.
 
-        An unfinished batch has none of either, so the result is the same after a kill.
+        An unfinished batch has neither, so the result is the same after a restart.
         """
         sql = """
             SELECT provenance->>$link AS key FROM tasks WHERE json_exists(provenance, '$.' || $link)
@@ -282,7 +282,7 @@ class DerivedQuestions:
         return self._cleared(made, failures, "reworded_from")
 
     def _cleared(self, made: Sequence[Task], failures: Sequence[Failure], link: str) -> Made:
-        """Derived questions that may be trained on; failures of the others name the original as `link`."""
+        """Return the derived questions that may be trained on; failures of the others name the original as `link`."""
         clear, removed = self.guard.index.clear_tasks(made)
         kept, dropped = self.attempts.hard_enough(clear, removed)
         origins = {task.key: task.provenance[link] for task in made}

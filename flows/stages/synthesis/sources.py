@@ -1,7 +1,7 @@
-"""The corpora of a home, with their graphs and searches.
+"""A home's corpora, with their graphs and searches.
 
-A home has a generated world for training and another for the suites, one real graph split by entity, or pages without a graph, which have
-no suites of their own. Training sees only what is found in its own documents; suites are proven over the documents that they search.
+A home has a generated world for training and another for suites, or one real graph split by entity, or pages without a graph and without
+generated suites. Training sees only what is found in its own documents. Suites are verified over the documents that they search.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from warehouse.settings import read_options
 SEARCH = "search"
 """Environment of the demonstrations."""
 HELD_OUT_SHARE = 0.2
-"""Share of a real graph's entities reserved for suites."""
+"""Share of a real graph's entities held out for suites."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The training corpus, the suites' corpus, and words that must be single tokens.
 
-    If `shared`, both are one real graph split by entity; documents that state a fact about a held-out entity are for suites only.
+    If `shared`, both are one real graph split by entity; documents that state a fact about a held-out entity are reserved for suites.
     """
 
     train: Corpus
@@ -55,13 +55,13 @@ class Sources:
         return self.train is self.held_out
 
     def documents(self, hidden: DocumentSplit) -> list[Document]:
-        """All documents except those of the split `hidden`."""
+        """Return all documents except those of the split `hidden`."""
         corpora = (self.train,) if self.shared else (self.train, self.held_out)
         return [document for corpus in corpora for document in corpus.documents if document.split is not hidden]
 
 
 def read_sources(config: CorpusConfig, seed: int) -> Sources:
-    """Generate or read the corpora of `config`; deterministic in configuration and seed."""
+    """Generate or read the corpora of `config`, deterministically in configuration and seed."""
     if config.kind == "generated":
         train = generate_world(config.train, "train", seed_from(seed, "train"))
         held_out = generate_world(config.held_out, "heldout", seed_from(seed, "held out"))
@@ -78,12 +78,12 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
 
 
 def on_side(side: str) -> Callable[[str], bool]:
-    """Whether an entity of a shared graph is on this side, `train` or `heldout`."""
+    """Return a predicate for entities of a shared graph on a side, `train` or `heldout`."""
     return lambda entity: split_of(entity, HELD_OUT_SHARE) == side
 
 
 def _split(corpus: Corpus) -> Corpus:
-    """Mark documents that state a fact about a held-out entity, or have its name as title, as for suites only."""
+    """Reserve documents for suites that state a fact about a held-out entity or have its name as title."""
     about: dict[str, set[str]] = {document.id: {document.title} for document in corpus.documents}
     for fact in corpus.facts:
         for identity in fact.documents:
@@ -97,12 +97,13 @@ def _split(corpus: Corpus) -> Corpus:
 
 
 def read_files(folder: Path, wordings: Path | None = None) -> Corpus:
-    """A user's graph and corpus: one file `facts.*` in `folder`, and one file `documents.*` or else Markdown and text pages.
+    """Read a user's graph and corpus from `folder`: one file `facts.*`, and one file `documents.*` or else Markdown and text pages.
 
-    A fact without documents is stated by the pages about one end that name the other. `wordings` is a file with the wording of relations.
+    A fact without documents is attributed to the pages about one of its entities that name the other. `wordings` is a file with the wording
+    of relations.
 
     Raises:
-        RequestError: a file is missing, ambiguous or malformed.
+        RequestError: A file is missing, ambiguous or malformed.
     """
     facts = read_facts(_only(folder, "facts"))
     documents = read_documents(_only(folder, "documents")) if any(folder.glob("documents.*")) else read_pages(folder)
@@ -158,7 +159,7 @@ class Material:
         return QuestionSource(graph, first_hit(index), self.allowed(HELD_OUT))
 
     def allowed(self, side: str) -> Callable[[str], bool] | None:
-        """The entities that one side's questions may touch; separate worlds need no such rule."""
+        """Return the predicate for entities that a side's questions may touch; None (all) for separate worlds."""
         return on_side(side) if self.sources.shared else None
 
     @cached_property
@@ -181,18 +182,17 @@ class Material:
 
     @cached_property
     def search(self) -> Search:
-        """The results of a rollout's search."""
+        """Search of a rollout, with its number of results."""
         options = self.context.config.rollout.environments.kind(SEARCH).options
         return partial(self.searched.find, k=read_options(SearchOptions, options, SEARCH).documents)
 
     @cached_property
     def read(self) -> Retrieve:
-        """The first hit of a rollout's search, if it is a document of the corpus and not a distractor."""
+        """First hit of a rollout's search, if it is a document of the corpus and not a distractor."""
         return first_real_hit(self.searched, self.train.graph.documents)
 
     @cached_property
     def tools(self) -> tuple[Schema, ...]:
-        """The tools of the environment that questions are asked in."""
         config = self.context.config
         environment = config.for_turn(self.turn).synth.webshaper.environment
         return offered_tools(environment, config.rollout.environments, self.searched)

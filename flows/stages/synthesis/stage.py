@@ -1,4 +1,4 @@
-"""The stage: all parts of an iteration's synthesis in order, or those of one kind, and checks of the result."""
+"""The synthesis stage: runs all parts of an iteration's synthesis in order, or those of one kind, and checks the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warehouse.errors import RequestError
 
 
 def ground(work: Work, material: Material, kind: SynthesisKind) -> Iterator[Batch]:
-    """What all iterations build on, regardless of budgets: the corpora and the suites."""
+    """Batches that all iterations build on, regardless of budgets: the corpora and the suites."""
     if kind not in ("has", "toolworld") and (work.turn == 1 or kind != "all"):
         yield from corpora(material.sources, everything=kind == "all")
     if kind == "all" and work.turn == 1:
@@ -60,7 +60,7 @@ def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> 
 
 
 def cold_start(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """The runs that SFT learns from, by the sources in `sft.from`."""
+    """Examples for SFT, by the sources in `sft.from`."""
     sft = work.context.config.for_turn(work.turn).sft
     for source in sft.sources:
         match source:
@@ -79,7 +79,7 @@ def cold_start(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
 
 
 def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
-    """Run the synthesis of an iteration, or one kind of it, and return what the lake then has of each kind."""
+    """Run the synthesis of an iteration, or one kind of it. Return the resulting counts in the lake by kind."""
     settings = context.config.for_turn(turn).synth
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count, settings.has.where)
@@ -87,7 +87,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         raise RequestError("synth.tool_worlds describes no tool world: give --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
     asked = settings.teacher_of(kind)
     if asked is not None and asked.kind == "engine":
-        context.stop_engines()  # the teacher's own take their place
+        context.stop_engines()  # replaced by the teacher's own
         context.start_ray()
     with ExitStack() as opened:
         teacher, judge = (
@@ -107,7 +107,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
 
 
 def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
-    """Check that every suite has tasks, training has some if any were asked for, and RL finds those that it draws from."""
+    """Check that every suite has tasks, that training has some if requested, and that RL finds tasks to draw from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and not context.config.corpus.trains_on_facts and context.config.for_turn(turn).synth.seeds is not None:
         raise _nothing_left(context, run, "question about the documents", seed_questions.STAGE)
@@ -142,7 +142,7 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int, where: str 
 
 
 def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> RequestError:
-    """The error if nothing from the teacher passed this stage's checks, with the most frequent reason."""
+    """Create the error for a stage none of whose teacher output passed the checks, with the most frequent reason."""
     sql = (
         "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') AND recorded >= ? "
         "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"

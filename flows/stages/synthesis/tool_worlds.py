@@ -1,8 +1,8 @@
 """Tool worlds that a teacher writes from descriptions, a few worlds per batch, with their tasks, demonstrations and failures.
 
-The worlds of a batch are written at once: each part of a world waits for the one before, and engines are fast with many requests alone.
-Training tasks are decontaminated against the suites, including the tasks of the same world that a suite takes. A task with a simulated user
-is compared by the user's goal, because its question says nothing.
+The worlds of a batch are written concurrently: the parts of a world are sequential, and engines are fast only with many requests. Training
+tasks are decontaminated against the suites, including the held-out tasks of the same world. A task with a simulated user is compared by the
+user's goal, since its question is uninformative.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ AT_ONCE = 4
 
 
 def tool_worlds(work: Work, guard: Guard) -> Iterator[Batch]:
-    """The worlds of every description."""
     config = work.settings.tool_worlds
     if config is None:
         return
@@ -65,7 +64,7 @@ def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, worlds: Sequen
 
 
 def _clear(index: EvaluationIndex, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
-    """The tasks that match no suite, and a failure for each of the others."""
+    """Return the tasks that match no suite, and a failure for each of the others."""
     clear, met = index.clear_tasks([replace(task, question=goal_in_words(task)) for task in tasks])
     kept = {task.key for task in clear}
     return [task for task in tasks if task.key in kept], met
