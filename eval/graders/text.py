@@ -6,7 +6,7 @@ is not 102. `fold` also unifies punctuation and initials, for verifiers that com
 `final_answer` extracts the answer from a reply, in this order:
 
   1. Reasoning is removed (`warehouse.replies`); a reply that is only reasoning has no answer.
-  2. `<answer>…</answer>` gives its content; a reply with several of them, or with words after one, has no answer.
+  2. `<answer>…</answer>` gives its content; different contents, or words after the tag, give no answer.
   3. A reply that is a single fenced block gives the block's text.
   4. `\boxed{…}` gives the content of the last box; different boxes on one line give no answer.
   5. A label gives the rest of its line, or the next line if nothing follows: `Answer: x`, `**Final answer:** x`, `### Answer`,
@@ -161,11 +161,18 @@ def after_label(text: str, strict: bool = False) -> str | None:
 
 
 def several_answers(text: str) -> bool:
-    """Return whether a text has more than one opening or closing answer tag, or letters or digits after the closing one."""
-    tags = [tag[0].lower() for tag in _TAG.finditer(text)]
-    end = text.lower().find("</answer>")
-    goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
-    return goes_on or any(tags.count(tag) > 1 for tag in ("<answer>", "</answer>"))
+    """Return whether answer tags hold different contents, are repeated out of pairs, or are followed by letters or digits."""
+    tags = list(_TAG.finditer(text))
+    opening, closing = tags[::2], tags[1::2]
+    paired = len(opening) == len(closing) and all("/" not in tag[0] for tag in opening) and all("/" in tag[0] for tag in closing)
+    if not paired:
+        end = text.lower().find("</answer>")
+        names = [tag[0].lower() for tag in tags]
+        return len(set(names)) < len(names) or (end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :])))
+    held = {text[one.end() : other.start()].strip() for one, other in zip(opening, closing, strict=True)}
+    ends = [tag.start() for tag in opening[1:]] + [len(text)]
+    after = "".join(text[tag.end() : end] for tag, end in zip(closing, ends, strict=True)) if closing else ""
+    return len(held) > 1 or any(map(str.isalnum, after))
 
 
 def boxes(text: str) -> list[tuple[int, int]]:

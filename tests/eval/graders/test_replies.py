@@ -62,6 +62,7 @@ TAGS = [
     "<think>one</think>\n<answer>{}</answer>",
     "<answer>**{}**</answer>",
     "I found it.\n<answer>{}</answer>",
+    "<answer>{0}</answer>\n<answer>{0}</answer>",
     "<answer>Answer: {}</answer>",
     "<think>x</think><answer>The final answer is {}.</answer>",
 ]
@@ -95,6 +96,7 @@ FAILURES = (
     "<think>{right}",
     "<think>{right}</think>",
     "<answer>{right}</answer><answer>{wrong}</answer>",
+    "<answer>{right}</answer><answer>{right}</answer> {wrong}",
     "\\boxed{{{right}}} or \\boxed{{{wrong}}}",
     "Answer: {right}\nAnswer: {wrong}",
     "<think>The answer is {right}.</think>{wrong}",
