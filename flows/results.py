@@ -7,7 +7,8 @@ it: a reported gain is therefore conservative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -225,17 +226,22 @@ def evaluation_rows(lake: Lake) -> Rows:
 
 
 def sentences(lake: Lake) -> list[str]:
-    """Return the headline on the main suite (the one with the most attempts), its figures, and the gate's decision."""
+    """Return the headline on the main suite, its figures, and the gate's decision."""
     verdicts = read_verdicts(lake)
     own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
-    attempts: dict[str, int] = {}
-    for one in own:
-        attempts[one.suite] = attempts.get(one.suite, 0) + one.attempts
-    if not attempts:
+    if not own:
         return _gate(lake)
-    suite = min(attempts, key=lambda name: (-attempts[name], name))
+    suite, *_ = largest_first((one.suite, one.attempts) for one in own)
     wheel = standings([one for one in own if one.suite == suite])
     return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake)]
+
+
+def largest_first(attempts: Iterable[tuple[str, int]]) -> list[str]:
+    """Return the suites by their total of judged attempts; the first is the main one."""
+    totals = Counter[str]()
+    for suite, count in attempts:
+        totals[suite] += count
+    return sorted(totals, key=lambda suite: (-totals[suite], suite))
 
 
 def _gate(lake: Lake) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.report.data import Evaluation, ReportData, Row, is_compared, rounds_of, stage_order, wheel_evaluations
 from flows.report.plots import compared_runs, variant_name
-from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
+from flows.results import HARD_SPACE, Judged, Standing, comparison, harm, headline, largest_first, percent, standings
 
 
 class SummaryRow(NamedTuple):
@@ -35,12 +35,9 @@ class Summary:
 
 
 def summarize(data: ReportData) -> Summary:
-    """Summarize success by iteration and stage. The main suite is the one with the most evaluated tasks in total."""
+    """Summarize success by iteration and stage."""
     cells = {(e.turn, e.stage, e.suite): e for e in wheel_evaluations(data) if e.hops is None}
-    attempts: dict[str, int] = {}
-    for evaluation in cells.values():
-        attempts[evaluation.suite] = attempts.get(evaluation.suite, 0) + evaluation.tasks
-    suites = tuple(sorted(attempts, key=lambda suite: (-attempts[suite], suite)))
+    suites = tuple(largest_first((cell.suite, cell.judged) for cell in cells.values()))
     places = sorted({(turn, stage) for turn, stage, _ in cells}, key=lambda place: (place[0], stage_order(place[1])))
     on_main = [judged for turn, stage in places if (judged := _judged(cells.get((turn, stage, suites[0])), data))]
     wheel = {standing.judged.policy: standing for standing in standings(on_main)}
