@@ -213,7 +213,8 @@ def _share(name: Any, shares: Mapping[Any, float]) -> float:
 
 def _choose(tasks: Sequence[Task], weights: Sequence[float], count: int, generator: random.Random) -> list[Task]:
     """Weighted sampling without replacement: the smallest values of -log(u) / weight (Efraimidis and Spirakis, 2006)."""
-    keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]  # weight 0: last, in random order
+    # Tasks of weight 0 come last, in random order.
+    keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]
     return [tasks[index] for index in heapq.nsmallest(count, range(len(tasks)), key=keys.__getitem__)]
 
 
