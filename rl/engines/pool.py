@@ -240,7 +240,7 @@ class EnginePool:
         return PendingTransfer(config.transfer, config.transfer_timeout_seconds, names, workers, len(left_out))
 
     async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
-        """Run one step of vLLM's weight transfer on the held engines; after the last step they continue. Raises as `Receivers.step` does."""
+        """Run one step of vLLM's weight transfer on the held engines; after the last they continue. Raises as `Receivers.step` does."""
         if self._receivers is None:
             raise EngineFault("the engines are not in a transfer")
         await self._receivers.step(step, info)

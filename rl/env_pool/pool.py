@@ -124,7 +124,7 @@ class PooledEnvironment:
             self._pool.breaker.record(circuit_breaker.environment(self._kind.name), self._fault)
 
     async def _check(self) -> None:
-        """Wait until the worker is up. After a failed check the next trajectory checks again, since a dependency may be down temporarily."""
+        """Wait until the worker is up. If that fails, the next trajectory checks again, since dependencies may be down temporarily."""
         worker = self._worker
         if worker.checked is None:
             worker.checked = worker.actor.check.remote()
