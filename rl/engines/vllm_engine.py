@@ -120,7 +120,6 @@ class VllmEngine(BatchedActor):
         return True
 
     async def receive(self, name: str, piece: bytes) -> None:
-        """Receive the next piece of a missing file."""
         if self._received is None:
             raise EngineFault(f"no file {name} was announced")
         await asyncio.to_thread(self._received.take, name, piece)
@@ -354,7 +353,6 @@ class VllmEngine(BatchedActor):
 
 
 def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
-    """Arguments of vLLM's `AsyncEngineArgs`."""
     arguments = {
         "model": policy_path,
         # vLLM needs the tokenizer to expand image placeholders and to constrain output.

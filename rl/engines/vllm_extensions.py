@@ -309,5 +309,4 @@ class PressureLogger(StatLoggerBase):
 
 
 def pressure_logger(gauge: PressureGauge) -> partial[PressureLogger]:
-    """Logger factory to pass to vLLM."""
     return partial(PressureLogger, gauge)

@@ -109,7 +109,6 @@ class BatchedActorClient:
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
 
     async def _collect(self) -> None:
-        """Fetch results while any call waits."""
         try:
             while self._waiting:
                 results: list[ActorResult] = await self._actor.results.remote(self._received)

@@ -206,7 +206,6 @@ class EnvironmentPool:
         return PooledEnvironment(self, self._kinds[name], trajectory_id)
 
     def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
-        """Kill a worker and start a new one in its place."""
         if worker in kind.workers:
             worker.ended = why
             kind.replaced += 1
@@ -229,7 +228,6 @@ class EnvironmentPool:
 
 
 def worker_options(config: EnvironmentKindConfig) -> dict[str, Any]:
-    """Ray options of a worker: resources and runtime environment."""
     runtime: dict[str, Any] = {"env_vars": PROCESS_ENVIRONMENT}
     return {
         "num_cpus": config.cpus,

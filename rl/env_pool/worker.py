@@ -102,7 +102,6 @@ class EnvironmentWorker(BatchedActor):
         return step
 
     async def close(self, trajectory_id: str) -> None:
-        """Close the environment of a trajectory, if there is one."""
         environment = self._environments.pop(trajectory_id, None)
         if environment is not None:
             await self._guarded(environment.close(), "close")

@@ -79,11 +79,9 @@ class AgentGymEnvironment(StatefulEnvironment):
         return str(answer[self._fields.observation])
 
     async def probe(self) -> None:
-        """Check that the server responds."""
         await self._service.get("/")
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Create an instance and reset it to the task's item."""
         item = task.provenance.get("item")
         if not isinstance(item, int):
             raise EnvironmentFault(f"the task {task.key} does not say which item it is, as provenance {{'item': 17}}")

@@ -136,7 +136,6 @@ class PythonEnvironment(ToolEnvironment):
         raise ToolError(self._error_text(result))
 
     async def probe(self) -> None:
-        """Check that a program runs."""
         if await self.code("6 * 7") != "42":
             raise EnvironmentFault("the interpreter does not calculate")
 

@@ -181,13 +181,11 @@ class House(gymnasium.Env[str, str]):
         self._begin()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start in the first room with nothing."""
         super().reset(seed=seed)
         self._begin()
         return self._look(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Execute one action, given as a sentence."""
         self._moves += 1
         verb, _, noun = " ".join(action.lower().split()).partition(" ")
         observation = self._act(verb, noun)

@@ -156,7 +156,6 @@ class RewardModel:
         self._exchange = None if self._tokenizer.chat_template is None else _Exchange(self._tokenizer, options.path)
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The model's value of `text` as an answer to the task's question."""
         async with self._lock:
             logit = await asyncio.to_thread(self._logit, task.question, text)
         value = 1 / (1 + math.exp(-logit)) if self._options.sigmoid else logit
@@ -170,7 +169,6 @@ class RewardModel:
             return float(self._model(**inputs).logits[0, 0])
 
     def inputs(self, question: str, text: str) -> Mapping[str, Any]:
-        """The model's input tensors."""
         import torch
 
         if self._exchange is None:
@@ -181,8 +179,6 @@ class RewardModel:
 
 
 class _Exchange:
-    """A question and its answer in a reward model's chat template."""
-
     def __init__(self, tokenizer: Any, path: Path) -> None:
         from rl.renderers.chat_template import ChatTemplate, TemplateRefused, slot
 

@@ -110,7 +110,6 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
 
 
 def row_of(probe: WeightProbe) -> Row:
-    """Convert a weight probe to a row for scoring."""
     count, logprobs = len(probe.token_ids), probe.logprobs
     ones, zeros, unknown = (1,) * count, (0.0,) * count, (UNKNOWN,) * count
     return Row(probe.prompt_ids, probe.token_ids, ones, logprobs, zeros, ones, zeros, versions=unknown, sampled_logprobs=logprobs)

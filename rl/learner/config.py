@@ -36,7 +36,6 @@ class LearnerConfig(Section):
 
     @property
     def bundle(self) -> Bundle:
-        """Reservation of one worker."""
         return Bundle(self.cpus, self.gpus)
 
     def reservation(self, key: str) -> Reservation:
@@ -351,7 +350,6 @@ class ReinforceConfig(OptimizerConfig):
 
     @property
     def has_critic(self) -> bool:
-        """Whether the estimator needs a critic."""
         return self.estimator in CRITICS
 
     @property
@@ -365,7 +363,6 @@ class ReinforceConfig(OptimizerConfig):
         return self.passes_of(self.filters.most_groups(self.tasks_per_step) * self.samples_per_task)
 
     def passes_of(self, trajectories: int) -> int:
-        """Passes of each worker for this many trajectories."""
         return math.ceil(trajectories / (self.trajectories_per_pass * self.learner.workers))
 
 

@@ -179,7 +179,6 @@ class Patience(EarlyStoppingCallback):
         self.early_stopping_patience_counter = self._counted(state)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether training had ended at `state`."""
         return self._counted(state) >= self.early_stopping_patience
 
     def _counted(self, state: TrainerState) -> int:

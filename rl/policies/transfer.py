@@ -33,7 +33,6 @@ class Adapters:
 
 
 def is_adapters(folder: Path) -> bool:
-    """Whether a folder holds adapters only."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 

@@ -269,7 +269,6 @@ def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str |
 
 
 def tool_message(number: int, name: str, content: str) -> Message:
-    """Tool message in reply to call `number`."""
     return {"role": "tool", "tool_call_id": call_id(number), "name": name, "content": content}
 
 

@@ -63,7 +63,6 @@ class TagDialect:
         return ActionTurn((Action(tool, text if tool == ANSWER else of_text(text, parameters_of(tool, tools))),), think)
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """The observations in order."""
         return tuple(chain.from_iterable(self.observation_ids(text_of(result), cut) for result in results))
 
     def observation_ids(self, text: str, cut: Truncation | None = None) -> tuple[int, ...]:

@@ -162,7 +162,6 @@ class Indexes:
     held_out: Index | None = None
 
     def of(self, task: Task) -> Index | None:
-        """The index that `task` searches."""
         return self.train if task.is_trained_on else self.held_out
 
     @property

@@ -226,7 +226,6 @@ def passage(document: Document) -> str:
 
 
 def passages(documents: Sequence[Document]) -> str:
-    """Several documents as one observation."""
     return "\n".join(passage(document) for document in documents)
 
 

@@ -40,7 +40,6 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting tasks."""
         return len(self._waiting)
 
     async def __aenter__(self) -> None:

@@ -303,11 +303,9 @@ class AgentLoop:
         return StopReason.MAX_TOTAL_ACTION_TOKENS if self._actions_left(progress) <= 0 else None
 
     def _room(self, progress: _Progress) -> int:
-        """Tokens left in the context."""
         return self.limits.max_context_tokens - len(progress.context)
 
     def _actions_left(self, progress: _Progress) -> int:
-        """Action tokens left for the policy."""
         most = self.limits.max_total_action_tokens
         return self.limits.max_context_tokens if most is None else most - progress.action_tokens
 

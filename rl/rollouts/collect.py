@@ -166,7 +166,6 @@ def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> 
 
 
 def _groups(trajectories: Iterable[Trajectory], drops: Iterable[RejectedSample]) -> dict[GroupKey, list[Trajectory]]:
-    """Valid trajectories that were not dropped, by group."""
     gone = {drop.trajectory_id for drop in drops}
     groups: dict[GroupKey, list[Trajectory]] = {}
     for trajectory in trajectories:
@@ -225,7 +224,6 @@ class ReplayBuffer:
         return len(self._waiting)
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Add groups to be trained on."""
         self._waiting = sorted([*self._waiting, *groups], key=lambda group: (group.version, group.ids))
 
     def expire(self, version: int) -> list[RejectedSample]:
@@ -336,7 +334,6 @@ class ReinforceRun:
         return self.settling.take(), self.waited.take()
 
     def requests(self, task: Task, step: int, horizon: int) -> list[RolloutRequest]:
-        """Requests for the group of one task in `step`."""
         return [
             RolloutRequest(
                 trajectory_id=f"{self.id}-{step:05d}-{task.key}-{sample}",
@@ -364,7 +361,6 @@ class ReinforceRun:
         return rewarded.trajectories
 
     def record_drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """Store which trajectories were excluded from training, and why."""
         where = {"run": self.id, "step": step}
         self.store.keep(
             Failure(STAGE, f"filter_{drop.filter.value}", drop.reason, {**where, "task": drop.task_key, "trajectory": drop.trajectory_id})
@@ -372,12 +368,10 @@ class ReinforceRun:
         )
 
     def record_batch(self, step: int, trajectories: Sequence[Trajectory], reused: Sequence[Trajectory]) -> None:
-        """Store what a step trains on."""
         again = tuple(trajectory.id for trajectory in reused)
         self.store.add([Batch(self.id, step, (*(trajectory.id for trajectory in trajectories), *again), again)])
 
     def environments_of(self, trajectories: Iterable[Trajectory]) -> dict[str, str]:
-        """Environment of each task of the trajectories."""
         return {trajectory.task_key: self.environments[trajectory.task_key] for trajectory in trajectories}
 
 
@@ -479,7 +473,6 @@ class SyncRolloutSource:
         return pending.trajectories()
 
     def _begin_rollouts(self, step: int, count: int) -> PendingRollouts:
-        """Draw tasks and start their groups."""
         without = {task.key for task in self._drawn} | {group.task_key for group in self._reused}
         tasks, horizon = self.curriculum.draw(step, count, without), self.curriculum.horizon(step)
         self._drawn += tasks

@@ -149,7 +149,6 @@ class Rollouts:
         stream.extend(requests)
 
     def load_weights(self, path: Path, version: int) -> None:
-        """Load the weights in folder `path` into all engines as `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
     def probe(self, question: str, temperature: float) -> list[WeightProbe]:

@@ -39,7 +39,6 @@ class Segment:
     seconds: float = 0.0
 
     def append(self, observation_ids: Sequence[int], text: str) -> None:
-        """Append what came after the last action."""
         self.turns[-1] = replace(self.turns[-1], observation_ids=tuple(observation_ids), observation=text)
         self.ids.extend(observation_ids)
         self.busy = True

@@ -61,7 +61,6 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text content, or an empty string."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -115,7 +114,6 @@ class ChatRequest(_Request):
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """Tools shown to the policy."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property

@@ -130,7 +130,6 @@ async def _too_deep(request: Request, error: Exception) -> Response:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """Unknown routes and unreadable bodies."""
     assert isinstance(error, HTTPException)
     return error_response(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
 
@@ -140,7 +139,6 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """The first validation error as a sentence."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honored: {first['msg']}"
@@ -174,7 +172,6 @@ class PolicyServer:
 
     @property
     def url(self) -> str:
-        """Base URL for clients."""
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         return f"http://{host}:{port}/v1"
 
@@ -199,7 +196,6 @@ class Serving(AbstractContextManager["Serving"]):
 
     @property
     def url(self) -> str:
-        """Base URL for clients."""
         return self._server.url
 
     def chat_model(self, **settings: Any) -> PolicyChatModel:

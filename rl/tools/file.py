@@ -51,7 +51,6 @@ class Toolbox:
     servers: tuple[McpServer, ...] = ()
 
     def close(self) -> None:
-        """Close the sessions with the servers."""
         for server in self.servers:
             server.close()
 

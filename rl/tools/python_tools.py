@@ -92,7 +92,6 @@ class ClassTool(Tool):
         return OpenInstance(instance, self.signature, self.rules)
 
     async def examine(self) -> None:
-        """Call the method `health` of a new instance, if it has one."""
         await _check_instance(await within(in_thread(self._make), self.rules.timeout_seconds), self.rules)
 
 

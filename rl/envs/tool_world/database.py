@@ -124,7 +124,6 @@ class ToolDatabase:
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """Tools by name."""
         return {name: SqlTool(name, tool, self) for name, tool in self.definition.tools.items()}
 
     def check_tool(self, name: str, tool: ToolDefinition) -> None:
@@ -376,7 +375,6 @@ class SqlTool(StatelessTool):
         self._database = database
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Check the arguments, then call the tool."""
         _checker(self.name, json.dumps(self.parameters)).check(values)
         return to_response(self._database.call(self.name, values), self.rules)
 

@@ -129,7 +129,6 @@ class ToolWorldEnvironment(StatefulEnvironment):
         return other
 
     async def close(self) -> None:
-        """Free the database."""
         await super().close()
         self._free()
 
