@@ -71,9 +71,7 @@ def grpo(groups: Groups) -> Tensor:
 
 
 def dr_grpo(groups: Groups) -> Tensor:
-    """r - mean within the group, without GRPO's division by the deviation, which favours too easy and too hard tasks. Dr. GRPO, arXiv
-    2503.20783.
-    """
+    """r - mean within the group, without GRPO's deviation, which favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
     return centre(groups)
 
 
@@ -115,9 +113,7 @@ def _one_batch(groups: Groups) -> Tensor:
 
 
 def task_normalized(groups: Groups) -> Tensor:
-    """Normalize GRPO's advantages A per environment: (A - mean) / (std + 1e-6) over its action tokens (a "task" in AgentRL). arXiv
-    2510.04206, §3.2.
-    """
+    """(A - mean) / (std + 1e-6) of GRPO's A, over all action tokens of the environment (AgentRL's task). arXiv 2510.04206, §3.2."""
     return normalize(grpo(groups), _token_weights(groups), _same_environment(groups), 1e-6)
 
 

@@ -44,9 +44,7 @@ def as_object(arguments: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(arguments: str, parameters: Mapping[str, Any] | None = None) -> str:
-    """Inverse of `as_object`: the only value if `arguments` is an object with one string that parses back to it, else `arguments`
-    unchanged.
-    """
+    """Inverse of `as_object`: the only value if `arguments` is an object with one string that parses back to it, else `arguments`."""
     if not arguments.lstrip().startswith("{"):
         return arguments
     values = _object_in(arguments)

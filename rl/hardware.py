@@ -28,9 +28,7 @@ DECODERS = frozenset({
     "qwen3", "seed_oss", "smollm3", "stablelm",
 })
 # fmt: on
-"""`model_type` of decoders with grouped-query attention and gated feed-forward layers; `tests/rl/test_hardware.py` checks their parameter
-counts.
-"""
+"""`model_type` of decoders with grouped-query attention and gated feed-forward layers; checked by `tests/rl/test_hardware.py`."""
 
 
 def bytes_of(dtype: str) -> int:

@@ -53,9 +53,7 @@ class EnginePool:
 
     @classmethod
     async def begin(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """Start `config.count` newest and `config.older` older-policy engines on the running Ray without waiting; requests and `up` wait
-        for them.
-        """
+        """Start `config.count` engines, and `config.older` with an older policy, without waiting; requests and `up` wait for them."""
         pool = cls(config, policy_path, version)
         for number in range(config.count + config.older):
             pool._launch(older=number >= config.count)

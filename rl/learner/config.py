@@ -100,13 +100,11 @@ class OptimizerConfig(Section):
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
     save_minutes: PositiveFloat | None = None
-    """Also checkpoint every so many minutes; None: by steps only."""
+    """Minutes after which a checkpoint is also due; None: by steps only."""
     policy_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the stored policy; checkpoints keep float32."""
     trackers: tuple[Tracker, ...] = ()
-    """Experiment trackers in addition to the lake; they write offline to the home's folder `trackers` unless their environment variables
-    are set.
-    """
+    """Experiment trackers besides the lake; offline in the home's folder `trackers`, unless their environment variables are set."""
 
     @model_validator(mode="after")
     def _check_optimizer(self) -> OptimizerConfig:
@@ -152,7 +150,7 @@ class FilterConfig(Section):
     refills: NonNegativeInt = 0
     """Maximum rounds of additional sampling until all groups of a step have reward variance (DAPO's dynamic sampling, §3.2)."""
     oversampling: float = Field(default=1.0, ge=1)
-    """Maximum factor of extra groups sampled at once, adapted to the recent fraction of groups with variance; faster than `refills`."""
+    """Maximum factor of oversampling in one round, adapted to the recent fraction of groups with variance; faster than `refills`."""
 
     def most_groups(self, wanted: int) -> int:
         """Maximum groups that a step may sample to get `wanted` with variance."""
@@ -186,9 +184,7 @@ class CorrectionConfig(Section):
     """Importance correction of off-policy tokens, based on the ratio π / μ of learner to sampler."""
 
     weights: Literal["auto", "none", "truncated", "masked"] = "auto"
-    """Weight advantages by the ratio, truncated at `above` or masked outside [`below`, `above`]; `auto`: truncated if learner and engine
-    dtypes differ.
-    """
+    """Advantage weights: the ratio `truncated` at `above` or `masked` outside [`below`, `above`]; `auto`: `truncated` if dtypes differ."""
     level: Literal["token", "sequence", "mean"] = "token"
     """Compute the ratio per token, per trajectory, or as geometric mean over the trajectory's tokens."""
     below: float = Field(default=0.5, ge=0)

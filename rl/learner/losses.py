@@ -198,9 +198,7 @@ def remove_dropout(model: PreTrainedModel) -> None:
 
 
 def count_from_first(model: PreTrainedModel) -> None:
-    """Count positions from a row's first token instead of its padding, which matters for learned positions (GPT-2). Vision models do this
-    themselves.
-    """
+    """Count positions from a row's first token instead of its padding, for learned positions (GPT-2). Vision models need no change."""
     backbone = model.base_model
     if model.config.get_text_config() is model.config and "position_ids" in inspect.signature(backbone.forward).parameters:
         backbone.register_forward_pre_hook(_with_positions, with_kwargs=True)

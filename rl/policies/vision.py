@@ -64,9 +64,7 @@ def has_vision(folder: Path) -> bool:
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """Load the `Vision` of the policy in `folder`; None if it takes no images. Raises RequestError if its processor is missing or does not
-    fit.
-    """
+    """Load the `Vision` of the policy in `folder`; None if it takes no images. Raises RequestError for a missing or unfit processor."""
     if not has_vision(folder):
         return None
     from transformers import AutoProcessor

@@ -236,9 +236,7 @@ class ChatDialect:
         return self.template.plain.ids(text)
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse a finished message without special tokens inside. Plain JSON calls are accepted in every format
-        (`rl.renderers.tool_parsers`).
-        """
+        """Parse a finished message without special tokens inside. Accepts plain JSON calls in any format (`rl.renderers.tool_parsers`)."""
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):

@@ -65,9 +65,7 @@ class RewardContext:
 
 
 RewardFunction = Callable[[Sequence[GradedAttempt], RewardContext], list[RewardValue]]
-"""Values for a step's valid attempts, in order; all at once, since some functions compare within groups. Must be deterministic. Unknown
-values are `RewardValue.unknown`, never 0.
-"""
+"""Values of all valid attempts of a step, in order; deterministic. Return `RewardValue.unknown` for unknown values, never 0."""
 
 REWARD_FUNCTIONS = Registry(
     "part of the reward",

@@ -134,9 +134,7 @@ class Admission:
         self._set()
 
     def take_metrics(self) -> dict[str, float]:
-        """Mean window and running trajectories, maximum KV cache usage and queue, preemptions since the last call; empty without
-        observations.
-        """
+        """Mean window and running trajectories, maximum KV cache usage and queue, and preemptions since the last call; may be empty."""
         looks = list(self._looks)
         self._looks.clear()
         if not looks:

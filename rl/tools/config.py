@@ -85,9 +85,7 @@ class ServerConfig(CallLimits):
     probes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Probe arguments, by the server's tool names."""
     errors_are_faults: bool = False
-    """Treat all errors that the server reports as faults of the tool. By default the policy sees them, since MCP does not distinguish wrong
-    calls from broken tools.
-    """
+    """Treat errors that the server reports as faults of the tool; by default the policy sees them. MCP does not distinguish the two."""
 
     @model_validator(mode="after")
     def _check_address(self) -> ServerConfig:
