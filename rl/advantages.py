@@ -1,7 +1,8 @@
 """Advantage estimators: group-relative, batch-relative, or with a critic. `ESTIMATORS` lists those without a critic.
 
 Critic-free estimators are pure functions of `Groups` and return (groups, samples) or (groups, samples, turns). A group without signal
-(fewer than two valid trajectories, or equal rewards) gets advantages of exactly 0, except in `reinforce_plus_plus`.
+(fewer than two valid trajectories, or equal rewards) gets advantages of exactly 0 from `grpo`, `dr_grpo`, `rloo` and
+`environment_deviation`.
 
 Critic estimators take tensors of shape (rows, tokens); `mask` is True on action tokens. Observations and padding are skipped: they add no
 discount and no reward, so the action token before an observation is followed by the one after it.

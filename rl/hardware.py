@@ -175,7 +175,7 @@ def learner_memory(
         shards: number of workers that share the model states.
         adapters: LoRA rank if only adapters are trained (arXiv 2106.09685), else None.
         tiled: whether logits are computed in TRL's tiles, as on GPUs.
-        critic: whether a value head is trained; adapters never shard it.
+        critic: whether a value head is trained (in full, also with adapters).
         replicas: number of workers that each hold all model states, joined by DDP.
     """
     trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)

@@ -49,8 +49,7 @@ class GameOptions(Section):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the game, such as `{is_slippery = false}`."""
     task_arguments: tuple[str, ...] = ("desc", "is_slippery", "map_name", "house", "rooms", "max_moves")
-    """Game arguments that a task may set; by default those of FrozenLake and House. Tasks are untrusted data: list harmless arguments only.
-    """
+    """Game arguments that a task may set, by default FrozenLake's and House's. Tasks are untrusted data: list harmless arguments only."""
     actions: tuple[str, ...] = ()
     """Names of the game's discrete actions in order, if it has no built-in names."""
 

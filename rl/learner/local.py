@@ -4,9 +4,8 @@ With several workers, each is a `LocalLearner` (`rl/learner/group.py`). All get 
 makes micro-batches of its share, and accelerate averages gradients. Weights are published in the engines' dtype:
 
     files       write each version to a folder that engines load
-    transfer    send each version; write its folder only if an engine needs it (it is starting, or the transfer failed), or in the
-        background
-                after a checkpoint, for engines that start later
+    transfer    send each version; write its folder only if an engine needs it (it is starting, or the transfer failed), or after a
+                checkpoint in the background, for engines that start later
     adapters    write a folder with the adapters only, for engines that serve adapters
 """
 

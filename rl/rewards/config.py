@@ -19,7 +19,7 @@ class RewardConfig(Section):
     preset: Literal["outcome", "retool", "search_r1", "search_r1_format"] = "outcome"
     """Verifier's value (`outcome`, `search_r1`), +1 or -1 (`retool`), or a scale over answer and format (`search_r1_format`)."""
     parts: dict[str, float] = Field(default_factory=dict)
-    """Weights of reward functions by name, `module:attribute` or `file.py:attribute`, added to the preset's; 0 removes a function."""
+    """Weights of reward functions by name, `module:attribute` or `file.py:attribute`; override the preset's, and 0 removes a function."""
     length_tokens: PositiveInt = 512
     """Number of action tokens at which the part `length` reaches -1."""
     verifier: str | None = None

@@ -106,7 +106,7 @@ class Collected:
 
 
 def collect_groups(sample: Callable[[int], Sequence[Trajectory]], wanted: int, config: FilterConfig) -> Collected:
-    """Sample `wanted` groups, resample up to `config.refills` times while some have no variance, then filter.
+    """Sample `wanted` groups, then up to `config.refills` times more groups while too few have variance; filter at the end.
 
     Args:
         sample: returns the groups of that many further tasks, or fewer if tasks run out.

@@ -62,8 +62,7 @@ class CptConfig(SupervisedConfig):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     sources: tuple[PretrainingText, ...] = Field(default=("fas", "has", "documents"), alias="from", min_length=1)
-    """Text sources: plans and reasoning (`fas`), decision records of earlier runs (`has`), `documents`, first iteration's text (`again`).
-    """
+    """Sources: plans and reasoning (`fas`), decision records of earlier runs (`has`), `documents`, the first iteration's text (`again`)."""
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
     contexts: tuple[PositiveInt, ...] = ()
     """Context lengths of successive stages, each training on examples too long for the previous stage; empty: one stage."""
