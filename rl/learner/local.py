@@ -87,7 +87,7 @@ class LocalLearner:
         self.accelerator.register_save_state_pre_hook(self._save_weights)
         self.accelerator.register_load_state_pre_hook(self._load_weights)
 
-    # What the loop asks
+    # The interface `Learner`
 
     def score(self, rows: Sequence[Row]) -> Scores:
         """Score a share of the rows per worker, in equally many passes, since gathering sharded weights needs all workers."""
