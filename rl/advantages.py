@@ -1,9 +1,11 @@
-"""Advantages: against the group, against the batch, or against a critic. `ESTIMATORS` names those without a critic.
+"""Advantage estimators: group-relative, batch-relative, or with a critic. `ESTIMATORS` lists those without a critic.
 
-Estimators without a critic are pure functions of `Groups` and return (groups, samples), or (groups, samples, turns). A group with nothing
-to compare (fewer than two valid trajectories, or equal rewards) has advantages of exactly 0, except against the whole batch. Tensors of the
-critic estimators are (rows, tokens); `mask` is True on the policy's tokens. Observations and padding are skipped: they neither discount nor
-contribute, so the token before an observation is followed by the one after it.
+Critic-free estimators are pure functions of `Groups` and return (groups, samples) or (groups, samples, turns). A group without signal
+(fewer than two valid trajectories, or equal rewards) gets advantages of exactly 0 from `grpo`, `dr_grpo`, `rloo` and
+`environment_deviation`.
+
+Critic estimators take tensors of shape (rows, tokens); `mask` is True on action tokens. Observations and padding are skipped: they add no
+discount and no reward, so the action token before an observation is followed by the one after it.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import torch
 from torch import Tensor
 
 DEVIATION_FLOOR = 1e-4
-"""Added to the standard deviation in GRPO, as in TRL."""
+"""Added to the standard deviation in GRPO, as TRL does."""
 BATCH_FLOOR = 1e-8
-"""Added to the standard deviation over the tokens of a batch, in REINFORCE++."""
+"""Added to the token-weighted standard deviation of the batch in REINFORCE++."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,12 @@ class Groups:
     """Trajectories grouped by task, padded to the largest group.
 
     Attributes:
-        rewards: (groups, samples), of whole trajectories.
-        valid: (groups, samples), False on invalid trajectories and padding, which are ignored everywhere.
-        tokens: (groups, samples), action tokens.
-        environments: (groups,), index of each task's environment.
-        turn_rewards: (groups, samples, turns), which sum to `rewards`.
-        turns: (groups, samples, turns), which turns exist.
+        rewards: (groups, samples), per trajectory.
+        valid: (groups, samples), False for invalid trajectories and padding, which every estimator ignores.
+        tokens: (groups, samples), number of action tokens.
+        environments: (groups,), environment index of each task.
+        turn_rewards: (groups, samples, turns), summing to `rewards`.
+        turns: (groups, samples, turns), True for turns that exist.
     """
 
     rewards: Tensor
@@ -42,7 +44,7 @@ class Groups:
 
     @classmethod
     def of(cls, rewards: Tensor, valid: Tensor, tokens: Tensor | None = None, environments: Tensor | None = None) -> Groups:
-        """Groups of one-turn trajectories; by default of one token and of one environment."""
+        """Build groups of one-turn trajectories; by default one token each and a single environment."""
         tokens = torch.ones_like(rewards) if tokens is None else tokens
         environments = torch.zeros(len(rewards), dtype=torch.long) if environments is None else environments
         return cls(rewards, valid, tokens, environments, rewards.unsqueeze(2), valid.unsqueeze(2))
@@ -54,7 +56,7 @@ class Groups:
 
     @property
     def compared(self) -> Tensor:
-        """Valid trajectories with another valid one in their group, (groups, samples)."""
+        """Valid trajectories whose group has at least two valid ones, (groups, samples)."""
         return self.valid & (self.counts >= 2)
 
 
@@ -70,7 +72,7 @@ def grpo(groups: Groups) -> Tensor:
 
 
 def dr_grpo(groups: Groups) -> Tensor:
-    """r - mean within the group, without the division that favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
+    """r - mean within the group, without GRPO's deviation, which favours too easy and too hard tasks. Dr. GRPO, arXiv 2503.20783."""
     return centre(groups)
 
 
@@ -80,26 +82,26 @@ def rloo(groups: Groups) -> Tensor:
 
 
 def has_signal(groups: Groups) -> Tensor:
-    """Which groups (groups,) have two valid trajectories with different rewards."""
+    """Mask (groups,) of groups that have two valid trajectories with different rewards."""
     highest = groups.rewards.masked_fill(~groups.valid, -torch.inf).amax(dim=1)
     lowest = groups.rewards.masked_fill(~groups.valid, torch.inf).amin(dim=1)
     return highest > lowest
 
 
 def centre(groups: Groups) -> Tensor:
-    """Rewards minus the group mean of the valid ones, 0 where there is nothing to compare."""
+    """Rewards minus the mean of the group's valid rewards; 0 in groups without signal."""
     used = groups.valid & has_signal(groups).unsqueeze(1)
     mean = torch.where(used, groups.rewards, 0).sum(dim=1, keepdim=True) / groups.counts.clamp(min=1)
     return torch.where(used, groups.rewards - mean, 0)
 
 
 def reinforce_plus_plus(groups: Groups) -> Tensor:
-    """(r - mean) / std over the tokens of the batch; trajectories of an easy task are all above the mean and keep a gradient."""
+    """(r - mean) / std, both token-weighted over the batch, so trajectories of easy tasks are above the mean and keep a gradient."""
     return normalize(groups.rewards, _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
 
 
 def reinforce_plus_plus_baseline(groups: Groups) -> Tensor:
-    """r - mean of the group, then normalised over the tokens of the batch: one deviation for all tasks."""
+    """r - group mean, then normalized over the tokens of the batch, with one deviation for all tasks."""
     return normalize(centre(groups), _token_weights(groups), _one_batch(groups), BATCH_FLOOR)
 
 
@@ -112,14 +114,12 @@ def _one_batch(groups: Groups) -> Tensor:
 
 
 def task_normalized(groups: Groups) -> Tensor:
-    """GRPO's advantages A, then (A - mean) / (std + 1e-6) over all action tokens of the environment (AgentRL's task). arXiv 2510.04206,
-    §3.2.
-    """
+    """(A - mean) / (std + 1e-6) of GRPO's A, over all action tokens of the environment (AgentRL's task). arXiv 2510.04206, §3.2."""
     return normalize(grpo(groups), _token_weights(groups), _same_environment(groups), 1e-6)
 
 
 def environment_deviation(groups: Groups) -> Tensor:
-    """(r - group mean) / std of the rewards of all trajectories of the environment. ERPO of AutoForge, arXiv 2512.22857."""
+    """(r - group mean) / std of all rewards in the environment. ERPO of AutoForge, arXiv 2512.22857."""
     _, deviation = moments(groups.rewards, groups.compared.to(groups.rewards.dtype), _same_environment(groups))
     return centre(groups) / (deviation + DEVIATION_FLOOR)
 
@@ -131,7 +131,7 @@ def _same_environment(groups: Groups) -> Tensor:
 def process(groups: Groups) -> Tensor:
     """GRPO with process supervision, (groups, samples, turns). DeepSeekMath, arXiv 2402.03300, §4.1.3.
 
-    Turn rewards of a group are normalised together; a turn's advantage is the sum of the normalised rewards from it on. The verifier's
+    Turn rewards are normalized within the group; a turn's advantage is the sum of normalized rewards from that turn on. The verifier's
     reward belongs to the last turn.
     """
     used = groups.turns & groups.compared.unsqueeze(2)
@@ -153,11 +153,11 @@ def returns_to_go(rewards: Tensor, discount: float) -> Tensor:
 
 
 def normalize(values: Tensor, weights: Tensor, same: Tensor, floor: float) -> Tensor:
-    """(values - mean) / (std + `floor`), 0 where the weight is 0 or nothing varies.
+    """(values - mean) / (std + `floor`); 0 where the weight or the deviation is 0.
 
     Args:
         values: (groups, samples).
-        weights: (groups, samples), the weight of each in mean and deviation.
+        weights: (groups, samples), weights in mean and deviation.
         same: (groups, groups), True where two groups share mean and deviation.
     """
     mean, deviation = moments(values, weights, same)
@@ -165,14 +165,14 @@ def normalize(values: Tensor, weights: Tensor, same: Tensor, floor: float) -> Te
 
 
 def moments(values: Tensor, weights: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and population standard deviation, each (groups, 1); 0 without weight."""
+    """Weighted mean and population standard deviation, each (groups, 1); 0 where the total weight is 0."""
     shared = same.to(values.dtype)
     total = shared @ weights.sum(dim=1, keepdim=True)
     counted = torch.where(weights > 0, values, 0)
     mean = shared @ (weights * counted).sum(dim=1, keepdim=True) / total.clamp(min=1)
     squares = torch.where(weights > 0, (values - mean) ** 2 * weights, 0)
     deviation = (shared @ squares.sum(dim=1, keepdim=True) / total.clamp(min=1)).sqrt()
-    return mean, torch.where(deviation > 1e-6 * mean.abs(), deviation, 0)  # else it is rounding
+    return mean, torch.where(deviation > 1e-6 * mean.abs(), deviation, 0)  # smaller deviations are rounding errors
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -189,10 +189,10 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, 0 on masked tokens. GAE, arXiv 1506.02438, eq. 16; skipping as in AgentGym-RL (arXiv 2509.08755).
+    """Advantages and returns, 0 outside `mask`. GAE, arXiv 1506.02438, eq. 16; skips observations as AgentGym-RL does (arXiv 2509.08755).
 
-    δ_t = r_t + γ V_(t+1) - V_t and A_t = δ_t + γλ A_(t+1), with t + 1 the policy's next token; returns are A + V. V_t is the value of the
-    state that token t was written in; γ is `discount`, λ is `decay`.
+    δ_t = r_t + γ V_(t+1) - V_t and A_t = δ_t + γλ A_(t+1), where t + 1 is the next action token; returns are A + V. V_t is the value of the
+    state in which token t was generated; γ is `discount`, λ is `decay`.
     """
     never = torch.zeros_like(mask)
     return _backward(rewards, values, mask, never, discount, decay)
@@ -201,14 +201,14 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: f
 def bilevel_gae(
     rewards: Tensor, values: Tensor, mask: Tensor, turn_ends: Tensor, discount: float, decay: float, turn_discount: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages over turns first, then over the tokens of each turn. RAGEN, arXiv 2504.20073, §3 (bi-level GAE).
+    """Advantages and returns, first over turns, then over the tokens of each turn. Bi-level GAE of RAGEN, arXiv 2504.20073, §3.
 
-    At the last token of turn k: δ_k = R_k + Γ V_(k+1) - V_k and A_k = δ_k + Γλ A_(k+1), with V at the last tokens of turns and R_k the
-    turn's rewards. Tokens of a turn then follow `gae` with the reward A_k + V_k at the turn's end and nothing after it. Γ is
-    `turn_discount`.
+    At the last token of turn k: δ_k = R_k + Γ V_(k+1) - V_k and A_k = δ_k + Γλ A_(k+1), where V is taken at the last tokens of turns and
+    R_k is the sum of the turn's rewards. Within a turn, apply `gae` with the single reward A_k + V_k at its last token and no value after
+    it. Γ is `turn_discount`.
 
     Args:
-        turn_ends: True at the last token of each turn. (RAGEN's own code takes tokens with a reward for turn ends, and fails when the last
+        turn_ends: True at the last token of each turn. (RAGEN's own code infers turn ends from tokens with a reward and fails if the last
             token has none.)
     """
     ends = turn_ends & mask
@@ -220,18 +220,18 @@ def bilevel_gae(
 def vtrace(
     rewards: Tensor, values: Tensor, log_ratios: Tensor, mask: Tensor, discount: float, decay: float, most: float, most_traced: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets, 0 on masked tokens. V-trace: IMPALA, arXiv 1802.01561, §4.1, eq. 1 and remark 1.
+    """Advantages and value targets, 0 outside `mask`. V-trace: IMPALA, arXiv 1802.01561, §4.1, eq. 1 and remark 1.
 
     v_s = V_s + δ_s + γ c_s (v_(s+1) - V_(s+1)) with δ_s = ρ_s (r_s + γ V_(s+1) - V_s), ρ = min(ρ̄, π / μ), c = λ min(c̄, π / μ); s + 1 is
-    the policy's next token, and nothing follows the last. The advantage is r_s + γ v_(s+1) - V_s; the paper's factor ρ_s is left to the
-    loss, as its ratio to the sampler or the truncated weight.
+    the next action token, and values after the last one are 0. The advantage is r_s + γ v_(s+1) - V_s; the loss applies the paper's factor
+    ρ_s, as its ratio to the sampler or as truncated weight.
 
     Args:
-        log_ratios: log π - log μ of each token, π the learner and μ the sampler.
+        log_ratios: log π - log μ per token, with learner π and sampler μ.
         discount: γ.
-        decay: λ (the paper's remark 2).
+        decay: λ (remark 2).
         most: ρ̄; the values' fixed point is that of a policy between μ and π.
-        most_traced: c̄; how far a difference is carried back.
+        most_traced: c̄; limits how far value differences propagate back.
     """
     ratios = torch.where(mask, log_ratios, 0).to(values.dtype).exp()
     trusted, traced = ratios.clamp(max=most), decay * ratios.clamp(max=most_traced)
@@ -248,7 +248,7 @@ def vtrace(
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """(A - mean) / std over the policy's tokens, 0 elsewhere and where nothing varies."""
+    """(A - mean) / std over the tokens of `mask`; 0 elsewhere and where nothing varies."""
     count = mask.sum().clamp(min=1)
     mean = torch.where(mask, advantages, 0).sum() / count
     variance = torch.where(mask, (advantages - mean) ** 2, 0).sum() / count

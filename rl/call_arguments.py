@@ -1,7 +1,7 @@
-"""Forms of a call's arguments: a JSON object, the plain text of the only required argument, or unquoted texts.
+"""Convert tool-call arguments between a JSON object, the plain text of the only required argument, and unquoted values.
 
-Policies that speak in tags write text, chat templates want the object, and some formats write values without quotes. Each form is read as
-the others. The tool's schema decides whether a text that reads as JSON is one: `1984` may be a year to search for.
+Tag dialects produce plain text, chat templates need an object, and some call formats write values without quotes. The tool's schema decides
+whether text that parses as JSON is JSON: `1984` may be a string to search for.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 _OF_PYTHON = {"True": True, "False": False, "None": None}
-"""Literals as written by templates that print values with Python's `str`, such as Qwen3.5's and Nemotron's."""
+"""Literals written by templates that format values with Python's `str`, such as those of Qwen3.5 and Nemotron."""
 
 
 def parameters_of(tool: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """JSON schema of a tool's arguments; empty if the tool is not on offer."""
+    """JSON schema of a tool's arguments; empty if the tool is not in `tools`."""
     functions = (each["function"] for each in tools)
     return next((function.get("parameters") or {} for function in functions if function["name"] == tool), {})
 
 
 def as_object(arguments: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """`arguments` as an object: its JSON, or the plain text of the only required argument. Raises ValueError with the reason.
+    """Parse `arguments` as a JSON object, or wrap plain text as the only required argument.
 
     Args:
         parameters: JSON schema of the tool's arguments.
+
+    Raises:
+        ValueError: neither form applies; the message gives the reason.
     """
     reason = "an object is needed"
     try:
@@ -41,7 +44,7 @@ def as_object(arguments: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(arguments: str, parameters: Mapping[str, Any] | None = None) -> str:
-    """The text of the only argument if `arguments` is an object with one text that reads back as that object; otherwise `arguments`."""
+    """Inverse of `as_object`: the only value if `arguments` is an object with one string that parses back to it, else `arguments`."""
     if not arguments.lstrip().startswith("{"):
         return arguments
     values = _object_in(arguments)
@@ -53,7 +56,7 @@ def as_text(arguments: str, parameters: Mapping[str, Any] | None = None) -> str:
 
 
 def of_text(text: str, parameters: Mapping[str, Any]) -> str:
-    """Arguments for a text: itself, or an object around it if it would read as an object with none of the tool's arguments."""
+    """Return `text` as arguments, wrapped in an object if it would otherwise parse as an object with none of the tool's arguments."""
     only = _only_text(parameters)
     if only is None or not text.lstrip().startswith("{"):
         return text
@@ -64,9 +67,10 @@ def of_text(text: str, parameters: Mapping[str, Any]) -> str:
 
 
 def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
-    """Value of an unquoted text: JSON if it is an object, a list, or a literal of a type that `declared` allows; otherwise the text.
+    """Parse an unquoted value: JSON for objects, lists and literals of a type that `declared` allows; otherwise `text` itself.
 
-    Python spellings of literals count only if `declared` names their type. `declared` is the argument's JSON schema; None allows any type.
+    `declared` is the argument's JSON schema; None allows any type. Python literals (`True`, `None`) need a `declared` that names their
+    type.
     """
     types = _types_of(declared)
     if text in _OF_PYTHON:
@@ -81,12 +85,12 @@ def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError also for NaN and infinities in any spelling, which could not be written back."""
+    """Parse JSON. Raises ValueError also for NaN and infinities, including overflowing numbers."""
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def read_json_at(text: str, place: int) -> tuple[Any, int]:
-    """Parse the JSON value at `place`; returns it and its end. Raises as `read_json` does."""
+    """Parse the JSON value at offset `place`; return it and its end offset. Raises as `read_json` does."""
     return _DECODER.raw_decode(text, place)
 
 
@@ -113,7 +117,7 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 
 def _only_text(parameters: Mapping[str, Any]) -> str | None:
-    """The only required argument, if it is a string."""
+    """Name of the only required argument if it is a string, else None."""
     required = parameters.get("required", [])
     if len(required) != 1:
         return None
@@ -121,7 +125,7 @@ def _only_text(parameters: Mapping[str, Any]) -> str | None:
 
 
 def _types_of(schema: Any) -> set[str] | None:
-    """Types that a JSON schema allows; None if it does not say in one place."""
+    """JSON types that a schema allows; None if undetermined."""
     if not isinstance(schema, Mapping) or "$ref" in schema or "allOf" in schema:
         return None
     named = schema.get("type", [])
@@ -137,7 +141,7 @@ def _types_of(schema: Any) -> set[str] | None:
 
 
 def _types_with(value: Any) -> set[str]:
-    """JSON schema names of a value's types."""
+    """JSON schema type names that match a value."""
     if value is None:
         return {"null"}
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""Multimodal content: text and image parts, image placeholders among token ids, and decoding of untrusted images.
+"""Multimodal content: text and image parts, image placeholders among token ids, and safe decoding of images.
 
-Images from tools are untrusted: only the decoder of their media type runs (Pillow), the header's size is checked against `MAX_PIXELS`
-before any pixel is decoded, and every decoder error becomes an `ImageFault`.
+Images from tools are untrusted: only the Pillow decoder of their media type runs, the size in the header is checked against `MAX_PIXELS`
+before pixels are decoded, and any decoder error becomes an `ImageFault`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An encoded image; `media_type` is, for example, `image/png`."""
+    """An encoded image; `media_type` is a MIME type such as `image/png`."""
 
     data: bytes
     media_type: str
@@ -37,7 +37,7 @@ ContentPart = TextPart | ImagePart
 class PlacedImage:
     """An image whose `length` placeholder tokens start at `start`.
 
-    An engine receives one `marker_id` instead; its own processor expands that to the placeholders.
+    Engines receive a single `marker_id` instead, which their processor expands to the placeholders.
     """
 
     image: Image
@@ -47,7 +47,7 @@ class PlacedImage:
 
 
 def collapse_images(ids: Sequence[int], images: Iterable[PlacedImage]) -> list[int]:
-    """`ids` with one marker in place of each image's placeholders; `images` in order."""
+    """Replace each image's placeholders in `ids` by its marker; `images` must be in order."""
     kept: list[int] = []
     end = 0
     for placed in images:
@@ -57,29 +57,29 @@ def collapse_images(ids: Sequence[int], images: Iterable[PlacedImage]) -> list[i
 
 
 def text_of(parts: Iterable[ContentPart]) -> str:
-    """The text of the parts; an image is shown as media type and size."""
+    """Join the parts as text; an image is rendered as its media type and size in bytes."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.media_type}, {len(part.data)} bytes]" for part in parts)
 
 
 def mended(text: str) -> str:
-    """The text with `?` in place of unpaired surrogates, which tokenizers and tables refuse."""
+    """Replace unpaired surrogates, which tokenizers and tables reject, by `?`."""
     return text.encode("utf-8", "replace").decode()
 
 
 MAX_PIXELS = 4096 * 4096
-"""Width times height of the largest image that is decoded: 48 MiB of pixels."""
+"""Maximum width times height of a decoded image: 48 MiB of RGB pixels."""
 MAX_IMAGES = 16
-"""Images per tool result: a file of a hundred bytes can cost a model as much as a photograph."""
+"""Maximum images per tool result; a tiny file can cost a model as many tokens as a photograph."""
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
-"""Accepted media types and their decoders."""
+"""Accepted media types and their Pillow decoders."""
 
 
 class ImageFault(ValueError):
-    """The bytes are not a valid image of their media type, or too large; the tool is at fault, not the policy."""
+    """The bytes are not a valid image of their media type, or exceed a limit. A fault of the tool, not of the policy."""
 
 
 def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
-    """The first frame in `data` as RGB, transparent areas on white. Raises ImageFault."""
+    """Decode the first frame of `data` to RGB, with transparency over white. Raises ImageFault."""
     from PIL import Image
 
     if media_type not in FORMATS:
@@ -93,12 +93,12 @@ def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
         raise
     except Image.DecompressionBombError as error:
         raise ImageFault(f"an image is larger than the {MAX_PIXELS:,} pixels that are decoded: {error}") from error
-    except Exception as error:  # decoders raise errors of a dozen kinds for bytes that were made to break them
+    except Exception as error:  # decoders raise many exception types on malicious bytes
         raise ImageFault(f"the bytes of an image are not {media_type}, as it says: {type(error).__name__}: {error}"[:300]) from error
 
 
 def check_count(images: int) -> None:
-    """Raises ImageFault when a result holds too many images."""
+    """Raise ImageFault if a tool result holds more than `MAX_IMAGES` images."""
     if images > MAX_IMAGES:
         raise ImageFault(f"a result holds {images} images, and {MAX_IMAGES} are the most")
 

@@ -1,11 +1,11 @@
-"""The curriculum: horizon, admission and choice of tasks.
+"""The curriculum: horizon, admission and sampling of tasks.
 
-    horizon     turns of a trajectory: by step (ScalingInter), or by evidence once success or truncation is high enough (`gate`)
-    admission   depth by step, environments from a step on, difficulty pools with a share
-    choice      every depth alike, environments and pools by share, more often at the frontier
+    horizon     maximum turns per trajectory, by step (ScalingInter) or by success and truncation rates (`gate`)
+    admission   maximum depth by step, environments from a step on, difficulty pools with a share
+    sampling    depths equally likely, environments and pools by share, frontier tasks preferred
 
 Everything but the evidence is a pure function of step (from 1) and seed, so a resumed run trains on the same tasks. (ScalingInter-RL's own
-scheduler keeps a counter and skips a stage on resume.) The evidence is `Curriculum.state_dict`, stored in checkpoints.
+scheduler keeps a counter and skips a stage on resume.) The evidence is in `Curriculum.state_dict` and stored in checkpoints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warehouse.settings import Section
 
 
 class Pool(StrEnum):
-    """Difficulty by measured success rate: unmeasured, 0, between, 1."""
+    """Difficulty class by measured success rate: unmeasured, 0, strictly between 0 and 1, or 1."""
 
     UNKNOWN = "unknown"
     UNSOLVED = "unsolved"
@@ -36,43 +36,43 @@ class Pool(StrEnum):
 
 
 _Stratum = tuple[str, int, Pool | None]
-"""An environment, a depth and a pool."""
+"""Environment, depth (hops) and pool."""
 
 
 class GateConfig(Section):
-    """Evidence by which the horizon grows, over recent steps at the current horizon."""
+    """When to lengthen the horizon: success or truncation rate over recent steps at the current horizon."""
 
     steps: PositiveInt = 5
-    """Number of recent steps."""
+    """Number of recent steps over which rates are measured."""
     success: float = Field(default=0.7, gt=0, le=1)
-    """Success rate from which the horizon grows."""
+    """Success rate at or above which the horizon grows."""
     truncated: float = Field(default=0.5, gt=0, le=1)
-    """Share of trajectories truncated by the horizon from which it grows."""
+    """Fraction of trajectories truncated by the horizon at or above which it grows."""
 
 
 class CurriculumConfig(Section):
-    """Schedules of horizon (ScalingInter-RL, arXiv 2509.08755) and task depth, and the choice of tasks."""
+    """Schedules of the horizon (ScalingInter-RL, arXiv 2509.08755) and of task depth, and task sampling."""
 
     rounds: tuple[PositiveInt, ...] = Field(default=(3, 5, 7), min_length=1)
-    """Maximum turns per trajectory, by stage."""
+    """Maximum turns per trajectory in each stage."""
     every: PositiveInt = 40
-    """Steps per stage of the horizon, unless there is a `gate`."""
+    """Steps per stage of the horizon; unused with a `gate`."""
     gate: GateConfig | None = None
-    """Lengthen the horizon by evidence instead of every `every` steps."""
+    """Lengthen the horizon by measured success and truncation instead of every `every` steps."""
     hops: tuple[PositiveInt, ...] = Field(default=(2, 3, 4), min_length=1)
-    """Maximum hops per task, by stage."""
+    """Maximum hops of a task in each stage of the depth."""
     hops_every: PositiveInt = 40
     """Steps per stage of the depth."""
     mixture: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Shares of environments in the sampled tasks; others are excluded. Empty: ignore environments."""
+    """Sampling share by environment; environments not named are excluded. Empty: ignore environments."""
     enters: dict[str, PositiveInt] = Field(default_factory=dict)
-    """First step at which an environment's tasks are sampled."""
+    """First step at which an environment's tasks are sampled, by environment."""
     pools: dict[Pool, NonNegativeFloat] = Field(default_factory=dict)
-    """Shares of difficulty pools (`unknown`, `unsolved`, `frontier`, `mastered`) within each depth; empty: ignore pools."""
+    """Sampling share by difficulty pool (`unknown`, `unsolved`, `frontier`, `mastered`) within each depth. Empty: ignore pools."""
     frontier: float = Field(default=0.9, ge=0, le=1)
-    """How strongly sampling prefers tasks that are solved sometimes; 0 ignores pass rates."""
+    """How strongly sampling prefers tasks with a success rate near one half, from 0 (ignore success rates) to 1."""
     measure: bool = False
-    """Update pass rates from this run's trajectories."""
+    """Update success rates from this run's trajectories."""
 
 
 def horizon(step: int, rounds: Sequence[int], every: int) -> int:
@@ -83,29 +83,30 @@ def horizon(step: int, rounds: Sequence[int], every: int) -> int:
 
 
 def max_hops(step: int, config: CurriculumConfig) -> int:
-    """Maximum hops of a task at `step`."""
     return horizon(step, config.hops, config.hops_every)
 
 
 def pool_of(pass_rate: float | None) -> Pool:
-    """The difficulty pool of a success rate; None is unmeasured."""
+    """Difficulty pool of a success rate; None means unmeasured."""
     if pass_rate is None:
         return Pool.UNKNOWN
     return Pool.UNSOLVED if pass_rate <= 0 else Pool.MASTERED if pass_rate >= 1 else Pool.FRONTIER
 
 
 def frontier_weight(pass_rate: float | None, frontier: float) -> float:
-    """Weight of a task in [1 - `frontier`, 1]: 1 at a success rate of one half, or if it is unknown.
+    """Sampling weight of a task in [1 - `frontier`, 1]: 1 at a success rate of one half or if unknown.
 
-    Proportional to p (1 - p), the variance of a 0/1 reward, without which a group has no gradient.
+    Linear in p (1 - p), the variance of a 0/1 reward; without variance a group has no gradient.
     """
     spread = 1.0 if pass_rate is None else 4 * pass_rate * (1 - pass_rate)
     return 1 - frontier + frontier * spread
 
 
 def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[Task]:
-    """The tasks that `step` may draw, by key; all pools if those with a share are empty. Raises RequestError: depth and environments admit
-    no task.
+    """Tasks that may be sampled at `step`, sorted by key; all difficulty pools if those with a share are empty.
+
+    Raises:
+        RequestError: depth and environments admit no task.
     """
     limit = max_hops(step, config)
     shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
@@ -118,8 +119,10 @@ def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_ra
 
 
 def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
-    """Check that the curriculum can draw from these tasks. Raises RequestError: the mixture names an environment without (shallow enough)
-    tasks, or step 1 admits no task.
+    """Check that the curriculum can sample from these tasks.
+
+    Raises:
+        RequestError: the mixture names an environment without tasks or whose tasks are all too deep, or step 1 admits no task.
     """
     depths: dict[str, int] = {}
     for task in tasks:
@@ -147,13 +150,14 @@ def sample_tasks(
     pass_rates: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> list[Task]:
-    """The tasks of `step`: `count` different ones, or all admitted ones if there are fewer.
+    """Sample the tasks of `step`: `count` distinct ones, or all admitted ones if there are fewer.
 
-    Depths are equally likely, tasks follow `frontier_weight`, environments and pools get their shares. The order of `tasks` has no effect.
+    Depths are equally likely, tasks are weighted by `frontier_weight`, environments and pools get their shares. The order of `tasks` has no
+    effect.
 
     Args:
         pass_rates: success rate by task key; missing tasks are unknown.
-        without: keys of tasks that the step has drawn already.
+        without: keys of tasks already sampled in this step.
     """
     rates = pass_rates or {}
     left = [task for task in admitted(tasks, step, config, rates) if task.key not in without]
@@ -162,7 +166,7 @@ def sample_tasks(
 
 
 def _weights(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[float]:
-    """Each task's weight: by depth and frontier, within the share of its environment and pool."""
+    """Sampling weight of each task: by depth and frontier, scaled to the share of its environment and pool."""
     strata = [(_environment(task, config), task.hops, _pool(task, config, pass_rates)) for task in tasks]
     sizes = Counter(strata)
     near = [frontier_weight(pass_rates.get(task.key), config.frontier) for task in tasks]
@@ -178,7 +182,7 @@ def _weights(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mappin
 
 
 def _shares(strata: Collection[_Stratum], config: CurriculumConfig) -> dict[_Stratum, float]:
-    """The share of each environment, or of each (environment, depth, pool) if pools have shares."""
+    """Share of each environment, or of each (environment, depth, pool) if pools have shares."""
     if not config.pools:
         return {(environment, 0, None): _share(environment, config.mixture) for environment, _, _ in strata}
     depths = Counter(environment for environment, _ in {(environment, depth) for environment, depth, _ in strata})
@@ -208,16 +212,17 @@ def _share(name: Any, shares: Mapping[Any, float]) -> float:
 
 
 def _choose(tasks: Sequence[Task], weights: Sequence[float], count: int, generator: random.Random) -> list[Task]:
-    """Weighted choice without replacement: the smallest of -log(u) / weight (Efraimidis and Spirakis, 2006)."""
-    keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]  # by chance without weight too
+    """Weighted sampling without replacement: the smallest values of -log(u) / weight (Efraimidis and Spirakis, 2006)."""
+    # Tasks of weight 0 come last, in random order.
+    keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]
     return [tasks[index] for index in heapq.nsmallest(count, range(len(tasks)), key=keys.__getitem__)]
 
 
 class Curriculum:
-    """The curriculum of one run, with the evidence gathered so far."""
+    """The curriculum of one run, with its evidence so far."""
 
     def __init__(self, config: CurriculumConfig, tasks: Sequence[Task], seed: int, pass_rates: Mapping[str, float] | None = None) -> None:
-        """`pass_rates` are success rates of earlier runs, by task key."""
+        """`pass_rates` are success rates from earlier runs, by task key."""
         self._config = config
         self._tasks = tasks
         self._seed = seed
@@ -228,18 +233,18 @@ class Curriculum:
         self._last: dict[str, float] = {}
 
     def horizon(self, step: int) -> int:
-        """Maximum turns at `step`, which must follow the last observed one."""
+        """Maximum turns at `step`, which must follow the last observed step."""
         if self._config.gate is not None:
             return self._config.rounds[self._stage]
         return horizon(step, self._config.rounds, self._config.every)
 
     @property
     def pass_rates(self) -> dict[str, float]:
-        """Success rates by task key, of this run where it measures, else of earlier ones."""
+        """Success rate by task key: measured in this run if available, else from earlier runs."""
         return self._before | {key: successes / tries for key, (successes, tries) in self._tallies.items()}
 
     def draw(self, step: int, count: int, without: Collection[str] = ()) -> list[Task]:
-        """`count` tasks for `step`, excluding those in `without`. Raises as `sample_tasks` does."""
+        """Sample `count` tasks for `step`, excluding keys in `without`. Raises as `sample_tasks` does."""
         rates = self.pass_rates
         tasks = sample_tasks(self._tasks, step, self._seed, count, self._config, rates, without)
         self._last = {
@@ -251,14 +256,14 @@ class Curriculum:
         return tasks
 
     def observe(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Update the evidence with the valid trajectories of `step`; once per step, in order."""
+        """Update the evidence with the valid trajectories of `step`. Call once per step, in order."""
         valid = [trajectory for trajectory in trajectories if trajectory.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
         if self._config.measure:
             for trajectory in valid:
                 tally = self._tallies.setdefault(trajectory.task_key, [0, 0])
                 tally[0] += trajectory.outcome is Outcome.SUCCESS
                 tally[1] += 1
-        # Where rollouts never stop, some were begun under the horizon before: of the present one they say nothing.
+        # In asynchronous runs some trajectories began under an earlier horizon; they are no evidence about the current one.
         present = [trajectory for trajectory in valid if trajectory.horizon == self._config.rounds[self._stage]]
         if self._config.gate is not None and present:
             successes = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in present)
@@ -273,15 +278,15 @@ class Curriculum:
             self._stage, self._window = self._stage + 1, []
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last draw: horizon, depth, and number of admitted tasks."""
+        """Metrics of the last `draw`: horizon, mean and maximum depth, number of admitted tasks."""
         return dict(self._last)
 
     def state_dict(self) -> dict[str, Any]:
-        """The evidence, JSON-compatible."""
+        """The evidence, JSON-serializable."""
         return {"stage": self._stage, "window": self._window, "tallies": self._tallies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint. Raises KeyError for a foreign state."""
+        """Restore the evidence from a checkpoint. Raises KeyError if a key is missing."""
         self._stage = int(state["stage"])
         self._window = [list(counts) for counts in state["window"]]
         self._tallies = {key: list(tally) for key, tally in state["tallies"].items()}

@@ -1,8 +1,8 @@
-"""What GPUs offer, and what a policy needs: FLOPs per token and bytes of memory. `flywheel plan` computes with these formulas.
+"""GPU specifications and model requirements: FLOPs per token and bytes of memory, as used by `flywheel plan`.
 
-Activations are counted from transformers' Llama and Qwen code (`models/llama/modeling_llama.py`, 5.19) under the attention of
+Activation counts follow transformers' Llama and Qwen code (`models/llama/modeling_llama.py`, 5.19) with the attention of
 `rl/learner/packing.py`, which keeps nothing quadratic in tokens; `benchmarks/memory.py` checks the formulas against real processes. Only
-the decoders in `DECODERS` are planned for. Masked attention is not counted; sliding windows count as full contexts. Sizes are in bytes.
+the model types in `DECODERS` are supported. Masked attention is not counted; sliding windows count as full contexts. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from warehouse.errors import RequestError
 FLOAT32, BFLOAT16 = 4, 2
 GIB = 2**30
 LOGITS_AT_ONCE = 2**27
-"""Logits that the learner builds at a time on CPUs (`rl/learner/packing.py`)."""
+"""Logits that the learner materializes at a time on CPUs (`rl/learner/packing.py`)."""
 TILE_TOKENS, TILE_WIDTH = 4096, 32_768
-"""The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
+"""Tile in which TRL's head computes logits on GPUs (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
 # fmt: off
 DECODERS = frozenset({
     "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite", "helium",
@@ -28,17 +28,17 @@ DECODERS = frozenset({
     "qwen3", "seed_oss", "smollm3", "stablelm",
 })
 # fmt: on
-"""The `model_type` of decoders with grouped queries and gated feed-forward layers; `tests/rl/test_hardware.py` counts their parameters."""
+"""`model_type` of decoders with grouped-query attention and gated feed-forward layers; checked by `tests/rl/test_hardware.py`."""
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes per number of a dtype."""
+    """Bytes per number of a dtype: 4 for `float32`, else 2."""
     return FLOAT32 if dtype == "float32" else BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The sizes of a decoder with gated feed-forward layers and grouped queries."""
+    """Sizes of a decoder with gated feed-forward layers and grouped-query attention."""
 
     layers: int
     hidden: int
@@ -51,8 +51,11 @@ class Architecture:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Architecture:
-        """From a model's `config.json`. Raises ValueError: a size is missing, or the model has other parts: experts, linear attention,
-        mixed layers, vision or audio.
+        """Read the sizes from a model's `config.json`.
+
+        Raises:
+            ValueError: a size is missing, or the model type is not in `DECODERS` (experts, linear attention, mixed layers, vision or
+                audio).
         """
         if config.get("model_type") not in DECODERS:
             raise ValueError(
@@ -76,7 +79,7 @@ class Architecture:
 
     @classmethod
     def of_policy(cls, config: PolicyConfig) -> Architecture:
-        """From the configuration of a policy from scratch."""
+        """Sizes of a policy trained from scratch."""
         return cls(
             config.layers,
             config.width,
@@ -90,62 +93,62 @@ class Architecture:
 
     @property
     def width(self) -> int:
-        """Width of all query heads together."""
+        """Total width of all query heads."""
         return self.heads * self.head_size
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer: queries, keys and values, output, three feed-forward matrices, two norms."""
+        """Parameters of a layer: query, key, value and output projections, three feed-forward matrices, two norms."""
         attention = 2 * self.hidden * self.width + 2 * self.hidden * self.key_value_heads * self.head_size
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     @property
     def embedding(self) -> int:
-        """Parameters of the embedding; an untied head has as many again."""
+        """Parameters of the embedding; an untied head has the same number."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All parameters but biases, which are at most a thousandth."""
+        """All parameters except biases, which are at most a thousandth."""
         return self.layers * self.layer_parameters + self.embedding * (1 if self.tied else 2) + self.hidden
 
     @property
     def matrices(self) -> int:
-        """Parameters that a token is multiplied with: the layers and the head."""
+        """Parameters that each token is multiplied with: layers and head."""
         return self.layers * self.layer_parameters + self.embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A forward and backward pass: tokens that go through the model, and those whose log-probability is wanted."""
+    """A forward and backward pass over `tokens` tokens, `scored` of which need log-probabilities."""
 
     tokens: int
     scored: int
     bfloat16: bool
     checkpointing: bool = False
     offloading: bool = False
-    """Whether activations are kept in host memory."""
+    """Keep activations in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """Peak memory of one learner worker, by use."""
+    """Peak memory of one learner worker by use, in bytes."""
 
     weights: int
     gradients: int
     buckets: int
-    """A second copy of the gradients, for DDP among replicas."""
+    """DDP's second copy of the gradients, with more than one replica."""
     optimiser: int
     casts: int
-    """Copies of weights in the compute precision: of all weights, or of the layers that FSDP has gathered."""
+    """Copies of weights in the compute dtype: of all weights, or of the layers that FSDP has gathered."""
     activations: int
     logits: int
     critic: int
-    """Activations of the value head; its parameters are counted with the others."""
+    """Activations of the value head; its parameters count with the others."""
 
     @property
     def peak(self) -> int:
-        """Total after the forward pass of a later micro-batch."""
+        """Total after the forward pass of any micro-batch but the first."""
         return self.resting + self.gradients + self.casts + self.activations + self.logits + self.critic
 
     @property
@@ -163,16 +166,17 @@ def learner_memory(
     critic: bool = False,
     replicas: int = 1,
 ) -> LearnerMemory:
-    """Memory of one worker: float32 weights under AdamW, whose gradient and two moments are each as large as what is trained.
+    """Memory of one learner worker: float32 weights with AdamW, whose gradient and two moments each have the size of the trained
+    parameters.
 
-    ZeRO (arXiv 1910.02054, §3): 16 bytes per parameter; stage 3 (FSDP2) divides them among workers and gathers one layer at a time.
+    ZeRO (arXiv 1910.02054, §3): 16 bytes per parameter; stage 3 (FSDP2) shards them among workers and gathers one layer at a time.
 
     Args:
-        shards: workers that share the model states.
-        adapters: rank of the adapters, if only these are trained (arXiv 2106.09685).
-        tiled: whether logits are built in TRL's tiles, as on GPUs.
-        critic: whether a value head is trained; it is never sharded by adapters.
-        replicas: workers that each hold all model states; from 2 on DDP joins them.
+        shards: number of workers that share the model states.
+        adapters: LoRA rank if only adapters are trained (arXiv 2106.09685), else None.
+        tiled: whether logits are computed in TRL's tiles, as on GPUs.
+        critic: whether a value head is trained (in full, also with adapters).
+        replicas: number of workers that each hold all model states, joined by DDP.
     """
     trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)
     trained += head_parameters(policy) if critic else 0
@@ -199,31 +203,29 @@ def head_parameters(policy: Architecture) -> int:
 
 
 def critic_bytes(policy: Architecture, work: Pass) -> int:
-    """Activations of the value head: per token the output of its first layer, plus its input or gradient, plus a bfloat16 copy under
-    autocast.
-    """
+    """Activations of the value head: per token the output of its first layer, its input or gradient, and under autocast a bfloat16 copy."""
     kept = 2 * FLOAT32 if not work.bfloat16 else 3 * BFLOAT16
     return kept * work.tokens * policy.hidden
 
 
 def adapter_parameters(policy: Architecture, rank: int) -> int:
-    """Parameters of adapters of that rank on all matrices of the layers: rank · (in + out) each."""
+    """Parameters of LoRA adapters on all matrices of the layers: rank · (in + out) each."""
     keys = policy.key_value_heads * policy.head_size
     ends = 2 * (policy.hidden + policy.width) + 2 * (policy.hidden + keys) + 3 * (policy.hidden + policy.intermediate)
     return policy.layers * rank * ends
 
 
 def trained_matrices(policy: Architecture, adapters: int | None) -> int:
-    """Parameters that a token is multiplied with and that get a gradient."""
+    """Parameters that each token is multiplied with and that receive a gradient."""
     return policy.matrices if adapters is None else adapter_parameters(policy, adapters)
 
 
 def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
-    """What autograd keeps per token and layer.
+    """Bytes that autograd keeps per token and layer.
 
-    In float32, in numbers: two norms keep 3 h each; attention keeps queries, its output twice (3 times the width), keys and values; the
-    feed-forward part keeps 4 i. Under autocast the norms keep two float32 states each; matrix inputs are kept in bfloat16 (5 h in all), and
-    the rest takes two bytes per number.
+    In float32, counted in numbers: two norms keep 3 h each; attention keeps queries and its output twice (3 times the width), keys and
+    values; the feed-forward part keeps 4 i. Under autocast the norms keep two float32 states each; matrix inputs are bfloat16 (5 h in all),
+    and the rest takes two bytes per number.
     """
     hidden, inner = policy.hidden, policy.intermediate
     heads = 3 * policy.width + 2 * policy.key_value_heads * policy.head_size
@@ -233,20 +235,20 @@ def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
 
 
 def activation_bytes(policy: Architecture, work: Pass) -> int:
-    """Activations of a pass. Checkpointing keeps one state per layer and recomputes one layer at a time (arXiv 1604.06174); with offloading
-    one layer is on the card at a time.
+    """Bytes of activations of a pass. Checkpointing keeps one state per layer and recomputes one layer at a time (arXiv 1604.06174);
+    offloading keeps one layer on the GPU.
     """
     whole = layer_bytes(policy, work.bfloat16)
-    ends = 4 * FLOAT32 * policy.hidden  # the embedding's output, and the last norm with what is picked from it
+    ends = 4 * FLOAT32 * policy.hidden  # embedding output, and last norm with the states selected from it
     kept = policy.layers * FLOAT32 * policy.hidden + whole if work.checkpointing else policy.layers * whole
     return work.tokens * ((whole if work.offloading else kept) + ends)
 
 
 def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
-    """Logits of the scored tokens and the gradient of the head.
+    """Bytes of the scored tokens' logits and of the head's gradient.
 
-    On CPUs three buffers of a piece's size exist at once (log-probabilities, their input, its gradient). TRL's tiles keep one tile, and
-    float32 gradients of the head and of the states.
+    On CPUs three buffers of a chunk coexist (log-probabilities, their input, its gradient). TRL's tiling keeps one tile, and float32
+    gradients of the head and of the states.
     """
     head = FLOAT32 * policy.embedding
     if tiled:
@@ -258,12 +260,12 @@ def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Memory of one engine worker, by use."""
+    """Memory of one engine worker by use, in bytes."""
 
     weights: int
     cache: int
     activations: int
-    """Of a full batch: the widest states of its tokens, and float32 logits, their softmax and a sorted copy per sequence."""
+    """For a full batch: the widest states of its tokens, and per sequence float32 logits, their softmax and a sorted copy."""
 
     @property
     def peak(self) -> int:
@@ -273,14 +275,14 @@ class EngineMemory:
 def engine_memory(
     policy: Architecture, number_bytes: int, workers: int, cache: int, batched_tokens: int, sequences: int, adapters: int | None = None
 ) -> EngineMemory:
-    """Memory of one of an engine's workers, which share weights and heads.
+    """Memory of one of an engine's workers, which share weights and attention heads.
 
     Args:
         number_bytes: bytes per weight.
-        cache: bytes for keys and values of each worker.
+        cache: bytes of each worker's KV cache.
         batched_tokens: tokens per forward pass.
         sequences: sequences per batch.
-        adapters: rank of the adapters that it serves.
+        adapters: LoRA rank of the served adapters, or None.
     """
     widest = max(policy.hidden * 2, 2 * policy.intermediate // workers)
     batch = number_bytes * batched_tokens * (widest + 2 * policy.hidden) + 3 * FLOAT32 * sequences * policy.vocabulary
@@ -289,7 +291,7 @@ def engine_memory(
 
 
 def cache_bytes(policy: Architecture, number_bytes: int, workers: int = 1) -> int:
-    """Keys and values of one token in each worker of an engine (arXiv 2309.06180, §3)."""
+    """Bytes of KV cache per token in each worker of an engine (arXiv 2309.06180, §3)."""
     heads = max(1, policy.key_value_heads // workers)
     return 2 * policy.layers * heads * policy.head_size * number_bytes
 
@@ -299,7 +301,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU: dense bfloat16 TFLOP/s, GiB of memory as the driver reports it, memory bandwidth in GB/s. From data sheets."""
+    """A GPU's data-sheet values: dense bfloat16 TFLOP/s, GiB of memory as the driver reports it, memory bandwidth in GB/s."""
 
     name: str
     teraflops: float
@@ -316,11 +318,11 @@ DEVICES = (
     Device("A10", 125.0, 22.0, 600.0),
     Device("L4", 121.0, 22.0, 300.0),
 )
-"""By part of the device name, longer names first. H100 and A100 are the SXM versions with 80 GB."""
+"""Matched against part of the device name, longer names first. H100 and A100 are the SXM versions with 80 GB."""
 
 
 def device_of(name: str) -> Device | None:
-    """The device that CUDA reports as `name`, such as `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
+    """Look up the device that CUDA reports as `name`, such as `NVIDIA H100 80GB HBM3`; None if unknown."""
     return next((device for device in DEVICES if device.name in name.split() or f"-{device.name}-" in f"-{'-'.join(name.split())}-"), None)
 
 
@@ -332,14 +334,14 @@ def forward_flops(matrices: int, layers: int, width: int, context: float) -> flo
 def training_flops(matrices: int, trained: int, layers: int, width: int, context: float) -> float:
     """FLOPs per token, forward and backward: 4 N + 2 M + 12 · L · H · T.
 
-    With M = N this is PaLM's 6 N + 12 · L · H · T (arXiv 2204.02311, appendix B). Frozen matrices need no gradient of their own.
+    With M = N this is PaLM's 6 N + 12 · L · H · T (arXiv 2204.02311, appendix B). Frozen matrices need no weight gradient.
 
     Args:
-        matrices: N, parameters of all matrices that a token goes through, with the head, without the embedding.
-        trained: M, those that are trained; with adapters, the adapters' parameters.
+        matrices: N, parameters of all matrices that a token passes through, including the head, excluding the embedding.
+        trained: M, the trained ones of these, or the parameters of adapters.
         layers: L.
         width: H, heads times head size.
-        context: T, mean number of tokens attended to; half of the context under causal attention.
+        context: T, mean number of attended tokens; half the context under causal attention.
     """
     return 4.0 * matrices + 2.0 * trained + 12.0 * layers * width * context
 
@@ -352,14 +354,16 @@ def model_flops_utilisation(tokens_per_second: float, flops_per_token: float, te
 
 
 DEVICE_NAME = r"^(cpu|cuda(:[0-9]+)?)$"
-"""Devices that a configuration may name for a model other than the policy."""
+"""Devices that a configuration may name for models other than the policy."""
 
 
 def open_device(name: str, key: str) -> Any:
-    """The torch device `name` (which matches `DEVICE_NAME`) in this process; `key` is where the configuration names it. Raises
-    RequestError: this process sees no such device.
+    """The torch device `name`, which must match `DEVICE_NAME`; `key` is the setting to name in errors.
+
+    Raises:
+        RequestError: this process sees no such device.
     """
-    import torch  # not where only cards are looked up
+    import torch  # slow to import, and not needed for device look-ups
 
     device = torch.device(name)
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
@@ -371,7 +375,7 @@ def open_device(name: str, key: str) -> Any:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies in bfloat16 (AVX-512 BF16 or AMX); on others it is many times slower than float32."""
+    """Whether this CPU has bfloat16 instructions (AVX-512 BF16 or AMX); without them bfloat16 is many times slower than float32."""
     import torch
 
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -379,7 +383,7 @@ def cpu_has_bfloat16() -> bool:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let PyTorch use `count` threads within the block."""
+    """Set PyTorch's thread count to `count` within the block."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,14 +1,14 @@
-"""The RL loop, top to bottom: what happens in a step, in which order.
+"""The RL loop: what happens in a step, in order.
 
-    publish      engines get the weights of the previous step, and prove that they have them
-    collect      tasks are drawn, rolled out, graded and filtered                   rl/rollouts/collect.py, asynchronous.py
-    advantages   how much better each action was than its group, or than a critic   rl/advantages.py, rl/learner/batches.py
-    update       TRL's loss and optimizer steps over the rows                       rl/learner
-    record       metrics go to the lake and the trackers, and are checked against limits
-    save         a checkpoint with everything that a resumed run needs
+    publish      give the engines the weights of the previous step and verify that they use them
+    collect      sample tasks, roll them out, grade and filter                      rl/rollouts/collect.py, asynchronous.py
+    advantages   compare each action with its group or with a critic                rl/advantages.py, rl/learner/batches.py
+    update       take optimizer steps with TRL's loss over the rows                 rl/learner
+    record       write metrics to the lake and the trackers, check them against limits
+    save         write a checkpoint with everything that a resumed run needs
 
-Synchronous, one-step-off and asynchronous runs differ only in `Sampler.collect`, one and many workers only in `Learner`. A resumed run
-publishes the weights of its last checkpoint and repeats the next step on the trajectories that the store has.
+Synchronous, one-step-off and asynchronous runs differ only in `Sampler.collect`; single and multiple workers only in `Learner`. A resumed
+run publishes the weights of its last checkpoint and repeats the next step, using the step's trajectories that are already stored.
 """
 
 from __future__ import annotations
@@ -60,29 +60,29 @@ from warehouse.records import Trajectory
 
 
 class Sampler(Protocol):
-    """The engines and environments of a run."""
+    """Engines and environments of a run."""
 
     def collect(self, step: int) -> Collected:
-        """The trajectories of a step (from 1) with rewards, and those left out of training."""
+        """Collect the rewarded trajectories of `step` (from 1), and those excluded from training."""
 
     def load(self, folder: Path | None, version: int) -> None:
-        """Sample with `version` of the weights from now on: those in `folder`, or those that the learner has sent if None."""
+        """Sample with weights `version` from now on, read from `folder`, or already sent by the learner if None."""
 
     def probe(self) -> Sequence[WeightProbe]:
-        """What each engine samples with the weights it was just given; empty if there is nothing to check."""
+        """Let each engine sample with the weights just loaded; empty if there is nothing to check."""
 
 
 class StepRecorder(Protocol):
-    """Where a run reports to."""
+    """Where a run reports its metrics."""
 
     def metrics(self, step: int, metrics: dict[str, float]) -> bool | None:
-        """Take the metrics of a step; training ends if it returns True."""
+        """Record the metrics of a step; training ends if this returns True."""
 
     def alert(self, alert: Alert) -> None:
-        """Take a metric beyond its limit, warnings included."""
+        """Record a metric beyond its limit, warnings included."""
 
     def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """Take the trajectories that the off-policy correction rejected."""
+        """Record trajectories that the off-policy correction rejected."""
 
 
 def train(
@@ -97,15 +97,15 @@ def train(
     weight_sync: WeightSyncHandle | None = None,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in folder `policy` and write the result into `output`; the same call resumes an interrupted run.
+    """Train the policy in folder `policy` and write the result to `output`; the same call resumes an interrupted run.
 
     Args:
-        state: further state of checkpoints, by name.
-        weight_sync: sends weights to engines; None: they load folders.
-        ray: how to reach Ray if the learner has workers and Ray is not started yet.
+        state: further objects to save in checkpoints, by name.
+        weight_sync: sends weights to engines; None: engines load folders.
+        ray: how to connect to Ray if the learner has workers and Ray is not running yet.
 
     Raises:
-        TrainingHalted: a metric paused or stopped the training, or an engine has other weights than the learner.
+        TrainingHalted: a metric paused or stopped training, or an engine's weights differ from the learner's.
     """
     started = time.monotonic()
     with open_learner(policy, output, config, seed, engines or EngineWeights(), weight_sync, ray) as learner:
@@ -123,7 +123,7 @@ class ReinforceLoop:
     def __init__(
         self, learner: Learner, sampler: Sampler, recorder: StepRecorder, config: ReinforceConfig, state: dict[str, Any], track: Any
     ) -> None:
-        """`state` holds the metric `monitor` and other checkpointed state; `track` takes the metrics of a step."""
+        """`state` holds the metric `monitor` and other state to checkpoint; `track` takes step and metrics."""
         self.learner, self.sampler, self.recorder, self.config = learner, sampler, recorder, config
         self.state, self.track = state, track
         self.monitor: MetricMonitor = state["monitor"]
@@ -131,7 +131,7 @@ class ReinforceLoop:
         self.last: dict[str, float] = {}
 
     def run(self) -> int:
-        """Make the remaining steps; returns the last step."""
+        """Run the remaining steps and return the number of the last one."""
         step, stop = self.resume(), False
         while step < self.config.steps and not stop:
             step += 1
@@ -156,8 +156,10 @@ class ReinforceLoop:
     # Publish
 
     def publish(self, version: int, record: bool = False) -> WeightCheck:
-        """Give the engines the current weights and check that they have them; see `Learner.publish` for `record`. Raises TrainingHalted: an
-        engine has other weights.
+        """Give the engines the current weights and verify them; `record` as in `Learner.publish`.
+
+        Raises:
+            TrainingHalted: an engine's weights differ from the learner's.
         """
         self.sampler.load(self.learner.publish(version, record), version)
         probes = [probe for probe in self.sampler.probe() if probe.token_ids]
@@ -177,7 +179,7 @@ class ReinforceLoop:
     # Advantages
 
     def advantages(self, step: int, collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
-        """The rows to train on with advantages, what was collected, and the metrics so far."""
+        """Compute advantages; return the rows to train on, what was collected, and the metrics so far."""
         config, learner = self.config, self.learner
         rows = self.readable(rows_of(collected.kept, ESTIMATORS.get(config.estimator), collected.environments))
         metrics = {**describe(collected.trajectories), **staleness_metrics(rows, step - 1), **self.information(collected.trajectories)}
@@ -192,7 +194,7 @@ class ReinforceLoop:
         return rows, collected, {**metrics, **collected.metrics()}
 
     def readable(self, rows: Sequence[Row]) -> list[Row]:
-        """Rows with image placeholders masked, and observations unmasked if configured. Raises RequestError as `check_images`."""
+        """Mask image placeholders, and unmask observations if configured. Raises RequestError as `check_images` does."""
         encoding, masked = self.learner.encoding, self.config.mask_observations
         check_images(rows, encoding.placeholder_id is not None, masked)
         if encoding.placeholder_id is not None:
@@ -202,7 +204,7 @@ class ReinforceLoop:
         return list(rows)
 
     def information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Mutual information of prompts and first actions; empty for fewer than two tasks."""
+        """Mutual information of prompts and first actions; empty with fewer than two tasks."""
         rows = crossed(trajectories, self.config.health.information_tasks)
         if not rows:
             return {}
@@ -210,7 +212,7 @@ class ReinforceLoop:
         return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
 
     def without(self, step: int, collected: Collected, rejected: Sequence[Row]) -> Collected:
-        """`collected` without rows that the correction rejected as a whole."""
+        """Add rows that the off-policy correction rejected as a whole to the drops of `collected`, and record them."""
         reason = f"importance ratios outside {self.config.correction.reject_below:g} to {self.config.correction.reject_above:g}"
         drops = [RejectedSample(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in rejected]
         self.recorder.drops(step, drops)
@@ -219,7 +221,7 @@ class ReinforceLoop:
     # Record
 
     def record(self, step: int, metrics: dict[str, float]) -> bool:
-        """Check the metrics against their limits and report them; whether training ends."""
+        """Check metrics against their limits and report them; return whether training ends."""
         for alert in self.monitor.check(step, metrics):
             self.recorder.alert(alert)
         self.last = finite_metrics(metrics)
@@ -229,7 +231,7 @@ class ReinforceLoop:
     # Checkpoints
 
     def is_checkpoint(self, step: int) -> bool:
-        """Whether a checkpoint is due: by steps, by minutes, at the end, and before a pause; never before a stop."""
+        """Whether a checkpoint is due: by steps, by minutes, at the end, and before a pause, but not before a stop."""
         config, fatal = self.config, self.monitor.fatal
         if fatal is not None:
             return fatal.limit.then == "pause"
@@ -243,7 +245,7 @@ class ReinforceLoop:
         self.saved, self.saved_at = step, time.monotonic()
 
     def resume(self) -> int:
-        """The step of the last checkpoint, restored; 0 without one."""
+        """Restore the last checkpoint and return its step; 0 without one."""
         found = self.learner.load()
         if found is not None:
             self.saved, states = found
@@ -254,14 +256,14 @@ class ReinforceLoop:
 
 @dataclass(frozen=True, slots=True)
 class WeightCheck:
-    """Metrics of the weight probe, and log π_learner - log π_engine, shape (tokens,)."""
+    """Metrics of the weight probe, and log π_learner - log π_engine of its tokens, shape (tokens,)."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     differences: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def errors(*differences: Tensor) -> dict[str, float]:
-    """Disagreement of engines and learner on tokens of the same weights; empty without tokens."""
+    """Log-probability errors between engines and learner with the same weights; empty without tokens."""
     tokens = torch.cat(differences)
     return sampler_errors(tokens) if len(tokens) else {}
 
@@ -281,9 +283,9 @@ def open_learner(
     weight_sync: WeightSyncHandle | None,
     ray: RayConfig | None,
 ) -> Iterator[Learner]:
-    """The configured learner, in this process or as Ray actors; closed at the end."""
+    """Open the configured learner, in this process or as Ray actors; close it on exit."""
     if config.learner.on_ray:
-        from rl.learner.group import LearnerGroup  # Ray: not where one process is enough
+        from rl.learner.group import LearnerGroup  # imports Ray, which a single process does not need
 
         with closing(LearnerGroup(policy, output, config, seed, engines, weight_sync, ray)) as group:
             yield group

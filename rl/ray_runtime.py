@@ -1,7 +1,7 @@
-"""Ray: on this machine by default, on a cluster by its address. What was started here is shut down here, and nothing else.
+"""Start Ray locally or connect to a cluster; shut down only what was started here.
 
-`make_folder` names temporary folders after the process that made them: `flywheel-ray-4711-…` belongs to process 4711. A killed process
-removes nothing, so the next one to start removes the folders whose process has ended, and no others.
+`make_folder` puts the process id into the names of temporary folders, such as `flywheel-ray-4711-…`. The next call removes folders whose
+process no longer exists, since a killed process leaves its own behind.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
 REACH_SECONDS = 5.0
-"""Timeout of a connection to a cluster's machine; Ray's own client would try for half a minute."""
+"""Timeout of a connection to a cluster's machine, in seconds; Ray's own client tries for half a minute."""
 CLIENT_PORT = 10_001
-"""Port of Ray's client unless the address names another."""
+"""Default port of Ray's client."""
 _FOLDER_NAME = re.compile(r"flywheel-[a-z]+-(\d+)-\w+")
 
 
 class RayConfig(Section):
-    """Ray: a cluster, or this machine."""
+    """Ray: on a cluster or on this machine."""
 
     address: str | None = None
     """Cluster address, such as `ray://head:10001` or `auto`; None starts Ray locally."""
     gpus: NonNegativeInt | None = None
-    """GPUs of this machine; None: detect. A number lets `--dry-run` check another machine."""
+    """GPUs of this machine; None detects them. A number lets `--dry-run` check for another machine."""
     object_store_gib: PositiveFloat = 0.5
-    """Shared memory of the object store; must hold the search index."""
+    """Shared memory of the object store, in GiB; it must hold the search index."""
 
 
 class SearchPath(list[str]):
-    """Folders in which workers look for modules: of those that Ray adds, only the ones that this process searches too.
+    """Module search path of workers: of the folders that Ray adds, only those on this process's own search path.
 
-    Ray would always put the current folder in front: a `transformers.py` there would become every worker's.
+    Ray would otherwise prepend the current folder, and a `transformers.py` there would shadow the package in every worker.
     """
 
     def extend(self, folders: Iterable[str]) -> None:
-        """Add the folders that this process searches."""
+        """Add those of `folders` that are on this process's search path."""
         super().extend(folder for folder in folders if folder in sys.path)
 
 
 def job_config() -> JobConfig:
-    """Ray's job configuration, with the folders in which its workers look for modules."""
+    """Ray's job configuration with the workers' module search path."""
     from ray.job_config import JobConfig
 
     config = JobConfig()
@@ -68,12 +68,12 @@ def job_config() -> JobConfig:
 
 
 class RayRuntime:
-    """Ray, started unless it is running already; `close` ends what was started here."""
+    """Ray, started unless it is already running; `close` shuts down what was started here."""
 
     def __init__(self, config: RayConfig, cpus: float) -> None:
-        """Connect, or start on this machine with room for actors that reserve `cpus`, and with all its GPUs.
+        """Connect, or start locally with all GPUs and enough CPUs for actors that reserve `cpus`.
 
-        CPUs are a reservation, not a limit: engine, environments and learner take turns on the cores there are.
+        CPUs are a reservation, not a limit: engines, environments and learner share the cores.
 
         Raises:
             ConnectionError: Ray does not start in time, or does not answer at the address.
@@ -85,9 +85,9 @@ class RayRuntime:
         if not self._mine:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray lowers its workers' priority by 15: next to anything else on the machine the engines would starve.
+        # Ray would lower its workers' priority by 15, which starves engines next to other load.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # It only says that access to the cluster is guarded by a token, as it should be.
+        # This logger only reports that the cluster uses token authentication, as intended.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         with _keep_sigterm():
@@ -97,14 +97,14 @@ class RayRuntime:
         import ray
 
         if config.address is not None:
-            job = None if config.address.startswith("ray://") else job_config()  # a Ray client passes no folders on
+            job = None if config.address.startswith("ray://") else job_config()  # a Ray client does not pass the search path on
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING, job_config=job)  # type: ignore[arg-type]
             return
-        # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
+        # Ray puts Unix sockets into this folder; their paths may have at most 107 bytes.
         self._folder = make_folder("ray", Path("/tmp"))
         with _start_fault():
             ray.init(
-                address="local",  # without it RAY_ADDRESS in the environment would name a cluster that the configuration does not
+                address="local",  # otherwise RAY_ADDRESS in the environment would override the configuration
                 num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
                 num_gpus=config.gpus,
                 object_store_memory=int(config.object_store_gib * GIB),
@@ -127,9 +127,13 @@ class RayRuntime:
 
 
 def reach(address: str, seconds: float = REACH_SECONDS) -> None:
-    """Raise OSError if nothing listens at an address with a host, ValueError if the address is malformed.
+    """Check that something listens at an address.
 
-    Without a port, `ray://` means that of Ray's client; others, such as `auto`, are not tried.
+    An address without host, or without port and not of scheme `ray://`, such as `auto`, is not tried.
+
+    Raises:
+        OSError: nothing listens.
+        ValueError: the address is malformed.
     """
     place = urlsplit(address if "://" in address else f"//{address}")
     port = place.port or (CLIENT_PORT if place.scheme == "ray" else None)
@@ -138,13 +142,13 @@ def reach(address: str, seconds: float = REACH_SECONDS) -> None:
 
 
 def make_folder(what: str, place: Path) -> Path:
-    """A new folder in `place` for `what` (lower-case letters); leftovers of killed processes there are removed."""
+    """Create a temporary folder in `place`, named after `what` (lower-case letters), and remove leftovers of dead processes."""
     remove_leftovers(place)
     return Path(tempfile.mkdtemp(prefix=f"flywheel-{what}-{os.getpid()}-", dir=place))
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove the folders in `place` whose process has ended."""
+    """Remove the temporary folders in `place` whose process has ended."""
     for folder in place.glob("flywheel-*"):
         named = _FOLDER_NAME.fullmatch(folder.name)
         if named and not Path("/proc", named[1]).exists():
@@ -153,9 +157,9 @@ def remove_leftovers(place: Path) -> None:
 
 @contextmanager
 def _start_fault() -> Iterator[None]:
-    """Raise `ConnectionError` if Ray does not start in time, as on a busy machine.
+    """Convert Ray's start-up timeouts, as on a busy machine, to `ConnectionError`.
 
-    Ray raises a bare `Exception` for that, and a `RuntimeError` if one of its own processes has not named its port yet.
+    Ray raises a bare `Exception` for them, or a `RuntimeError` if one of its processes has not reported its port yet.
     """
     try:
         yield
@@ -167,7 +171,7 @@ def _start_fault() -> Iterator[None]:
 
 @contextmanager
 def _keep_sigterm() -> Iterator[None]:
-    """Keep this process's own handler of SIGTERM: `ray.init` replaces it."""
+    """Restore this process's SIGTERM handler, which `ray.init` replaces."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Foreign text on a terminal: control characters, escape sequences and Unicode direction and zero-width marks are shown as escapes.
+"""Print untrusted text safely: control characters, escape sequences, and Unicode direction and zero-width marks appear as escapes.
 
-JSON and CSV keep them as they are.
+JSON and CSV output is not affected.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import TextIO
 _KEPT = "\n\t"
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories without a visible form."""
+"""Unicode categories of invisible characters."""
 
 
 def visible(text: str, kept: str = _KEPT) -> str:
-    """`text` with every invisible character but `kept` written as an escape."""
+    """Escape every invisible character of `text` except those in `kept`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if one in kept or unicodedata.category(one) not in _HIDDEN else _escaped(one) for one in text)
 
 
 def in_line(text: str) -> str:
-    """`text` for one line: line ends and tabs are escaped too."""
+    """Escape `text` for a single line, including line breaks and tabs."""
     return visible(text, kept="")
 
 
 def say(text: object, to: TextIO | None = None) -> None:
-    """Print text safely."""
+    """Print text with invisible characters escaped."""
     print(visible(str(text)), file=to)
 
 

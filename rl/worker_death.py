@@ -1,7 +1,7 @@
-"""Processes that died: which one, how, and the end of its log. A fault of the machine, not a wrong request.
+"""Diagnose processes that died: which one, how, and the end of its log. A machine fault, not a wrong request.
 
-Ray reports that a process is gone but rarely why: a crash leaves its signal in the process's log, and SIGKILL (out of memory) leaves
-nothing. vLLM reports how its own processes ended.
+Ray reports that a process is gone but rarely why: a crash leaves its signal in the process's log, SIGKILL (out of memory) leaves nothing.
+vLLM reports the exit statuses of its own processes.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from warehouse.errors import WorkFailed
 
 WITHOUT_A_WORD = "without a word, as by SIGKILL, with which the kernel ends what it has no memory for"
-"""How a process ended that left no trace."""
+"""Description of a process's end that left no trace."""
 LOG_BYTES = 32_768
 """Bytes kept from the end of a log."""
 _DEATHS = {"RayActorError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "LocalRayletDiedError", "RaySystemError"}
-"""Ray's error names; importing Ray is slow."""
+"""Names of Ray's exceptions; importing Ray to compare types is slow."""
 _PROCESS = re.compile(r"\bpid[:=] ?(\d+)")
 _CRASHED = re.compile(r"\*\*\* (SIG[A-Z]+) received")
-"""Written by Ray's signal handler into the log of a crashing process."""
+"""Line that Ray's signal handler writes to the log of a crashing process."""
 _ENDED = re.compile(r"Failed core proc\(s\): \{(?:'[^']*': (-?\d+))?")
-"""vLLM's report of exit statuses; empty for a process that is just ending."""
+"""vLLM's report of exit statuses; empty for a process that is still ending."""
 _SHORT_OF_MEMORY = re.compile(r"low on memory|out of memory|memory usage threshold", re.IGNORECASE)
 
 
 class WorkerDied(WorkFailed):
-    """A process died: what it was, how it ended, and the end of its log or the file that holds it."""
+    """A process died: its name, how it ended, and the end of its log or the file that holds it."""
 
     def __init__(self, what: str, how: str, log: str = "", file: Path | None = None) -> None:
-        super().__init__(what, how, log, file)  # as it is pickled
+        super().__init__(what, how, log, file)  # arguments for unpickling
         self.what, self.how, self.log, self.file = what, how, log, file
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class WorkerDied(WorkFailed):
         )
 
     def kept_in(self, folder: Path) -> WorkerDied:
-        """The same error, with the log saved in `folder`."""
+        """Save the log in `folder` and return the error with its path."""
         folder.mkdir(parents=True, exist_ok=True)
         number = len([*folder.glob("died-*.log")]) + 1
         file = folder / f"died-{number}-{re.sub(r'[^A-Za-z0-9]+', '-', self.what).strip('-')[:60]}.log"
@@ -52,7 +52,7 @@ class WorkerDied(WorkFailed):
 
 
 def worker_died(what: str, error: BaseException | None) -> WorkerDied | None:
-    """The death behind an error and its causes, or None."""
+    """Find a process death in `error` or its causes; None if there is none."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -66,7 +66,7 @@ def worker_died(what: str, error: BaseException | None) -> WorkerDied | None:
 
 
 def own_process_died(what: str, error: Exception) -> WorkerDied | None:
-    """The death of a vLLM process that shares this process's log, or None."""
+    """The death of a vLLM process that logs to this process's log, or None."""
     ended = _ENDED.search(str(error))
     if ended is None:
         return None
@@ -80,7 +80,7 @@ def _how(status: str | None) -> str:
 
 
 def log_of(process: int) -> str:
-    """The end of the log of a Ray process on this machine."""
+    """End of the log of a Ray process on this machine."""
     import ray
 
     node = ray._private.worker._global_node

@@ -1,1 +1,1 @@
-"""Inference engines: vLLM in Ray actors, several in a pool, and how weights reach them."""
+"""Inference engines: vLLM in Ray actors, pools of engines, and weight transfer."""

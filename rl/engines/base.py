@@ -1,4 +1,4 @@
-"""Protocol of inference engines: token ids in, token ids and log-probabilities out. Also the metrics of an engine pool."""
+"""Protocol of inference engines: token ids in, token ids and log-probabilities out; and metrics of an engine pool."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from warehouse.errors import WorkFailed
 
 
 class GenerationStop(StrEnum):
-    """Why the engine stopped: at a stop token, or at `max_tokens`."""
+    """Why generation stopped: at a stop token, or at `max_tokens`."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 class EngineFault(WorkFailed):
-    """The engine failed; the policy is not to blame."""
+    """The engine failed; not the policy's fault."""
 
 
 class EngineDead(EngineFault):
-    """The engine process died. Tokens it had not returned are lost; another engine can retry the request from its context."""
+    """The engine process died. Tokens it had not returned are lost; the request can be retried on another engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters of one continuation. Temperature 0 is greedy; the stop token is part of the output.
 
-    `older` requests an engine that holds an older policy, if there is one. `form` is a JSON schema (as JSON) for `structured` engines.
+    `older` requests an engine with an older policy, if there is one. `form` is a JSON schema, as JSON text, for `structured` engines.
     """
 
     temperature: float = 1.0
@@ -44,10 +44,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A sampled continuation.
+    """A sampled continuation; `token_ids`, `logprobs` and `policy_versions` have the same length.
 
-    `logprobs` are natural logarithms under the sampling distribution (after temperature and top-p; for greedy, the plain softmax).
-    `policy_versions` holds the weight version that sampled each token. All three have the same length.
+    `logprobs` are natural logarithms under the sampling distribution (after temperature and top-p; for greedy sampling, the plain softmax).
+    `policy_versions` is the weight version that sampled each token.
     """
 
     token_ids: tuple[int, ...]
@@ -57,13 +57,13 @@ class Generation:
 
     @property
     def policy_version(self) -> int:
-        """Version that sampled the first token; 0 if nothing was sampled."""
+        """Weight version of the first token; 0 if nothing was sampled."""
         return next(iter(self.policy_versions), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightProbe:
-    """An engine's continuation of a prompt with its log-probabilities, from which the learner tells which weights it has."""
+    """An engine's continuation of a prompt, by whose log-probabilities the learner checks the engine's weights."""
 
     engine: str
     prompt_ids: tuple[int, ...]
@@ -72,7 +72,7 @@ class WeightProbe:
 
 
 class Generator(Protocol):
-    """An inference engine or a pool. A request id names a trajectory, whose requests come one after another."""
+    """An inference engine or a pool. `request_id` names a trajectory, whose requests are sequential."""
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
@@ -87,12 +87,12 @@ class EngineState(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
     LEAVING = "leaving"
-    """Finishes its requests and takes no new ones."""
+    """Finishing its requests; accepts no new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """Metrics of one engine; a request counts when it ends."""
+    """Metrics of one engine; requests and tokens count when a request ends."""
 
     name: str
     state: EngineState
@@ -107,8 +107,8 @@ class EngineFigures:
 class PoolFigures:
     """Metrics of a pool `seconds` after its start, including engines that left or died.
 
-    `retaken`: requests reissued because their engine died or was removed. `replacements`: engines started for dead ones. `updates`: weight
-    loads, `transfers` of them sent by the learner.
+    `retaken`: requests reissued because their engine died or was removed. `replacements`: engines started in place of dead ones. `updates`:
+    weight loads, `transfers` of them sent by the learner.
     """
 
     seconds: float
@@ -122,17 +122,16 @@ class PoolFigures:
 
     @property
     def in_flight(self) -> int:
-        """Requests in flight in all engines."""
         return sum(engine.in_flight for engine in self.engines)
 
     def tokens_per_second(self, since: PoolFigures | None = None) -> float:
-        """Sampled tokens per second since `earlier`, or since the start; 0 if no time has passed."""
+        """Sampled tokens per second since the earlier figures `since`, or since the start; 0 if no time has passed."""
         seconds = self.seconds - (since.seconds if since else 0.0)
         tokens = self.tokens - (since.tokens if since else 0)
         return tokens / seconds if seconds > 0 else 0.0
 
     def metrics(self, since: PoolFigures | None = None) -> dict[str, float]:
-        """The metrics under their names in the lake."""
+        """Metrics under their names in the lake."""
         return {
             "engine_requests": float(self.requests),
             "engine_tokens": float(self.tokens),
@@ -148,11 +147,10 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True)
 class EnginePressure:
-    """What an engine saw in `steps` steps since the last read.
+    """Load of an engine over the `steps` engine steps since the last reading.
 
-    `kv_usage` is the maximum share of cache in use. `queue` is the standing queue: the minimum number of waiting requests over the steps,
-    as in CoDel (RFC 8289), because a queue that drains at once is harmless. `preempted` counts requests evicted from the cache and
-    recomputed.
+    `kv_usage`: maximum fraction of KV cache in use. `queue`: standing queue, the minimum number of waiting requests over the steps, as in
+    CoDel (RFC 8289), since a queue that drains at once is harmless. `preempted`: requests evicted from the cache and recomputed.
     """
 
     steps: int = 0
@@ -162,7 +160,7 @@ class EnginePressure:
 
 
 class PressureGauge:
-    """Accumulates step statistics until they are read."""
+    """Accumulates step statistics until read."""
 
     def __init__(self) -> None:
         self._seen = EnginePressure()
@@ -173,6 +171,6 @@ class PressureGauge:
         self._seen = EnginePressure(seen.steps + 1, max(seen.kv_usage, kv_usage), queue, seen.preempted + preempted)
 
     def take(self) -> EnginePressure:
-        """The pressure since the last read."""
+        """Return the pressure since the last call and reset."""
         seen, self._seen = self._seen, EnginePressure()
         return seen

@@ -19,11 +19,11 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
-"""The range that vLLM samples at unchanged: it rejects higher temperatures and clamps lower ones."""
+"""Temperature range that vLLM applies unchanged: it rejects higher ones and clamps lower ones."""
 
 
 def as_sampled(temperature: float) -> float:
-    """Returns `temperature`; raises ValueError if engines do not support it."""
+    """Return `temperature`. Raises ValueError if engines do not support it."""
     if temperature == 0 or LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         return temperature
     raise ValueError(f"engines sample at 0 and from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}, not at {temperature:g}")
@@ -34,65 +34,64 @@ Temperature = Annotated[float, AfterValidator(as_sampled)]
 
 
 class PressureConfig(Section):
-    """Concurrency adapted to engine load by additive increase and multiplicative decrease (`rl/rollouts/admission.py`)."""
+    """Adapt concurrency to engine load by additive increase and multiplicative decrease (`rl/rollouts/admission.py`)."""
 
     floor: PositiveInt = 32
-    """Initial and minimum concurrency."""
+    """Initial and minimum number of concurrent trajectories."""
     increase: PositiveInt = 16
-    """Trajectories added when no engine is overloaded and trajectories are waiting."""
+    """Concurrency added when no engine is overloaded and trajectories are waiting."""
     decrease: float = Field(default=0.7, gt=0, lt=1)
-    """Factor applied to the running trajectories when an engine is overloaded."""
+    """Factor applied to the number of running trajectories when an engine is overloaded."""
     kv_usage: float = Field(default=0.9, gt=0, le=1)
-    """KV cache usage above which an engine counts as overloaded."""
+    """KV cache usage, as a fraction, above which an engine counts as overloaded."""
     queue: NonNegativeInt = 0
-    """Waiting requests above which an engine counts as overloaded."""
+    """Number of waiting requests above which an engine counts as overloaded."""
     every_seconds: PositiveFloat = 1.0
-    """Interval between checks."""
+    """Seconds between checks."""
 
 
 class ServingEngineConfig(Section):
     """Engines that serve a fixed model."""
 
     count: PositiveInt = 1
-    """Number of engines; each holds the whole model."""
+    """Number of engines; each holds a complete model."""
     cpus: NonNegativeFloat = 1
-    """Ray CPUs reserved per engine, for all its workers together."""
+    """Ray CPUs reserved per engine, including all its workers."""
     gpus: NonNegativeFloat = 0
-    """Ray GPUs reserved per engine: `tensor_parallel`, or a fraction below 1 to share one card."""
+    """Ray GPUs reserved per engine: `tensor_parallel`, or a fraction below 1 to share one GPU."""
     threads: PositiveInt = 1
-    """OpenMP threads per CPU worker; 2 does not help small models and is up to 20 times slower when other processes need the cores."""
+    """OpenMP threads per CPU worker. For small models 2 is no faster, and up to 20 times slower when other processes use the cores."""
     tensor_parallel: PositiveInt = 1
-    """Tensor parallel size: workers that share the matrices of one engine."""
+    """Tensor-parallel size: number of workers per engine."""
     workers: Literal["processes", "ray"] = "processes"
-    """Run the workers as processes on the engine's machine, or as Ray actors that may span machines."""
+    """Run workers as processes on the engine's machine (`processes`) or as Ray actors that may span machines (`ray`)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """Compute dtype; `auto` is bfloat16 on GPUs and on CPUs that support it, else float32."""
+    """Compute dtype; `auto` is bfloat16 on GPUs and on CPUs with bfloat16 instructions, else float32."""
     max_model_len: PositiveInt | None = None
-    """Context length in tokens; None takes it from the model's config.json."""
+    """Context length in tokens; None uses the model's own, from config.json."""
     max_num_seqs: PositiveInt = 128
     """Maximum sequences per batch."""
     max_batched_tokens: PositiveInt = 8192
-    """Tokens per forward pass; on CPUs at least the context length, because prompts are not chunked there."""
+    """Maximum tokens per forward pass; on CPUs raised to the context length, because prompts are not chunked there."""
     kv_cache_gib: PositiveFloat = 0.5
-    """KV cache memory per worker."""
+    """KV cache memory per worker, in GiB."""
     enforce_eager: bool = True
-    """Disable compilation and CUDA graphs: starts faster, and is no slower for small models on CPUs."""
+    """Disable compilation and CUDA graphs. Starts faster; for small models on CPUs no slower."""
     start_timeout_seconds: PositiveFloat = 600.0
-    """Maximum time for an engine to start."""
+    """Maximum seconds for an engine to start."""
 
     @property
     def total(self) -> int:
-        """Total number of engines."""
         return self.count
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What one engine reserves: one bundle, or one per worker if workers are Ray actors."""
+        """Reservation of one engine: one bundle, or one per worker if workers are Ray actors."""
         count = self.tensor_parallel if self.workers == "ray" else 1
         return (Bundle(self.cpus / count, self.gpus / count),) * count
 
     def reservation(self, key: str) -> Reservation:
-        """What all engines reserve, including those of an older policy."""
+        """Reservation of all engines, including those of an older policy."""
         return Reservation(key, self.bundles * self.total)
 
     def longest_context(self, policy: Path) -> int | None:
@@ -101,7 +100,7 @@ class ServingEngineConfig(Section):
 
     @staticmethod
     def positions(policy: Path) -> int | None:
-        """Context length in tokens by the config.json in folder `policy`, as vLLM derives it; None if unknown."""
+        """Context length in tokens from the config.json in folder `policy`, derived as vLLM does; None if unknown."""
         model = json.loads((policy / "config.json").read_text())
         model = model.get("text_config", model)
         longest, rope = model.get("max_position_embeddings"), model.get("rope_scaling") or model.get("rope_parameters") or {}
@@ -110,7 +109,6 @@ class ServingEngineConfig(Section):
 
     @property
     def own_dtype(self) -> str:
-        """Compute dtype on this machine."""
         if self.dtype != "auto":
             return self.dtype
         return "bfloat16" if self.gpus or cpu_has_bfloat16() else "float32"
@@ -134,33 +132,32 @@ class EngineConfig(ServingEngineConfig):
     """Engines that sample from a policy in training."""
 
     older: NonNegativeInt = 0
-    """Additional engines that hold an older policy, for `rl.older_share`."""
+    """Additional engines that serve an older policy, for `rl.older_share`."""
     older_every: PositiveInt = 25
-    """Versions the older policy may lag behind before it is refreshed."""
+    """Number of versions the older policy may lag behind before it is refreshed."""
     adapter_rank: PositiveInt | None = None
-    """Serve LoRA adapters up to this rank, so that updates send adapters only; None sends merged weights."""
+    """Serve LoRA adapters up to this rank, so that weight updates send adapters only; None sends merged weights."""
     structured: bool = False
-    """Allow JSON schema constrained decoding; the engine then loads the tokenizer."""
+    """Allow decoding constrained by a JSON schema; the engine then loads the tokenizer."""
     sleep_level: Literal[0, 1, 2] = 0
-    """Memory released while the learner runs on the same card: 0 none, 1 offload weights to the host, 2 discard weights."""
+    """Memory released while the learner runs on the same GPU: none (0), offload weights to host memory (1), or discard weights (2)."""
     updates: Literal["keep", "drain"] = "keep"
-    """On a weight update, running requests continue under the new weights (`keep`) or finish under the old ones first (`drain`)."""
+    """On a weight update, running requests continue with the new weights (`keep`) or first finish with the old ones (`drain`)."""
     transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
     """Weight transfer: checkpoint folder (`files`), host memory (`gloo`), GPU to GPU (`nccl`), or within one shared GPU (`ipc`)."""
     transfer_timeout_seconds: PositiveFloat = 120.0
-    """Maximum time for a weight transfer; engines then load the checkpoint folder instead."""
+    """Maximum seconds for a weight transfer; on timeout engines load the checkpoint folder instead."""
     max_replacements: NonNegativeInt = 3
-    """Number of times that a crashed engine is replaced."""
+    """Maximum number of replacements of each engine after crashes."""
     pressure: PressureConfig | None = None
     """Adapt concurrency to engine load, up to `rollout.concurrency`; None keeps it fixed."""
 
     @property
     def total(self) -> int:
-        """Total number of engines."""
         return self.count + self.older
 
     def check_adapters(self, trained: bool) -> None:
-        """Raises ValueError if the engines serve adapters and RL trains none."""
+        """Raise ValueError if the engines serve adapters and RL trains none."""
         if self.adapter_rank is not None and not trained:
             raise ValueError(
                 f"rollout.engine.adapter_rank = {self.adapter_rank} serves adapters, and RL trains none: set rl.lora, or leave it out"

@@ -1,8 +1,8 @@
-"""A pool of engines on Ray that acts as one engine.
+"""A pool of inference engines on Ray that acts as one engine.
 
-A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines join
-and leave while requests run. A dead engine is replaced by one with the newest weights on disk, and its requests are reissued from their
-token ids. Some engines may hold an older policy, for requests that ask for it.
+A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines can
+join and leave during requests. A dead engine is replaced by one with the newest weights on disk, and its requests are reissued from their
+token ids. Some engines may serve an older policy, for requests that ask for it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from warehouse.errors import RequestError
 logger = logging.getLogger(__name__)
 
 MOST_RETAKES = 3
-"""Times that one request is moved to another engine because its own died."""
+"""Maximum times that one request moves to another engine because its own died."""
 
 
 class EnginePool:
-    """A `Generator` made of engines. Everything runs in the event loop of `begin`."""
+    """A `Generator` made of several engines. All methods run in the event loop of `begin`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
-        """Weights that a starting engine loads before it serves."""
+        """Folder and version that a starting engine loads before it serves."""
         self._whole = self._weights
-        """The newest full policy, from which vLLM can start."""
+        """Newest full policy, from which vLLM can start."""
         self._version = version
-        """The newest version, which may have been sent and exist in no folder."""
+        """Newest version, which may have been sent without being in any folder."""
         self._replicas: list[Replica] = []
         self._removed: list[Replica] = []
         self._pinned: dict[tuple[str, bool], Replica] = {}
@@ -53,7 +53,7 @@ class EnginePool:
 
     @classmethod
     async def begin(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """Start `config.count` engines on the running Ray and return at once; requests and `up` wait for them."""
+        """Start `config.count` engines, and `config.older` with an older policy, without waiting; requests and `up` wait for them."""
         pool = cls(config, policy_path, version)
         for number in range(config.count + config.older):
             pool._launch(older=number >= config.count)
@@ -61,7 +61,7 @@ class EnginePool:
 
     @classmethod
     async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """Start the engines and wait until all can serve. Raises as `up` does, after shutting down."""
+        """Start the engines and wait until all serve. On failure, shuts down and raises as `up` does."""
         pool = await cls.begin(config, policy_path, version)
         try:
             await pool.up()
@@ -71,10 +71,10 @@ class EnginePool:
         return pool
 
     async def up(self) -> None:
-        """Wait until all engines can serve.
+        """Wait until all engines serve.
 
         Raises:
-            EngineFault: one does not start, or not within `start_timeout_seconds`.
+            EngineFault: an engine fails to start, or takes longer than `start_timeout_seconds`.
             WorkerDied: an engine's process died.
         """
         try:
@@ -90,7 +90,7 @@ class EnginePool:
         """Continue a trajectory on its engine, or on another if that one dies.
 
         Raises:
-            EngineFault: the engine refuses the request, `MOST_RETAKES` engines died under it, or no engine is left.
+            EngineFault: the engine rejects the request, `MOST_RETAKES` + 1 engines died under it, or no engine is left.
         """
         context, retakes = tuple(prompt_ids), 0
         while True:
@@ -105,18 +105,18 @@ class EnginePool:
                 self._retaken += 1
 
     def release(self, request_id: str) -> None:
-        """Forget a finished trajectory's engine."""
+        """Unpin a finished trajectory from its engines."""
         for older in (False, True):
             replica = self._pinned.pop((request_id, older), None)
             if replica is not None:
                 replica.trajectories.discard(request_id)
 
     async def add_engine(self) -> str:
-        """Start one more engine with the newest weights on disk; returns its name once it serves.
+        """Start one more engine with the newest weights on disk; return its name once it serves.
 
         Raises:
-            EngineFault: it does not start in time, for example because Ray has no room.
-            RequestError: the engines sleep, and a further one would take the learner's memory.
+            EngineFault: it does not start in time, for example because Ray lacks resources.
+            RequestError: the engines sleep and have lent their memory to the learner.
         """
         if self._memory_is_lent:
             raise RequestError("the engines sleep and their memory is freed: add another when they are awake.")
@@ -130,7 +130,7 @@ class EnginePool:
         return replica.name
 
     async def remove_engine(self, name: str, drain: bool = True) -> None:
-        """Remove an engine after its requests end or, without `drain`, reissue them on the others.
+        """Remove an engine after its requests end, or without `drain` reissue them on others.
 
         Raises:
             RequestError: no such engine, or it is the last one.
@@ -153,7 +153,6 @@ class EnginePool:
         return tuple(replica.name for replica in self._replicas if not replica.leaving and not replica.older)
 
     def figures(self) -> PoolFigures:
-        """Requests, tokens and states of all engines."""
         replicas = [*self._replicas, *self._removed]
         return PoolFigures(
             seconds=time.monotonic() - self._started,
@@ -167,14 +166,14 @@ class EnginePool:
         )
 
     async def load_weights(self, path: str, version: int) -> None:
-        """Load weights into all engines. A starting engine loads them before it serves; a dead one is replaced by one that has them.
+        """Load the weights in folder `path` into all engines; engines that start or replace a dead one load them before they serve.
 
-        Engines of an older policy load them once they are `older_every` versions behind, or when versions restart. Engines that received
-        this version from the learner are skipped; one stuck in a failed transfer has `transfer_timeout_seconds` to return.
+        Older-policy engines load them once they are `older_every` versions behind, or if versions restart. Engines that received this
+        version from the learner are skipped; one stuck in a failed transfer has `transfer_timeout_seconds` to return.
 
         Raises:
             RequestError: the folder holds no policy, an incomplete weight file, or adapters that engines do not serve. No engine was
-              touched.
+                changed.
         """
         whole = self._check_folder(Path(path))
         async with self._update:
@@ -183,13 +182,13 @@ class EnginePool:
                 self._whole = self._weights
             receivers, self._receivers = self._receivers, None
             sent = receivers.replicas if receivers is not None and receivers.done and receivers.weights == self._weights else ()
-            self._updates += not sent  # what was sent has been counted
+            self._updates += not sent  # already counted by step_transfer
             broken = receivers.replicas if receivers is not None and not receivers.done else ()
             behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
             await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
 
     async def record(self, path: str, version: int) -> None:
-        """Let engines that start from now on load this folder, which may be older than the weights that were sent.
+        """Set the folder that engines starting from now on load; it may be older than the weights that were sent.
 
         Raises:
             RequestError: the folder holds no policy or an incomplete weight file.
@@ -199,7 +198,7 @@ class EnginePool:
             self._weights = self._whole = (path, version)
 
     async def probe(self, prompt_ids: Sequence[int], tokens: int, temperature: float = 1.0) -> list[WeightProbe]:
-        """Each up-to-date engine's continuation of a prompt. A crashed engine is replaced and returns no probe."""
+        """Continue a prompt on each up-to-date engine. A crashed engine is replaced and returns no probe."""
         sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=0)
         serving = [replica for replica in self._serving if not replica.older and replica.weights[1] == self._version]
         found: list[WeightProbe] = []
@@ -222,7 +221,7 @@ class EnginePool:
         return found
 
     async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
-        """Hold the engines that need these weights, which the learner sends; call `load_weights` afterwards for any that is left out.
+        """Hold the engines that need these weights for a transfer from the learner; afterwards call `load_weights` if any was left out.
 
         Raises:
             RequestError: the weights do not match the engines' policy; no engine was held.
@@ -249,15 +248,15 @@ class EnginePool:
             self._updates += 1
 
     async def sleep(self) -> None:
-        """Stop sampling until `wake` and free memory by `sleep_level`; requests in flight keep their tokens.
+        """Stop sampling until `wake` and free memory according to `sleep_level`; requests in flight keep their tokens.
 
-        Where memory was freed, replacements of dead engines start at `wake`.
+        If memory is freed, replacements of dead engines start only at `wake`.
         """
         self._asleep = True
         await asyncio.gather(*(self._command(replica, replica.sleep()) for replica in self._serving))
 
     async def wake(self) -> None:
-        """Wake all engines. Engines that lost their weights and got no new ones load the newest on disk."""
+        """Wake all engines. Engines that lost their weights and received no new ones load the newest on disk."""
         self._asleep = False
         for replica in self._replicas:
             replica.may_start.set()
@@ -274,7 +273,7 @@ class EnginePool:
         return [replica for replica in self._replicas if replica.serving]
 
     def _check_folder(self, folder: Path) -> bool:
-        """Whether the folder holds a full policy rather than adapters. Raises RequestError as `load_weights` does."""
+        """Return whether the folder holds a full policy rather than adapters. Raises RequestError as `load_weights` does."""
         if not is_adapters(folder):
             shapes_in(folder)
             return True
@@ -295,7 +294,7 @@ class EnginePool:
         return version < held or version - held >= self._config.older_every
 
     def _route(self, request_id: str, older: bool) -> Replica:
-        """The engine for a trajectory's requests; without engines of an older policy, one of the newest."""
+        """The engine for a trajectory's requests; if no older-policy engine exists, one of the newest policy."""
         replica = self._pinned.get((request_id, older))
         if replica is None:
             staying = [replica for replica in self._replicas if not replica.leaving]
@@ -318,15 +317,15 @@ class EnginePool:
         if not self._memory_is_lent:
             replica.may_start.set()
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
-        # It may fail before anything waits for it; requests routed to it get the exception.
+        # Retrieve the exception in case nothing awaits the task; requests routed to the engine still get it.
         replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._replicas.append(replica)
         return replica
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start an engine and let it catch up with the pool's weights and sleep state, which may change meanwhile.
+        """Start an engine and bring it to the pool's current weights and sleep state, which may change meanwhile.
 
-        An engine of an older policy takes the weights that are newest now and none that come later.
+        An older-policy engine takes the weights that are newest now, and none that come later.
         """
         now = self._weights
         await replica.may_start.wait()
@@ -348,9 +347,9 @@ class EnginePool:
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)
 
     def _replace(self, dead: Replica) -> None:
-        """Remove a dead engine and start a replacement if its slot has any left; a leaving engine needs none.
+        """Remove a dead engine and start a replacement if its slot has any left and it was not leaving.
 
-        Replacements are counted per slot, so a failed collective transfer costs each engine one and not the pool all.
+        Replacements are counted per slot, so a failed collective transfer costs each engine one instead of exhausting a shared count.
         """
         if dead not in self._replicas:
             return
@@ -373,7 +372,7 @@ class EnginePool:
         replica.trajectories.clear()
 
     async def _command(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
-        """Await work of a serving engine; a dead one is replaced by one that catches up as it starts."""
+        """Await a command of a serving engine; a dead one is replaced by one that catches up as it starts."""
         try:
             await work
         except EngineDead:

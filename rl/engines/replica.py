@@ -1,7 +1,7 @@
-"""One engine of a pool: its Ray actor, its placement, and its requests.
+"""One engine of a pool: its Ray actor, placement and requests.
 
-An engine with several workers gets a placement group, so that Ray reserves all or nothing: otherwise two engines that start together could
-each hold half of what they need.
+An engine with several workers gets a placement group, so that Ray reserves all or nothing. Otherwise two engines that start together could
+each hold half of the resources they need.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from warehouse.errors import RequestError, first_line, with_type
 logger = logging.getLogger(__name__)
 
 Weights = tuple[str, int]
-"""A folder of weights and their version: a policy, as the engines see the path, or adapters, as this process does."""
+"""Folder and version of weights: a policy, at its path on the engines' machines, or adapters, at their path on this machine."""
 
 
 @dataclass(eq=False)
 class Replica:
-    """One engine's actor. `ready` completes once it serves the newest weights, with `EngineDead` if it never will."""
+    """One engine's actor. `ready` completes once it serves the newest weights, or raises `EngineDead` if it fails to start."""
 
     name: str
     actor: Any
@@ -43,12 +43,12 @@ class Replica:
     group: PlacementGroup | None
     weights: Weights
     older: bool
-    """Whether it serves only requests for an older policy."""
+    """Serves only requests for an older policy."""
     died: int
-    """Engines that died in its slot before it."""
+    """Number of engines that died in its slot before."""
     ready: asyncio.Task[None] = field(init=False)
     _whole: str = ""
-    """Folder of its full policy, also beneath adapters."""
+    """Folder of its full policy, or of the base policy of its adapters."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it may allocate its memory."""
     asleep: bool = False
@@ -61,20 +61,20 @@ class Replica:
 
     @property
     def serving(self) -> bool:
-        """Whether it has started successfully."""
+        """Started successfully."""
         return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Routing key: engines that are up first, then fewest requests, then fewest trajectories."""
+        """Routing key: serving engines first, then fewest requests, then fewest trajectories."""
         return not self.serving, self.in_flight, len(self.trajectories)
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the engine; cancelling the wait cancels the work.
+        """Call a method of the engine; cancelling the await cancels the call.
 
         Raises:
-            EngineDead: the actor or vLLM inside it died.
-            EngineFault: anything else failed.
+            EngineDead: the actor or vLLM in it died.
+            EngineFault: any other failure.
         """
         try:
             return await self.client.call(method, *arguments)
@@ -87,7 +87,7 @@ class Replica:
     async def generate(
         self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling, images: tuple[PlacedImage, ...] = ()
     ) -> Generation:
-        """One continuation, once the engine is up. Raises as `call` does."""
+        """Generate one continuation once the engine is up. Raises as `call` does."""
         with self._in_flight():
             await asyncio.shield(self.ready)
             generation: Generation = await self.call("generate", request_id, prompt_ids, sampling, images)
@@ -96,13 +96,13 @@ class Replica:
         return generation
 
     async def start(self) -> None:
-        """Start with its initial weights. Raises as `call` does."""
+        """Start with the initial weights. Raises as `call` does."""
         await self._send(self.weights[0])
         await self.call("start")
         self._whole = self.weights[0]
 
     async def load_weights(self, weights: Weights) -> None:
-        """Load a policy from its folder, or adapters, which are sent. Raises as `call` does."""
+        """Load a policy from its folder, or send and load adapters. Raises as `call` does."""
         folder, version = weights
         if is_adapters(Path(folder)):
             await self._load_adapters(folder, version)
@@ -123,7 +123,7 @@ class Replica:
         self._whole = adapters.base
 
     async def _send(self, folder: str) -> None:
-        """Send the folder's files if the engine's machine does not see them. Raises as `call` does."""
+        """Send a policy's files if the engine's machine does not have them. Raises as `call` does."""
         files = await asyncio.to_thread(files_in, Path(folder))
         if files and await self.call("misses", folder, files):
             logger.info("%s does not see %s and is sent its %d bytes", self.name, folder, sum(file.size for file in files))
@@ -136,7 +136,7 @@ class Replica:
         self.asleep = True
 
     async def wake(self, newest: Weights) -> None:
-        """Wake it; without weights it loads the newest on disk. Raises as `call` does."""
+        """Wake the engine; if it lost its weights, load `newest`. Raises as `call` does."""
         can = await self.call("wake")
         self.asleep = False
         if not can:
@@ -147,7 +147,7 @@ class Replica:
         return EngineFigures(self.name, state, self.weights[1], self.in_flight, len(self.trajectories), self.requests, self.tokens)
 
     async def close(self) -> None:
-        """Let vLLM end its own processes before the actor goes."""
+        """Let vLLM end its own processes, then kill the actor."""
         try:
             async with asyncio.timeout(10):
                 await self.actor.close.remote()
@@ -157,8 +157,8 @@ class Replica:
         await asyncio.wait([self.ready])
 
     def kill(self) -> None:
-        """Kill the actor and free its resources; waiting requests get `EngineDead`."""
-        self.may_start.set()  # it would wait for ever, and finds that it is dead
+        """Kill the actor and free its resources; waiting requests raise `EngineDead`."""
+        self.may_start.set()  # else its start would wait forever instead of finding the actor dead
         ray.kill(self.actor)
         if self.group is not None:
             remove_placement_group(self.group)
@@ -176,7 +176,7 @@ class Replica:
 
 
 def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False, died: int = 0) -> Replica:
-    """Create an engine's actor, which Ray starts once there is room; the pool sets `ready`."""
+    """Create an engine's actor, which Ray starts once resources are free; the pool sets `ready`."""
     group = engine_group(config)
     actor_class = ray.remote(VllmEngine).options(
         **engine_options(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
@@ -188,14 +188,14 @@ def create_replica(name: str, config: EngineConfig, weights: Weights, older: boo
 
 
 def engine_group(config: EngineConfig) -> PlacementGroup | None:
-    """Placement group of an engine with several workers."""
+    """Placement group of an engine with several workers, else None."""
     if config.tensor_parallel == 1:
         return None
     return placement_group([bundle.resources for bundle in config.bundles], strategy="PACK")
 
 
 def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:
-    """Ray options of an engine's actor. If its workers are actors themselves, they hold the bundles instead of the engine."""
+    """Ray options of an engine's actor. If its workers are Ray actors, they hold the bundles instead."""
     if group is None:
         return {"num_cpus": config.cpus, "num_gpus": config.gpus}
     if config.workers == "ray":

@@ -1,8 +1,8 @@
-"""An engine around vLLM's `AsyncLLM`, the same on CPUs and GPUs.
+"""An inference engine on vLLM's `AsyncLLM`, for CPUs and GPUs.
 
 Weights load in place between two engine steps, from a folder or from the learner. Requests in flight are frozen with their tokens (or
-drained, by configuration) and continue from a recomputed context: no stale cache is read. vLLM records the weight version of each token. A
-sleeping engine wakes in vLLM's order: memory for weights, new weights, then the cache.
+drained, by configuration) and continue from a recomputed context, so no stale cache is read. vLLM records the weight version of each token.
+A sleeping engine wakes in vLLM's order: memory for weights, new weights, KV cache.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from rl.worker_death import own_process_died
 CACHE_BLOCK_TOKENS = 32
 """Tokens per block of the KV cache; prefixes are shared in whole blocks."""
 SHUTDOWN_SECONDS = 1.0
-"""Time for vLLM's process to end by itself."""
+"""Seconds for vLLM's process to end by itself."""
 DEATH_SECONDS = 0.5
-"""Interval at which waiting calls check that vLLM's process is alive."""
+"""Seconds between checks by waiting calls that vLLM's process is alive."""
 COMPACT = {"backend": "guidance", "disable_any_whitespace": True}
-"""How vLLM constrains output to a JSON schema: the backend that supports most of JSON Schema, without whitespace, which a small model would
-otherwise emit until its tokens are used up.
+"""vLLM's settings for JSON schema output: the backend that supports most of JSON Schema, and no whitespace, which small models can emit
+until their token limit.
 """
 SLEEPING = ("weights", "kv_cache")
-"""What sleeps, by vLLM's names, in waking order."""
+"""Memory tags that vLLM puts to sleep, in waking order."""
 
 
 def environment_variables(config: EngineConfig) -> dict[str, str]:
-    """Environment of the engine's process, set before vLLM is imported. Threads are not bound to cores: engine and learner share them."""
+    """Environment variables to set before vLLM is imported. Threads are not bound to cores, since engine and learner share them."""
     return {
         "PYTHONSAFEPATH": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -50,10 +50,10 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Without this vLLM insists on a worker process of its own on CPUs, which spins on a third of a core even when idle.
+        # On CPUs vLLM otherwise forces a separate worker process, which uses a third of a core even when idle.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": str(config.threads),
-        # CUDA's handles of memory are Python objects, which vLLM passes on to its own process by pickle or not at all.
+        # CUDA memory handles are Python objects, which vLLM can only pass to its process by pickle.
         **({"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if config.transfer == "ipc" else {}),
     }
 
@@ -88,7 +88,7 @@ def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any,
 
 
 class VllmEngine(BatchedActor):
-    """One vLLM engine. It lives in a process whose environment holds `environment_variables(config)`."""
+    """One vLLM engine; its process must have the variables of `environment_variables(config)`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int = 0) -> None:
         super().__init__()
@@ -100,11 +100,11 @@ class VllmEngine(BatchedActor):
         self._held = False
         self._receiving = False
         self._asleep: list[str] = []
-        """Parts that are freed and not yet allocated again."""
+        """Memory tags that are freed and not yet reallocated."""
         self._lost = False
-        """Whether weights were freed for good and not replaced."""
+        """Weights were discarded and not yet replaced."""
         self._turn = asyncio.Lock()
-        """Serializes stopping and continuing, each of which is several vLLM calls."""
+        """Serializes pausing and resuming, each of which takes several vLLM calls."""
         self._llm: Any = None
         self._adapters: Any = None
         """LoRA request that names the current adapters."""
@@ -112,7 +112,7 @@ class VllmEngine(BatchedActor):
         self._gauge = PressureGauge()
 
     async def misses(self, path: str, files: tuple[PolicyFile, ...]) -> bool:
-        """Whether these files are absent from folder `path` on this machine; the next `receive` calls deliver them."""
+        """Return whether these files are missing in folder `path` on this machine; `receive` calls must then deliver them."""
         self._drop_received()
         if await asyncio.to_thread(files_in, Path(path)) == files:
             return False
@@ -120,14 +120,13 @@ class VllmEngine(BatchedActor):
         return True
 
     async def receive(self, name: str, piece: bytes) -> None:
-        """Take the next piece of a missing file."""
         if self._received is None:
             raise EngineFault(f"no file {name} was announced")
         await asyncio.to_thread(self._received.take, name, piece)
 
     async def start(self) -> None:
-        """Load vLLM and the policy; returns when requests can be served."""
-        gc.disable()  # a quarter of the time that these imports take
+        """Load vLLM and the policy; return when requests can be served."""
+        gc.disable()  # saves a quarter of the import time
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -151,7 +150,7 @@ class VllmEngine(BatchedActor):
         """Continue `prompt_ids`, across weight updates if necessary.
 
         Raises:
-            EngineFault: also if vLLM makes other image placeholders than `prompt_ids` holds.
+            EngineFault: the request failed, or vLLM expands images to other placeholders than `prompt_ids` has.
         """
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -161,7 +160,7 @@ class VllmEngine(BatchedActor):
             stream = self._llm.generate(prompt, _sampling_parameters(sampling), unique_id, lora_request=self._adapters)
             outputs = [output async for output in stream]
         except EngineDeadError:
-            raise  # as a death, by `_tells_its_death`
+            raise  # `_tells_its_death` converts it
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
         if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):
@@ -203,9 +202,9 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def hold(self) -> None:
-        """Pause between two steps until new weights arrive; requests are frozen or drained, cached prefixes dropped.
+        """Pause between two engine steps until new weights arrive; freeze or drain requests, drop cached prefixes.
 
-        Memory for weights is allocated again if it was freed; the cache only after the weights arrived.
+        Reallocates the memory of weights if it was freed; the KV cache only after the weights have arrived.
         """
         async with self._turn:
             if not self._paused and not self._held:
@@ -216,7 +215,7 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def join_transfer(self, info: dict[str, Any]) -> None:
-        """Join the learner's group (vLLM's `init_weight_transfer_engine`)."""
+        """Join the learner's transfer group (vLLM's `init_weight_transfer_engine`)."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
@@ -241,10 +240,10 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def sleep(self) -> None:
-        """Pause between two steps; requests are frozen or drained, cached prefixes dropped.
+        """Pause between two engine steps; freeze or drain requests, drop cached prefixes.
 
-        From `sleep_level` 1 on, also free memory: the cache, and the weights, which level 1 keeps in host memory and level 2 drops. During
-        a weight transfer this happens after it.
+        With `sleep_level` 1 or 2, also free the KV cache and the weights, which level 1 keeps in host memory and level 2 discards. During a
+        weight transfer this happens after it.
         """
         async with self._turn:
             self._paused = True
@@ -253,9 +252,9 @@ class VllmEngine(BatchedActor):
 
     @_tells_its_death
     async def wake(self) -> bool:
-        """Allocate again what `sleep` freed and continue with waiting requests; during a transfer, after it.
+        """Reallocate what `sleep` freed and continue waiting requests; during a transfer, after it.
 
-        Returns whether it could: an engine without weights stays asleep until others are loaded.
+        Returns False if the weights were discarded: the engine then sleeps until others are loaded.
         """
         async with self._turn:
             self._paused = False
@@ -275,7 +274,7 @@ class VllmEngine(BatchedActor):
             self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
 
     async def _load_policy(self, path: str) -> None:
-        """Load a full policy; vLLM drops the adapters it had."""
+        """Load a full policy; vLLM drops its adapters."""
         await self._llm.collective_rpc("load_policy", args=(self._place(path),))
         self._drop_received()
         self._policy_path = path
@@ -283,7 +282,7 @@ class VllmEngine(BatchedActor):
             await self._serve_adapters(no_adapters(path))
 
     def _place(self, path: str) -> str:
-        """Local path of the policy in folder `path`."""
+        """Local folder of the policy `path`: where its files were received, or `path` itself."""
         received = self._received
         return path if received is None or received.path != path else str(received.folder)
 
@@ -295,7 +294,7 @@ class VllmEngine(BatchedActor):
     async def _serve_adapters(self, adapters: Adapters) -> None:
         """Switch all requests, including those in flight, to these adapters.
 
-        All requests name the same adapters, so their weights can change beneath them. vLLM reads them once, from a private folder.
+        All requests name the same adapters, so that their weights can change in place. vLLM reads them once, from a temporary folder.
         """
         from vllm.lora.request import LoRARequest
 
@@ -306,7 +305,7 @@ class VllmEngine(BatchedActor):
             self._adapters = LoRARequest("policy", 1, folder)
 
     def _stat_loggers(self) -> list[Any] | None:
-        """Step statistics; they cost vLLM some time."""
+        """vLLM's statistics logger, only if `pressure` is configured, because it costs time."""
         if self._config.pressure is None:
             return None
         from rl.engines.vllm_extensions import pressure_logger
@@ -347,17 +346,16 @@ class VllmEngine(BatchedActor):
         await self._llm.resume_generation()
 
     async def _rouse(self, parts: list[str]) -> None:
-        """Allocate memory again. vLLM resumes by itself once it has all of it, so the cache comes last."""
+        """Reallocate memory. vLLM resumes by itself once it has all parts, so the KV cache comes last."""
         await self._llm.collective_rpc("take_memory", args=(parts,))
         await self._llm.wake_up(tags=parts)
         self._asleep = [part for part in self._asleep if part not in parts]
 
 
 def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
-    """The configuration as arguments of vLLM's `AsyncEngineArgs`."""
     arguments = {
         "model": policy_path,
-        # vLLM writes placeholders of images by the tokenizer, and grammars are over its tokens.
+        # vLLM needs the tokenizer to expand image placeholders and to constrain output.
         "skip_tokenizer_init": not (config.structured or has_vision(Path(policy_path))),
         "dtype": config.own_dtype,
         "seed": 0,
@@ -368,13 +366,13 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         **_adapters(config),
         **_passes(config, Path(policy_path)),
         "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
-        # The cache has its size; this is then only what must be free of the card when the engine starts.
+        # The cache size is explicit; this is then only the fraction of the GPU that must be free at start.
         "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
         "block_size": CACHE_BLOCK_TOKENS,
         "enable_prefix_caching": True,
         "structured_outputs_config": COMPACT if config.structured else None,
         "enforce_eager": config.enforce_eager,
-        "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # vLLM refuses it on CPUs: see `CpuSleep`
+        "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # vLLM rejects it on CPUs, see `CpuSleep`
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": "rl.engines.vllm_extensions.WeightExtension",
@@ -385,7 +383,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
 
 
 def _adapters(config: EngineConfig) -> dict[str, Any]:
-    """Room for one set of adapters, if adapters are served."""
+    """Arguments for serving one set of adapters, if configured."""
     if config.adapter_rank is None:
         return {}
     rank = next(rank for rank in ADAPTER_RANKS if rank >= config.adapter_rank)
@@ -393,9 +391,9 @@ def _adapters(config: EngineConfig) -> dict[str, Any]:
 
 
 def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:
-    """Tokens per forward pass; on CPUs, no prompt may be split over passes.
+    """Tokens per forward pass; on CPUs, prompts must not be split over passes.
 
-    After each piece of a prompt but the last, vLLM takes back the request's random number, which a CPU generator cannot do, and the engine
+    After each chunk of a prompt but the last, vLLM rewinds the request's random generator, which a CPU generator cannot do, and the engine
     dies (`GPUModelRunner._bookkeeping_sync`, vLLM 0.32).
     """
     if config.gpus:
@@ -405,7 +403,7 @@ def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:
 
 
 def _prompt(prompt_ids: Sequence[int], images: Sequence[PlacedImage] = ()) -> Any:
-    """The prompt as vLLM takes it: one marker and the pixels per image; the digest saves hashing the pixels."""
+    """vLLM's prompt: one marker and the pixels per image; the digest saves hashing the pixels."""
     from vllm import TokensPrompt
 
     if not images:

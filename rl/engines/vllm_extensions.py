@@ -1,9 +1,9 @@
-"""vLLM extensions: weight transfer over gloo, weight loading in workers that updates every derived matrix, sleep on CPUs, load statistics.
+"""vLLM extensions: weight transfer over gloo, weight loading that updates derived matrices, sleep on CPUs, and load statistics.
 
-Gloo is for engines and learners without NCCL, as on CPUs. It is vLLM's NCCL transfer over another group: the same handshake, rounds and
+Gloo transfers serve engines and learners without NCCL, as on CPUs. They follow vLLM's NCCL transfer with the same handshake, rounds and
 layer-by-layer reload. The learner is rank 0 and broadcasts from host memory, many weights per message.
 
-Importing this module registers `gloo` on both sides; workers import it for `WeightExtension` before anything else of this project.
+Importing this module registers `gloo` on both sides; workers import it for `WeightExtension` before any other module of this project.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 from rl.engines.base import PressureGauge
 
 CACHE, WEIGHTS = "kv_cache", "weights"
-"""vLLM's names of what sleeps and wakes."""
+"""vLLM's memory tags."""
 
 _DERIVED = "cpu_linear"
-"""Attribute that holds the packed matrix by which vLLM's CPU layers multiply, often the only copy."""
+"""Attribute with the packed matrix that vLLM's CPU layers multiply with, often its only copy."""
 
 
 class CpuSleep:
-    """Mixed into vLLM's worker by `WeightExtension`; `self` is the worker. A no-op on other platforms."""
+    """Sleep for CPU workers, mixed into vLLM's worker by `WeightExtension`; `self` is the worker. A no-op on other platforms."""
 
     model_runner: Any
     vllm_config: Any
     _given_back: dict[str, list[tuple[torch.UntypedStorage, int]]]
 
     def give_back_memory(self, level: int) -> None:
-        """Free the cache, and at level 2 the weights. Idempotent."""
+        """Free the KV cache, and at level 2 the weights. Idempotent."""
         if not current_platform.is_cpu():
             return
         _silence_vllm()
@@ -68,7 +68,7 @@ class CpuSleep:
             self._given_back[WEIGHTS] = _release(parameter.data for parameter in model.parameters())
 
     def take_memory(self, parts: list[str]) -> None:
-        """Allocate `parts` again: an empty cache, uninitialized weights."""
+        """Reallocate `parts`: a zeroed cache, invalid weights (all bits set)."""
         given_back = getattr(self, "_given_back", {})
         for part in parts:
             for storage, size in given_back.pop(part, ()):
@@ -81,7 +81,7 @@ class CpuSleep:
 
 
 def _release(tensors: Iterator[Tensor]) -> list[tuple[torch.UntypedStorage, int]]:
-    """Free the storage of tensors, each once, and keep its size."""
+    """Free the storages of tensors, each once, and return them with their sizes."""
     storages = {storage.data_ptr(): storage for tensor in tensors if (storage := tensor.untyped_storage()).nbytes()}
     found = [(storage, storage.nbytes()) for storage in storages.values()]
     for storage, _ in found:
@@ -98,7 +98,7 @@ def _refuse(*arguments: object) -> NoReturn:
 
 
 def _silence_vllm() -> None:
-    """Silence vLLM's warning that its worker ignores the call."""
+    """Silence vLLM's warning that CPU workers ignore the call."""
     logger = logging.getLogger("vllm.v1.worker.cpu_worker")
     if not logger.filters:
         logger.addFilter(lambda record: "sleep mode is not supported" not in record.getMessage())
@@ -106,12 +106,12 @@ def _silence_vllm() -> None:
 
 NAME = "gloo"
 MESSAGE_BYTES = 2**26
-"""Message size; a larger weight is a message of its own."""
+"""Maximum message size in bytes; a larger weight is a message of its own."""
 
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """What a worker needs to join: the learner's address, its own rank, and a timeout."""
+    """What a worker needs to join: the learner's address, its own rank offset, and a timeout."""
 
     address: str
     port: int
@@ -122,7 +122,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class GlooTrainerInitInfo(TrainerInitInfo):
-    """What the learner needs: its listening address and the world size."""
+    """What the learner needs: its listening address, the world size, and a timeout."""
 
     backend: ClassVar[str] = NAME
     address: str
@@ -131,7 +131,7 @@ class GlooTrainerInitInfo(TrainerInitInfo):
 
 
 class GlooGroup:
-    """A broadcast group from rank 0, over a store that rank 0 keeps; independent of torch's global groups."""
+    """Broadcast group with rank 0 as source, over a store that rank 0 holds; independent of torch's global groups."""
 
     def __init__(self, store: TCPStore, own_address: str, rank: int, size: int, timeout: timedelta) -> None:
         """Return once all have joined. Raises RuntimeError after `timeout`."""
@@ -142,25 +142,25 @@ class GlooGroup:
         self._group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, size, options)
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Send `tensor`, or fill it with rank 0's. Raises RuntimeError if another process is gone or too slow."""
+        """Send `tensor` from rank 0, or overwrite it with rank 0's. Raises RuntimeError if another process is gone or too slow."""
         options = BroadcastOptions()
         options.rootRank = 0
         self._group.broadcast([tensor], options).wait()
 
     def destroy(self) -> None:
-        """Leave the group; processes that wait for this one get an error."""
+        """Leave the group; processes waiting for this one get an error."""
         self._group.shutdown()
 
 
 class GlooWeightTransferEngine(NCCLWeightTransferEngine):
-    """The workers' side."""
+    """Worker side of the gloo transfer."""
 
-    init_info_cls = GlooInitInfo  # type: ignore[assignment]  # vLLM's class knows NCCL's alone
+    init_info_cls = GlooInitInfo  # type: ignore[assignment]  # vLLM's class is declared for NCCL only
     model_update_group: Any
     model: Any
 
     def init_transfer_engine(self, init_info: GlooInitInfo) -> None:  # type: ignore[override]
-        """Join the learner's group, replacing an earlier one."""
+        """Join the learner's group, leaving an earlier one."""
         self.shutdown()
         timeout = timedelta(seconds=init_info.timeout_seconds)
         parallel = self.parallel_config
@@ -171,11 +171,11 @@ class GlooWeightTransferEngine(NCCLWeightTransferEngine):
         self.model_update_group = GlooGroup(store, own_address, rank, init_info.world_size, timeout)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As vLLM's, without its wait for a GPU."""
+        """As vLLM's, but without synchronizing with a GPU."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: NCCLWeightTransferUpdateInfo) -> None:
-        """Receive all weights and load them as messages arrive."""
+        """Receive all weights and load them message by message."""
         if self.model_update_group is None:
             raise RuntimeError("a worker that has not joined the learner's group cannot receive weights")
         dtypes = [getattr(torch, name) for name in update_info.dtype_names]
@@ -193,7 +193,7 @@ class GlooWeightTransferEngine(NCCLWeightTransferEngine):
 
 
 class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
-    """The learner's side."""
+    """Learner side of the gloo transfer."""
 
     init_info_cls = GlooTrainerInitInfo  # type: ignore[assignment]
     model_update_group: Any
@@ -211,7 +211,7 @@ class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
         timeout = timedelta(seconds=init_info.timeout_seconds)
         store, port = _listen(init_info.address, timeout)
         theirs = GlooInitInfo(init_info.address, port, 1, init_info.world_size, init_info.timeout_seconds)
-        with ThreadPoolExecutor(1) as executor:  # they answer when they have met this process there
+        with ThreadPoolExecutor(1) as executor:  # workers answer only after they have met this process in the group
             joined = executor.submit(client.init_weight_transfer_engine, asdict(theirs))
             engine.model_update_group = GlooGroup(store, init_info.address, 0, init_info.world_size, timeout)
             joined.result()
@@ -228,7 +228,7 @@ class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
 
 
 def messages(sizes: Sequence[int]) -> Iterator[slice]:
-    """Group weights of `sizes` bytes into messages of at most `MESSAGE_BYTES`, or one weight."""
+    """Group consecutive weights of `sizes` bytes into messages of at most `MESSAGE_BYTES`, or of one weight."""
     start = total = 0
     for number, size in enumerate(sizes):
         if number > start and total + size > MESSAGE_BYTES:
@@ -242,8 +242,8 @@ def messages(sizes: Sequence[int]) -> Iterator[slice]:
 def repack_head(model: torch.nn.Module) -> None:
     """Repack `lm_head` from its weights.
 
-    On a CPU vLLM packs it into a separate matrix and does not repack it when it is tied to the embeddings: log-probabilities were wrong by
-    up to 1.0 after an update (measured).
+    On CPUs vLLM packs the head into a separate matrix and does not repack it if it is tied to the embeddings; log-probabilities were then
+    off by up to 1.0 after an update (measured).
     """
     head = getattr(model, "lm_head", None)
     if head is not None and hasattr(head, "cpu_linear"):
@@ -278,7 +278,7 @@ class WeightExtension(CpuSleep):
         repack_head(self.model_runner.get_model())
 
     def abandon_transfer(self) -> None:
-        """Abandon a broken transfer. Weights are mixed: the model is unusable until the next load."""
+        """Abandon a broken transfer. Weights are mixed, so the model is unusable until the next load."""
         with set_current_vllm_config(self.vllm_config):
             finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)  # type: ignore[no-untyped-call]
         self._weight_update_active = False
@@ -305,9 +305,8 @@ class PressureLogger(StatLoggerBase):
             self._gauge.see(scheduler_stats.kv_cache_usage, scheduler_stats.num_waiting_reqs, preempted)
 
     def log_engine_initialized(self) -> None:
-        """vLLM requires it."""
+        """Required by vLLM."""
 
 
 def pressure_logger(gauge: PressureGauge) -> partial[PressureLogger]:
-    """The logger factory that vLLM takes."""
     return partial(PressureLogger, gauge)

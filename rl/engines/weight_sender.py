@@ -1,7 +1,7 @@
-"""Weight sync, the learner's side: vLLM's trainer engine over the configured backend.
+"""Learner side of weight sync: sends weights with vLLM's trainer engine over the configured backend.
 
-Engines added or replaced since the last transfer are joined anew. A failure ends the transfer within a bounded time and is logged; the
-learner then publishes the version as a folder, which the engines load.
+Engines added or replaced since the last transfer join again. A failure ends the transfer within a bounded time and is logged; the learner
+then publishes the version as a folder, which the engines load.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSender:
-    """Sends one policy's weights, version by version."""
+    """Sends the weights of one policy, version by version."""
 
     def __init__(self, weight_sync: WeightSyncHandle) -> None:
         self._weight_sync = weight_sync
@@ -43,13 +43,13 @@ class WeightSender:
         self._transfer: TrainerWeightTransferEngine | None = None
 
     def send(self, weights: Mapping[str, Tensor], folder: Path, version: int) -> bool:
-        """Send weights to the engines as `version`; returns whether all engines have them, so that none needs `folder`.
+        """Send weights to the engines as `version`; return whether all engines have them, so that none needs `folder`.
 
         Args:
             weights: full tensors on any device, by their names in `folder`.
 
         Raises:
-            RequestError: they do not match the engines' policy, or this machine cannot send in the configured way.
+            RequestError: they do not match the engines' policy, or this machine lacks what the backend needs.
         """
         pending = self._weight_sync.begin({name: tuple(weight.shape) for name, weight in weights.items()}, folder, version)
         check_device(pending.backend)
@@ -66,7 +66,7 @@ class WeightSender:
         return bool(pending.engines) and not pending.left_out
 
     def record(self, folder: Path, version: int) -> None:
-        """Let engines that start from now on load `folder`, until they receive a newer version."""
+        """Set the folder that engines starting from now on load, until they receive a newer version."""
         self._weight_sync.record(folder, version)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class WeightSender:
             transfer.shutdown()
 
     def _join(self, pending: PendingTransfer) -> TrainerWeightTransferEngine:
-        """vLLM's trainer engine, joined with these engines."""
+        """vLLM's trainer engine, joined with the engines of `pending`."""
         if self._transfer is None or pending.engines != self._joined:
             self.close()
             self._client = client = _Client(self._weight_sync)
@@ -89,7 +89,7 @@ class WeightSender:
 
 @dataclass(slots=True)
 class _Client:
-    """The engines as a client of vLLM's trainer engine; takes no more steps once `closed`, even from a leftover thread."""
+    """Client of vLLM's trainer engine that forwards steps to the engines; refuses once `closed`, also from a leftover thread."""
 
     weight_sync: WeightSyncHandle
     closed: bool = field(default=False)
@@ -113,7 +113,7 @@ class _Client:
 
 
 class _Weights(WeightSource):
-    """One version's weights, yielded one by one on the sending device."""
+    """Weights of one version, yielded one by one on the sending device."""
 
     def __init__(self) -> None:
         self._weights: Mapping[str, Tensor] = {}
@@ -133,7 +133,7 @@ class _Weights(WeightSource):
 
 
 def _init_info(pending: PendingTransfer) -> TrainerInitInfo:
-    """The learner's side of the backend's handshake: the only sender, rank 0."""
+    """Init info of the backend for the learner: the only sender, rank 0."""
     size = 1 + pending.workers
     if pending.backend == "gloo":
         return GlooTrainerInitInfo(_own_address(), size, pending.timeout_seconds, rank=0)
@@ -153,16 +153,16 @@ def _own_gpu() -> torch.device:
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
-    """Result of `work`, or TimeoutError. NCCL has no timeout, so the work is left behind in a thread."""
+    """Run `work` in a thread and return its result. Raises TimeoutError and abandons the thread, because NCCL has no timeout."""
     ended: Future[T] = Future()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def run() -> None:
         try:
             if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
+                torch.cuda.set_device(device)  # the current device is per thread
             ended.set_result(work())
-        except BaseException as error:  # the caller's to understand
+        except BaseException as error:  # raised again in the caller
             ended.set_exception(error)
 
     threading.Thread(target=run, name="weight transfer", daemon=True).start()

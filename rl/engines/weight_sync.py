@@ -1,8 +1,8 @@
-"""Weight sync, the engines' side: who takes part, whether weights fit, and how a transfer fails.
+"""Engine side of weight sync: which engines take part, whether weights fit, and how a transfer fails.
 
-The learner drives (`rl/engines/weight_sender.py`): it holds the engines and runs each step of vLLM's transfer on all of them at once. If an
-engine did not take part or something broke, the version is written to a folder and loaded. Engines that start between two versions load the
-last checkpoint's folder.
+The learner drives it (`rl/engines/weight_sender.py`): it holds the engines and runs each step of vLLM's transfer on all of them at once. If
+an engine did not take part or a step failed, the version is written to a folder and loaded from there. Engines that start between two
+versions load the folder of the last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rl.engines.base import EngineFault
 from rl.engines.config import CUDA_TRANSFERS
 from warehouse.errors import RequestError
 
-if TYPE_CHECKING:  # a learner knows the handle, and needs no Ray
+if TYPE_CHECKING:  # the learner imports this module and needs no Ray
     from rl.engines.replica import Replica, Weights
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shape of each weight by name, as in a policy's folder."""
+"""Shape of each weight by its name in the policy's folder."""
 
 STEPS = {
     "init_weight_transfer_engine": "join_transfer",
@@ -37,37 +37,37 @@ STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class PendingTransfer:
-    """A transfer that engines are held for; without engines there is nothing to send."""
+    """A transfer that `engines` are held for; without engines there is nothing to send."""
 
     backend: str
     timeout_seconds: float
     engines: tuple[str, ...]
     workers: int
-    """vLLM workers of all these engines."""
+    """Number of vLLM workers of all these engines."""
     left_out: int = 0
-    """Starting engines that need this version: they load its folder."""
+    """Number of starting engines, which must load this version from its folder."""
 
 
 BeginTransfer = Callable[[Shapes, Path, int], PendingTransfer]
-"""Holds the engines for weights of these shapes, identified by folder and version."""
+"""Hold the engines for weights of these shapes, identified by folder and version."""
 
 StepTransfer = Callable[[str, dict[str, Any]], str | None]
-"""Runs one of `STEPS` on the engines. Returns the error, if any, since it may cross a process boundary."""
+"""Run one of `STEPS` on the engines. Returns the error as text, if any, because it may cross a process boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSyncHandle:
-    """How a learner that sends its weights drives the engines."""
+    """Callbacks by which a learner that sends its weights drives the engines."""
 
     begin: BeginTransfer
     step: StepTransfer
     record: Callable[[Path, int], None]
-    """Sets the folder and version that engines starting from now on load."""
+    """Sets folder and version that engines starting from now on load."""
 
 
 @dataclass(slots=True)
 class Receivers:
-    """The engines of one transfer, held for `weights`; `done` once they have them."""
+    """Engines of one transfer, held for `weights`; `done` once they have them."""
 
     weights: Weights
     replicas: Sequence[Replica]
@@ -76,10 +76,10 @@ class Receivers:
     done: bool = field(default=False)
 
     async def step(self, step: str, info: Mapping[str, Any]) -> None:
-        """Run a step on all engines at once.
+        """Run a step on all engines concurrently.
 
         Raises:
-            EngineFault: one fails, or not all finish within `timeout_seconds`.
+            EngineFault: an engine fails, or not all finish within `timeout_seconds`.
         """
         works = [replica.call(STEPS[step], *self._arguments(step, info, number)) for number, replica in enumerate(self.replicas)]
         try:
@@ -93,7 +93,7 @@ class Receivers:
                 replica.weights = self.weights
 
     def _arguments(self, step: str, info: Mapping[str, Any], number: int) -> tuple[Any, ...]:
-        """Arguments of a step for one engine; engines have consecutive ranks."""
+        """Arguments of a step for engine `number`; engines have consecutive ranks."""
         if step == "start_weight_update":
             return ()
         if step == "finish_weight_update":
@@ -104,10 +104,10 @@ class Receivers:
 
 
 def check_fit(shapes: Shapes, folder: Path) -> None:
-    """Check that the weights match the names and shapes of the engines' policy.
+    """Check that weights match the names and shapes of the policy in `folder`.
 
     Raises:
-        RequestError: one is missing, unknown, or of another shape.
+        RequestError: a weight is missing, unknown, or of another shape.
     """
     theirs = shapes_in(folder)
     for name in sorted({*shapes, *theirs}):
@@ -146,7 +146,7 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_device(backend: str) -> None:
-    """Raises RequestError if this process cannot transfer weights in that way."""
+    """Raise RequestError if `backend` needs CUDA and this process has none."""
     import torch
 
     if backend in CUDA_TRANSFERS and not torch.cuda.is_available():

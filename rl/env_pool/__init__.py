@@ -1,1 +1,1 @@
-"""The environment pool: worker processes on Ray, the circuit breaker that watches them, and Ray itself."""
+"""Environment pool: worker processes on Ray, the circuit breaker, and the machines available to Ray."""

@@ -1,8 +1,8 @@
 """Batched calls to a Ray actor.
 
-A call to a Ray actor costs each side most of a millisecond. Rollouts make thousands of small calls, and those of a hundred trajectories
-come close together: the client collects them for a moment and sends them as one batch, and fetches the results likewise. Each call still
-succeeds, fails and is cancelled on its own, and carries what its deadline leaves; none waits for another's result.
+A Ray actor call costs each side nearly a millisecond, and rollouts make thousands of small, nearly simultaneous calls. The client collects
+calls briefly, sends them as one batch, and fetches results likewise. Each call still succeeds, fails and is cancelled on its own, carries
+the time left to its deadline, and does not wait for other results.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ray.exceptions import RayError
 from rl.tools.deadline import deadline, remaining
 
 PAUSE_SECONDS = 0.002
-"""Time that the first of several calls, or results, waits for others."""
+"""Seconds that the first call or result of a batch waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorCall:
-    """A call with pickled arguments and the seconds that its deadline leaves; without a method, it cancels the call of that number."""
+    """A call with pickled arguments and the `seconds` left to its deadline; without a method, it cancels call `number`."""
 
     number: int
     method: str | None
@@ -45,7 +45,7 @@ class ActorResult:
 
 
 class CallFailed(Exception):
-    """The called method raised `cause`; the actor is fine."""
+    """The called method raised `cause`; the actor is intact."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -57,7 +57,7 @@ class NotPicklable(Exception):
 
 
 class BatchedActorClient:
-    """The caller's side, for all calls of one event loop; a later loop may take it over."""
+    """Caller side, for all calls of one event loop; a later loop may take it over."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -69,7 +69,7 @@ class BatchedActorClient:
         self._received = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method of the actor; cancelling the wait cancels the call.
+        """Call a method of the actor and return its result; cancelling the await cancels the call.
 
         Raises:
             CallFailed: the method raised.
@@ -98,7 +98,7 @@ class BatchedActorClient:
     def _enqueue(self, call: ActorCall) -> None:
         loop = asyncio.get_running_loop()
         self._calls.append(call)
-        if len(self._calls) == 1 or loop is not self._loop:  # what an earlier loop did not send goes along
+        if len(self._calls) == 1 or loop is not self._loop:  # calls that an earlier loop did not send are included
             self._loop = loop
             loop.call_later(PAUSE_SECONDS, self._send_batch)
 
@@ -109,7 +109,6 @@ class BatchedActorClient:
             self._collecting = asyncio.get_running_loop().create_task(self._collect())
 
     async def _collect(self) -> None:
-        """Fetch results while anyone waits for one."""
         try:
             while self._waiting:
                 results: list[ActorResult] = await self._actor.results.remote(self._received)
@@ -125,7 +124,7 @@ class BatchedActorClient:
 
 
 class BatchedActor:
-    """The actor's side: base class of actors called by a `BatchedActorClient`."""
+    """Actor side: base class of actors called by a `BatchedActorClient`."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -143,10 +142,10 @@ class BatchedActor:
             else:
                 task = asyncio.create_task(self._run(call, call.method))
                 self._tasks[call.number] = task
-                task.add_done_callback(partial(self._forget, call.number))  # also one that was cancelled before it began
+                task.add_done_callback(partial(self._forget, call.number))  # also if cancelled before it started
 
     async def results(self, received: int) -> list[ActorResult]:
-        """The results after the first `received` ones, once there are any; repeated until the caller acknowledges them."""
+        """Return results after the first `received` ones, once there are any; they are returned again until acknowledged by `received`."""
         del self._results[: received - self._acknowledged]
         self._acknowledged = received
         if not self._results:
@@ -160,7 +159,7 @@ class BatchedActor:
         try:
             with nullcontext() if call.seconds is None else deadline(call.seconds):
                 content: Any = await getattr(self, method)(*pickle.loads(call.arguments))
-        except Exception as error:  # for the caller to interpret
+        except Exception as error:  # raised again in the caller
             failed, content = True, error
         self._results.append(_pack(call.number, failed, content))
         self._new_result.set()
@@ -170,10 +169,10 @@ class BatchedActor:
 
 
 def _pack(number: int, failed: bool, content: Any) -> ActorResult:
-    with contextlib.suppress(Exception):  # pickling runs code of whatever is pickled
+    with contextlib.suppress(Exception):  # pickling runs code of the pickled object
         packed = pickle.dumps(content)
         if failed:
-            pickle.loads(packed)  # many exceptions can be written and not read
+            pickle.loads(packed)  # some exceptions pickle but do not unpickle
         return ActorResult(number, failed, packed)
     what = f"{type(content).__name__}: {content}" if failed else f"a {type(content).__name__}"
     return ActorResult(number, True, pickle.dumps(NotPicklable(f"{what} cannot be sent to another process")))

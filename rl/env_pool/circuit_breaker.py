@@ -1,7 +1,7 @@
-"""The circuit breaker: stops rollouts whose environment or tool is down, so that no policy trains on what is left.
+"""Circuit breaker: stops rollouts when an environment or tool is down.
 
-A fault makes one trajectory invalid, and a few cost only time. If most recent ones failed, something is down. A sliding window of outcomes
-is kept for each environment (by trajectory) and each tool (by call), and is judged once it is full.
+A fault makes one trajectory invalid, and occasional faults only cost time. To detect an outage, a sliding window of outcomes is kept per
+environment (by trajectory) and per tool (by call), and checked once it is full.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from warehouse.errors import WorkFailed
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFigures:
-    """One kind of environment: its workers, their current trajectories, and the number of replaced workers."""
+    """One kind of environment: number of workers, current trajectories, and replaced workers."""
 
     name: str
     workers: int
@@ -24,7 +24,7 @@ class EnvironmentFigures:
 
 @dataclass(frozen=True, slots=True)
 class FaultFigures:
-    """Faults among the last outcomes of an environment (`unit` trajectories) or a tool (`unit` calls)."""
+    """Faults in the window of an environment (`unit` is "trajectories") or a tool (`unit` is "calls")."""
 
     kind: str
     name: str
@@ -35,7 +35,7 @@ class FaultFigures:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPoolFigures:
-    """All environments, and the circuit breaker's windows; `waiting` counts requested trajectories that have not ended."""
+    """All environments and circuit breaker windows; `waiting` counts requested trajectories that have not ended."""
 
     waiting: int
     environments: tuple[EnvironmentFigures, ...]
@@ -43,12 +43,12 @@ class EnvironmentPoolFigures:
 
 
 class CircuitOpen(WorkFailed):
-    """Too many recent trajectories or calls were faults; the text names whose."""
+    """Too many recent trajectories or calls were faults; the message names the environments and tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The environment or tool of that name; `unit` is what is counted."""
+    """An environment or tool; `unit` is what is counted."""
 
     kind: str
     name: str
@@ -56,40 +56,37 @@ class Subject:
 
 
 def environment(name: str) -> Subject:
-    """An environment, by trajectory."""
     return Subject("environment", name, "trajectories")
 
 
 def tool(name: str) -> Subject:
-    """A tool, by call."""
     return Subject("tool", name, "calls")
 
 
 class CircuitBreaker:
-    """Windows of outcomes; `check` raises if the share of faults in one is too high."""
+    """Sliding windows of outcomes; `check` raises if the fraction of faults in one is too high."""
 
     def __init__(self, window: int, max_share: float) -> None:
-        """Judge the last `window` outcomes of each subject; a share of faults above `max_share`, in [0, 1], is too high."""
+        """Keep the last `window` outcomes per subject and tolerate a fraction of faults up to `max_share`, in [0, 1]."""
         self._window = window
         self._max_share = max_share
         self._outcomes: dict[Subject, deque[bool]] = {}
         self._last_faults: dict[Subject, str] = {}
 
     def record(self, subject: Subject, fault: str | None) -> None:
-        """Count an outcome: the text of a fault, or None."""
+        """Record an outcome: the text of a fault, or None."""
         self._outcomes.setdefault(subject, deque(maxlen=self._window)).append(fault is not None)
         if fault is not None:
             self._last_faults[subject] = fault
 
     def faults(self, subject: Subject) -> int:
-        """Number of faults in the window."""
         return sum(self._outcomes.get(subject, ()))
 
     def figures(self) -> tuple[FaultFigures, ...]:
         return tuple(FaultFigures(s.kind, s.name, s.unit, len(window), sum(window)) for s, window in list(self._outcomes.items()))
 
     def check(self) -> None:
-        """Raise CircuitOpen, naming every environment and tool with too many faults in a full window."""
+        """Raise CircuitOpen if a full window has too many faults; names every such environment and tool."""
         failing = [subject for subject in self._outcomes if self._is_failing(subject)]
         if failing:
             raise CircuitOpen("rollouts are stopped: " + "; ".join(self._describe(subject) for subject in failing) + ".")

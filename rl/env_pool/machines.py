@@ -1,4 +1,4 @@
-"""The machines that Ray has, or would have: this one as Ray would see it, or those of a cluster."""
+"""Machines available to Ray: the local one as Ray would see it, or those of a cluster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from warehouse.errors import RequestError
 
 
 def machines(config: RayConfig) -> list[Machine]:
-    """Machines that actors may be placed on; a cluster is only queried.
+    """Machines on which actors may be placed; a cluster is only queried.
 
     Raises:
-        RequestError: no cluster answers at the address, or more GPUs are declared than this process may see.
+        RequestError: no cluster answers at the address, or `gpus` exceeds what CUDA_VISIBLE_DEVICES allows.
     """
     return [_this_machine(config.gpus)] if config.address is None else _cluster(config)
 
 
 def _this_machine(declared: int | None) -> Machine:
-    """This machine with unlimited CPUs: here they are a reservation, not a limit."""
+    """The local machine with unlimited CPUs, which are a reservation here, not a limit."""
     visible = visible_gpus()
     if declared is not None and visible is not None and declared > visible:
         raise RequestError(
@@ -32,7 +32,7 @@ def _this_machine(declared: int | None) -> Machine:
 
 
 def own_gpus() -> int:
-    """The GPUs that Ray would find when it starts here, respecting `CUDA_VISIBLE_DEVICES`."""
+    """Number of GPUs that Ray would detect locally, respecting `CUDA_VISIBLE_DEVICES`."""
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
@@ -40,7 +40,7 @@ def own_gpus() -> int:
 
 
 def visible_gpus() -> int | None:
-    """The number of GPUs in `CUDA_VISIBLE_DEVICES`; None if it is not set."""
+    """Number of GPUs in `CUDA_VISIBLE_DEVICES`; None if unset."""
     from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
     named = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()

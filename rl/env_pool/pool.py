@@ -1,7 +1,8 @@
-"""Environments on Ray: worker actors of each kind, and their trajectories.
+"""Environments on Ray: worker actors of each kind of environment, and the trajectories they run.
 
-The corpus's indexes are stored once in Ray's object store and shared by all workers. An exception in an environment, an overlong step, a
-worker that dies or uses too much memory are faults with a kind: the trajectory becomes invalid, and the worker is replaced.
+The corpus's indexes are stored once in Ray's object store and shared by all workers. Exceptions in an environment, steps over their time
+limit, and workers that die or exceed their memory become faults with a kind: the trajectory becomes invalid. Dead, stuck and
+out-of-memory workers are replaced.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from warehouse.records import Task
 T = TypeVar("T")
 PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 START_SECONDS = 180.0
-"""Time for the workers of a kind to start and check that their environment can be made."""
+"""Seconds for the workers of a kind to start and create their environment once as a check."""
 HUNG_SECONDS = 30.0
-"""Grace period after the deadline of a call before its worker counts as stuck, and is replaced."""
+"""Seconds after a call's deadline before its worker counts as stuck and is replaced."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker actor; `checked` resolves once it is up and could make an environment, and is None after a failed check."""
+    """A worker actor; `checked` resolves once it is up and has created an environment, and is None after a failed check."""
 
     actor: Any
     client: BatchedActorClient
     checked: Any
     up: bool = False
     ended: FaultKind | None = None
-    """Why it was replaced, if it was."""
+    """Why it was replaced, or None."""
     death_counted: bool = False
-    """Whether the circuit breaker has counted its death: one fault, however many trajectories it took along."""
+    """The circuit breaker has counted its death; one death is one fault, however many trajectories it ended."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Kind:
 
 
 class PooledEnvironment:
-    """The environment of one trajectory, as the agent loop sees it: raises only `EnvironmentFault`."""
+    """Environment of one trajectory, for the agent loop; raises only `EnvironmentFault`."""
 
     def __init__(self, pool: EnvironmentPool, kind: Kind, trajectory_id: str) -> None:
         self._pool = pool
@@ -82,12 +83,12 @@ class PooledEnvironment:
         self._fault: str | None = None
         self._counts = True
         self.lost = False
-        """Whether its worker ended before the trajectory did."""
+        """The worker ended before the trajectory did."""
         self.suspect = False
-        """Whether the worker ended during a call of this trajectory, which may have been the reason."""
+        """The worker ended during a call of this trajectory, which may be the cause."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin the trajectory, once its worker is up."""
+        """Begin the trajectory once its worker is up."""
         try:
             if not self._worker.up:
                 await self._check()
@@ -103,7 +104,7 @@ class PooledEnvironment:
         try:
             step: Step = await self._call("step", action)
         except EnvironmentFault as fault:
-            # A call concurrent with the one that ended the trajectory fails: that says nothing about the tool.
+            # Calls concurrent with the one that ended the trajectory fail; this is no fault of the tool.
             if not self._ended:
                 self._fault = str(fault)
                 if self._counts:
@@ -123,7 +124,7 @@ class PooledEnvironment:
             self._pool.breaker.record(circuit_breaker.environment(self._kind.name), self._fault)
 
     async def _check(self) -> None:
-        """Wait until the worker is up. After a failed check the next trajectory starts a new one: what it needs may be down for a while."""
+        """Wait until the worker is up. If that fails, the next trajectory checks again, since dependencies may be down temporarily."""
         worker = self._worker
         if worker.checked is None:
             worker.checked = worker.actor.check.remote()
@@ -137,12 +138,12 @@ class PooledEnvironment:
         worker.up = True
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the worker. This is where a step or reset gets its deadline."""
+        """Call the worker with the deadline of a step or reset."""
         with deadline(self._kind.config.step_timeout_seconds) as limit:
             return await self._faults(self._worker.client.call(method, self._trajectory_id, *arguments), limit.seconds + HUNG_SECONDS)
 
     async def _faults(self, call: Awaitable[T], seconds: float) -> T:
-        """The result of a call to the worker; any error is raised as an `EnvironmentFault`."""
+        """Await a call to the worker; errors are raised as `EnvironmentFault`."""
         ended_before = self._worker.ended is not None
         try:
             return await asyncio.wait_for(call, seconds)
@@ -168,20 +169,20 @@ class PooledEnvironment:
 
 
 class EnvironmentPool:
-    """The workers of all opened kinds, and their circuit breaker."""
+    """Workers of all opened kinds, and their circuit breaker."""
 
     def __init__(self, config: EnvironmentPoolConfig, indexes: Indexes) -> None:
-        """A pool on the running Ray; workers start when their kind is opened."""
+        """Create a pool on the running Ray; workers start when their kind is opened."""
         self.breaker = circuit_breaker.CircuitBreaker(config.fault_window, config.max_fault_share)
         self._config = config
         self._indexes = ray.put(indexes)
         self._kinds: dict[str, Kind] = {}
 
     async def open(self, name: str) -> None:
-        """Start the workers of the environment `name` and check in each that it can be made. Idempotent.
+        """Start the workers of environment `name` and check in each that the environment can be created. Idempotent.
 
         Raises:
-            RequestError: it cannot be made.
+            RequestError: it cannot be created.
             WorkerDied: a worker died.
         """
         if name in self._kinds:
@@ -201,11 +202,10 @@ class EnvironmentPool:
         self._kinds[name] = kind
 
     def client(self, name: str, trajectory_id: str) -> PooledEnvironment:
-        """The environment of a trajectory, on the next worker of an opened kind."""
+        """Environment of a trajectory, on the next worker of an opened kind."""
         return PooledEnvironment(self, self._kinds[name], trajectory_id)
 
     def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
-        """Kill a worker, and start a new one in its place."""
         if worker in kind.workers:
             worker.ended = why
             kind.replaced += 1
@@ -213,12 +213,10 @@ class EnvironmentPool:
             kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def figures(self) -> tuple[EnvironmentFigures, ...]:
-        """Workers and trajectories of the opened kinds."""
         kinds = list(self._kinds.values())
         return tuple(EnvironmentFigures(kind.name, len(kind.workers), kind.trajectories, kind.replaced) for kind in kinds)
 
     def close(self) -> None:
-        """End the workers."""
         for kind in self._kinds.values():
             _end(kind)
         self._kinds = {}
@@ -230,7 +228,6 @@ class EnvironmentPool:
 
 
 def worker_options(config: EnvironmentKindConfig) -> dict[str, Any]:
-    """Ray options of one worker of a kind: resources and runtime environment."""
     runtime: dict[str, Any] = {"env_vars": PROCESS_ENVIRONMENT}
     return {
         "num_cpus": config.cpus,

@@ -1,8 +1,8 @@
 """A process that runs many environments of one kind concurrently; used as a Ray actor.
 
-The kernel limits its memory by `RLIMIT_DATA`, which counts private writable memory, but neither the shared object store nor code, as
-`RLIMIT_AS` would. An allocation beyond it raises `MemoryError`, which becomes a fault; the pool then replaces the worker, because nothing
-tells whose memory filled it.
+`RLIMIT_DATA` limits its memory: it counts private writable memory, but unlike `RLIMIT_AS` neither the shared object store nor code. An
+allocation beyond it raises `MemoryError`, which becomes a fault; the pool then replaces the worker, because the trajectory that used the
+memory is unknown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class EnvironmentWorker(BatchedActor):
-    """Runs environments of one kind, each under its trajectory's id."""
+    """Runs environments of one kind, keyed by trajectory id."""
 
     def __init__(self, factory: str, config: EnvironmentKindConfig, indexes: Indexes) -> None:
         super().__init__()
@@ -53,19 +53,19 @@ class EnvironmentWorker(BatchedActor):
         self._resources = Resources(options=config.options)
         self._environments: dict[str, Environment] = {}
         self._closing: dict[str, asyncio.Future[None]] = {}
-        """Of the trajectories that a step ended, until it is answered."""
+        """Pending closes of trajectories that a step ended, until that step is answered."""
         if config.memory_gib is not None:
             limit_memory(int(config.memory_gib * GIB))
 
     async def check(self) -> None:
-        """Make, probe and close an environment; raises what a trajectory would fail with."""
+        """Create, probe and close an environment; raises what a trajectory would fail with."""
         environment = self._create("", self._indexes.any)
         if isinstance(environment, Probed):
             await self._guarded(environment.probe(), "probe")
         await self._guarded(environment.close(), "close")
 
     async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
-        """Begin a trajectory; an unfinished one of the same id is dropped."""
+        """Begin a trajectory; an unfinished one with the same id is closed."""
         with deadline(self._seconds):
             await self.close(trajectory_id)
             environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
@@ -73,10 +73,10 @@ class EnvironmentWorker(BatchedActor):
         return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
-        """Answer an action; the environment is closed if that ends the trajectory.
+        """Answer an action; close the environment if that ends the trajectory.
 
-        A concurrent action fails, but only after the ending one is answered: otherwise the agent loop, not knowing that the trajectory is
-        over, would count a fault.
+        A concurrent action then fails, but only after the ending one is answered. Otherwise the agent loop would not know yet that the
+        trajectory is over and count a fault.
         """
         try:
             step = await self._step(trajectory_id, action)
@@ -102,21 +102,20 @@ class EnvironmentWorker(BatchedActor):
         return step
 
     async def close(self, trajectory_id: str) -> None:
-        """Close the environment of a trajectory, if there is one."""
         environment = self._environments.pop(trajectory_id, None)
         if environment is not None:
             await self._guarded(environment.close(), "close")
 
     @cached_property
     def _factory(self) -> EnvironmentFactory:
-        """Cached: searching all installed packages takes longer than most steps."""
+        """Cached, because searching installed packages takes longer than most steps."""
         return find_environment(self._factory_name)
 
     def _create(self, trajectory_id: str, index: Index | None) -> Environment:
         return self._factory(replace(self._resources, index=index, trajectory_id=trajectory_id))
 
     async def _guarded(self, work: Awaitable[T], what: str) -> T:
-        """The result of `work`; any exception becomes a one-line fault with its kind."""
+        """Await `work`; any exception becomes a one-line fault with its kind."""
         try:
             with deadline(self._seconds) as limit:
                 async with asyncio.timeout(limit.remaining) as expiry:
@@ -133,7 +132,7 @@ class EnvironmentWorker(BatchedActor):
 
 
 def limit_memory(size: int) -> None:
-    """Allow this process to allocate `size` more bytes than it has."""
+    """Limit this process to `size` bytes more than it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     wanted = pages * resource.getpagesize() + size

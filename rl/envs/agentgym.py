@@ -1,8 +1,8 @@
 """Environments of an AgentGym server, over its HTTP interface.
 
-AgentGym's servers have `POST /create`, `POST /reset`, `POST /step`, `GET /observation` and mostly `POST /close`, but name the fields
-differently: `SERVICES` covers the services whose code was read. `/create` returns the id of an instance, bare or in an object; an object
-with `error`, which some return with status 200, is a fault. A task's provenance names its item: `{"item": 17}`.
+AgentGym servers have `POST /create`, `POST /reset`, `POST /step`, `GET /observation` and mostly `POST /close`, but name the fields
+differently; `SERVICES` covers the services whose code was read. `/create` returns an instance id, bare or in an object. An object with
+`error`, which some servers return with status 200, is a fault. A task's provenance names its item: `{"item": 17}`.
 
 Reference: github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/*.py` for the clients and `agentenv-*/*/server.py` for the servers.
 """
@@ -23,7 +23,7 @@ from warehouse.records import Task
 
 @dataclass(frozen=True, slots=True)
 class ServiceFields:
-    """The names of a service's JSON fields: the instance, the item of a reset, the observation, and the reward."""
+    """Names of a service's JSON fields: instance id, item of a reset, observation and reward."""
 
     instance: str
     item: str
@@ -52,11 +52,11 @@ class AgentGymOptions(ServiceOptions):
     """Options of the environment `agentgym`; `url` is the server of one service."""
 
     service: str
-    """The service, which determines the names of its fields."""
+    """Name of the service, which determines its field names."""
 
 
 class AgentGymEnvironment(StatefulEnvironment):
-    """One instance on a server; a policy acts by one tool, `act`, with the service's own action text."""
+    """One instance on a server; the policy acts through one tool, `act`, with the service's own action text."""
 
     def __init__(self, service: Service, fields: ServiceFields) -> None:
         super().__init__({"act": tool(self.act)})
@@ -79,11 +79,9 @@ class AgentGymEnvironment(StatefulEnvironment):
         return str(answer[self._fields.observation])
 
     async def probe(self) -> None:
-        """Check that the server answers."""
         await self._service.get("/")
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Make an instance and set it to the task's item."""
         item = task.provenance.get("item")
         if not isinstance(item, int):
             raise EnvironmentFault(f"the task {task.key} does not say which item it is, as provenance {{'item': 17}}")
@@ -93,7 +91,7 @@ class AgentGymEnvironment(StatefulEnvironment):
         return replace(await super().reset(task, seed), text=await self._first_observation(begun))
 
     async def close(self) -> None:
-        """Close the instance on servers that support it."""
+        """Close the instance; errors are ignored, since some servers cannot."""
         if self._instance is not None:
             try:
                 await self._post("/close")

@@ -1,6 +1,6 @@
-"""The protocol of environments: everything outside the policy that answers its actions.
+"""Protocol of environments, which answer a policy's actions, and their registry.
 
-An environment serves one trajectory at a time. A task names it: by a built-in name, an entry point of the group
+An environment serves one trajectory at a time. A task names it by a built-in name, an entry point of the group
 `agent_flywheel.environments`, or a configured kind, which may be any `module:attribute` or `file.py:attribute`. The attribute is a factory
 that takes `Resources`.
 """
@@ -40,12 +40,12 @@ OPTION_CHECKS = {
     "judge": "rl.envs.judge:check_options",
     "tool_world": "rl.envs.tool_world.environment:check_options",
 }
-"""Checks of an environment's options and of the code that they name, before anything starts."""
+"""Functions that check an environment's options, and the code these name, before a run starts."""
 ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds", arguments=("resources",))
 
 
 class FaultKind(StrEnum):
-    """The kind of an environment's failure. `ERROR` is any exception it raised; `DIED` is the end of its process."""
+    """Kind of an environment's failure. `ERROR` is any exception it raised; `DIED` is the death of its process."""
 
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -53,17 +53,17 @@ class FaultKind(StrEnum):
     MEMORY = "memory"
     UNREACHABLE = "unreachable"
     IMAGE = "image"
-    """It returned an image that cannot be decoded or has too many pixels."""
+    """It returned an image that cannot be decoded or is too large."""
     USER = "user"
     """The simulated user broke its role."""
     REPLAY = "replay"
-    """It did not answer a replayed call as before."""
+    """It answered a replayed call differently."""
 
 
 class EnvironmentFault(Exception):
-    """The environment failed or took too long; the action says nothing about the policy.
+    """The environment failed or exceeded its time limit; not the policy's fault.
 
-    The text begins with the kind and a colon, like the trajectory's `error`: SQL counts faults by `split_part(error, ':', 1)`.
+    The text begins with the kind and a colon, like the trajectory's `error`; SQL counts faults by `split_part(error, ':', 1)`.
     """
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
@@ -76,7 +76,7 @@ class EnvironmentFault(Exception):
 
 
 def fault_kind(error: BaseException) -> FaultKind:
-    """The kind of fault of an error, by itself or by its chain of causes."""
+    """Fault kind of an error or of the first known cause in its chain."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, EnvironmentFault):
@@ -90,7 +90,7 @@ def fault_kind(error: BaseException) -> FaultKind:
 
 
 class ToolOutcome(StrEnum):
-    """The outcome of a tool call. `MISS` found nothing, `ERROR` was called wrongly, `UNPARSABLE` was no call at all."""
+    """Outcome of a tool call: `MISS` found nothing, `ERROR` was called wrongly, `UNPARSABLE` is not a call."""
 
     OK = "ok"
     MISS = "miss"
@@ -100,7 +100,7 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy sees before its first action, in addition to the question; often nothing.
+    """What the policy sees before its first action in addition to the question, often nothing.
 
     `tools` are the schemas of its tools, for dialects that show them.
     """
@@ -111,11 +111,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The answer to an action. `reward` is the environment's own for this turn; None if it gives none.
+    """Response to an action. `reward` is the environment's own reward for this turn, None if it gives none.
 
-    `parts` is set if the observation holds more than text; `observation` is then their text, for dialects without images. `retries` counts
-    failed calls of a tool before success, and `latency_seconds` the time of all of them (None without a tool). `info` is JSON-able; a tool
-    puts its parsed `arguments` there, and any `figures`.
+    If the observation has images, `parts` holds it in full and `observation` only its text, for dialects without images. `retries` counts
+    failed tool calls before success; `latency_seconds` is the time of all of them, None without a tool. `info` is JSON-serializable; tools
+    store their parsed `arguments` and any `figures` in it.
     """
 
     observation: str = ""
@@ -130,9 +130,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Shared by the environments of one worker: the corpus's index, this kind's options, and objects made by `once`.
+    """Resources shared by the environments of one worker: the corpus's index, options of the kind, and objects made by `once`.
 
-    `trajectory_id` is not shared: it names the environment's trajectory, empty without one.
+    `trajectory_id` is per environment: the id of its trajectory, empty without one.
     """
 
     index: Index | None = None
@@ -141,11 +141,11 @@ class Resources:
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def read(self, model: type[Read]) -> Read:
-        """The validated options. Raises RequestError naming one that is unknown or does not fit."""
+        """Validate the options. Raises RequestError naming one that is unknown or invalid."""
         return read_options(model, self.options)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """The result of `make`, called once per `name` and worker: a client, a model, anything costly."""
+        """Return the result of `make`, which is called once per `name` and worker; for clients, models and other costly objects."""
         if name not in self._kept:
             self._kept[name] = make()
         return cast(T, self._kept[name])
@@ -169,10 +169,10 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Probed(Protocol):
-    """An environment that checks its dependencies: called in each worker before the first trajectory."""
+    """An environment that checks its dependencies, called in each worker before the first trajectory."""
 
     async def probe(self) -> None:
-        """Raise if something is missing; the text is shown."""
+        """Raise if something is missing; the message is shown to the user."""
         ...
 
 
@@ -180,12 +180,12 @@ EnvironmentFactory = Callable[[Resources], Environment]
 
 
 def find_environment(name: str) -> EnvironmentFactory:
-    """The factory of the environment `name`. Raises RequestError if there is none."""
+    """Factory of the environment `name`. Raises RequestError if there is none."""
     return cast(EnvironmentFactory, ENVIRONMENTS.load(name))
 
 
 def offered_tools(name: str, pool: EnvironmentPoolConfig, index: Index | None) -> tuple[Schema, ...]:
-    """The tools that the environment `name` offers at the beginning of a trajectory. Raises RequestError if there is none."""
+    """Schemas of the tools that the environment `name` offers at the start of a trajectory. Raises RequestError if there is none."""
     kind = pool.kind(name)
     environment = find_environment(kind.factory or name)(Resources(index, kind.options))
 
@@ -198,10 +198,10 @@ def offered_tools(name: str, pool: EnvironmentPoolConfig, index: Index | None) -
 
 
 def check_environment(name: str, pool: EnvironmentPoolConfig) -> None:
-    """Check what can be checked of the environment `name` before anything starts: its factory, its options, and the code they name.
+    """Check the environment `name` before a run: its factory, its options, and the code they name.
 
     Raises:
-        RequestError: if any of it cannot be used.
+        RequestError: any of these cannot be used.
     """
     ENVIRONMENTS.load_recorded(name, pool.listed)
     kind, where = pool.kind(name), f"rollout.environments.kinds.{name}"

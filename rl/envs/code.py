@@ -1,7 +1,7 @@
-"""Code as actions, in `<code>`: an arithmetic expression (`calculator`), or a Python program (`python`) as in ReTool (arXiv 2504.11536).
+"""Code as actions, in `<code>`: arithmetic expressions (`calculator`), or Python programs (`python`) as in ReTool (arXiv 2504.11536).
 
-Every Python program runs in a new process in the sandbox of `eval.sandbox`; neither names nor files persist. Its errors, including exceeded
-limits, are observations. A fault of the sandbox itself makes the trajectory invalid.
+Each Python program runs in a new process in the sandbox of `eval.sandbox`; neither names nor files persist. Errors of the program,
+including exceeded limits, are observations. A fault of the sandbox itself makes the trajectory invalid.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ except Exception as error:
     sys.stderr.write("".join(frames.format()))
     sys.exit(1)
 """
-"""Runs the program, prints the value of a last line that is an expression, and hides its own frames from tracebacks."""
+"""Runs the program, prints the value of a final expression, and hides its own frames from tracebacks."""
 
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 
@@ -105,9 +105,9 @@ class PythonOptions(Section):
     """Options of the environment `python`."""
 
     concurrency: PositiveInt = 8
-    """Concurrent programs per worker process, across all its trajectories."""
+    """Maximum concurrent programs per worker process, across all its trajectories."""
     max_error_lines: PositiveInt = 6
-    """Lines shown of the end of a traceback."""
+    """Lines shown from the end of a traceback."""
     sandbox: SandboxConfig = SandboxConfig(wall_seconds=10, memory_mib=1024)
 
 
@@ -136,7 +136,6 @@ class PythonEnvironment(ToolEnvironment):
         raise ToolError(self._error_text(result))
 
     async def probe(self) -> None:
-        """Check that a program runs."""
         if await self.code("6 * 7") != "42":
             raise EnvironmentFault("the interpreter does not calculate")
 
@@ -161,6 +160,6 @@ def create_interpreter(resources: Resources) -> PythonEnvironment:
 
 
 def program_slot(concurrency: int) -> asyncio.Semaphore:
-    """The semaphore for all programs of this event loop."""
+    """Semaphore of this event loop that limits concurrent programs."""
     by_size = _slots.setdefault(asyncio.get_running_loop(), {})
     return by_size.setdefault(concurrency, asyncio.Semaphore(concurrency))

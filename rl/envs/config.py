@@ -1,4 +1,4 @@
-"""Configuration of environments and of the workers they run in."""
+"""Configuration of environments and their workers."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from warehouse.settings import Section
 
 
 class EnvironmentLimits(Section):
-    """Workers of an environment."""
+    """Resources and limits of an environment's workers."""
 
     workers: PositiveInt = 1
-    """Worker processes, each running many environments."""
+    """Number of worker processes; each runs many environments concurrently."""
     cpus: NonNegativeFloat = 0.5
     """Ray CPUs per worker."""
     gpus: NonNegativeFloat = 0
     """Ray GPUs per worker."""
     memory_gib: PositiveFloat | None = None
-    """Memory limit per worker, enforced by the kernel."""
+    """Memory limit per worker, in GiB, enforced by the kernel; None: no limit."""
     step_timeout_seconds: PositiveFloat = 60.0
-    """Deadline of a reset or step with everything below it, after which it is a fault."""
+    """Maximum seconds for a reset or step, including all calls below it; exceeding it is a fault."""
     image: str | None = None
-    """Container image of the workers, with the same Python, Ray and package; needs podman."""
+    """Container image of the workers, with the same versions of Python, Ray and this package; needs podman."""
 
 
 class EnvironmentKindConfig(EnvironmentLimits):
     """Settings of one kind of environment."""
 
     factory: str | None = None
-    """Implementation: a registered name, `module:attribute` or `file.py:attribute`; None: the kind's own name."""
+    """Implementation: a registered name, `module:attribute` or `file.py:attribute`; None uses the kind's own name."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the environment (docs/environments.md)."""
 
 
 class EnvironmentPoolConfig(EnvironmentLimits):
-    """Environment workers; defaults for all kinds."""
+    """Environment workers; these values are the defaults of all kinds."""
 
     kinds: dict[str, EnvironmentKindConfig] = Field(default_factory=dict)
     """Settings by kind of environment."""
     fault_window: PositiveInt = 32
-    """Recent trajectories or tool calls that the circuit breaker considers."""
+    """Number of recent trajectories or tool calls that the circuit breaker considers."""
     max_fault_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of faults above which rollouts stop; 1 disables the circuit breaker."""
+    """Fraction of faults above which rollouts stop; 1 disables the circuit breaker."""
 
     def kind(self, name: str) -> EnvironmentKindConfig:
-        """The settings of the environment `name`."""
+        """Settings of the environment `name`, with defaults filled in."""
         own = self.kinds.get(name, EnvironmentKindConfig())
         common = {field: getattr(self, field) for field in EnvironmentLimits.model_fields if field not in own.model_fields_set}
         return own.model_copy(update=common)
 
     @property
     def listed(self) -> dict[str, str]:
-        """Configured names for tasks, in addition to registered ones, each with its code."""
+        """Implementation by configured name; tasks may use these names in addition to registered ones."""
         return {name: own.factory or name for name, own in self.kinds.items()}
 
     def reservations(self, names: Iterable[str]) -> list[Reservation]:
-        """What the workers of the environments called `names` reserve."""
+        """Reservations of the workers of the environments `names`."""
         kinds = {name: self.kind(name) for name in sorted(set(names))}
         key = "rollout.environments"
         return [
@@ -69,6 +69,6 @@ class EnvironmentPoolConfig(EnvironmentLimits):
 
     @property
     def reserved_cpus(self) -> float:
-        """Ray CPUs for all configured kinds, and for four others."""
+        """Ray CPUs for all configured kinds and for four more with default settings."""
         kinds = [self.kind(name) for name in self.kinds]
         return sum(kind.workers * kind.cpus for kind in kinds) + 4 * self.workers * self.cpus

@@ -1,11 +1,10 @@
-"""Games of gymnasium as environments: observations are text, and a policy plays by one tool, `act`.
+"""Gymnasium games as environments: observations are text, and the policy plays through one tool, `act`.
 
-Text observations are shown as they are; any other game must render itself as text (`render_mode="ansi"`, as gymnasium's toy games do).
-Discrete actions go by name, text actions as written. A task may add game arguments in its provenance, `{"game": {"desc": ["SF", "FG"]}}`,
-if the option `task_arguments` lists them: what all trajectories of a task share belongs there, because the seed of `reset` differs between
-them.
+Text observations are shown unchanged; other games must render as text (`render_mode="ansi"`, as gymnasium's toy games do). Discrete actions
+go by name, text actions as written. A task may add game arguments in its provenance, `{"game": {"desc": ["SF", "FG"]}}`, if the option
+`task_arguments` lists them. Use them for what all trajectories of a task share, because the seed of `reset` differs between trajectories.
 
-`flywheel/House-v0` is our own text game: find the key, open the chest, take the coin out.
+`flywheel/House-v0` is a built-in text game: find the key, open the chest, take the coin out.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "CliffWalking": ("up", "right", "down", "left"),
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
 }
-"""Names of the actions of gymnasium's games, by game without version; others go by number."""
+"""Action names of gymnasium's games, by name without version; actions of other games go by number."""
 
 HOUSE = "flywheel/House-v0"
 ROOMS = ("hall", "kitchen", "cellar", "attic", "study", "pantry", "library", "workshop", "garden", "stable", "parlour", "gallery")
@@ -46,14 +45,13 @@ class GameOptions(Section):
     """Options of the environment `game`."""
 
     game: str = "FrozenLake-v1"
-    """The game's id in gymnasium, or `module:id` for one that a module registers."""
+    """Gymnasium id of the game, or `module:id` for a game that a module registers."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the game, such as `{is_slippery = false}`."""
     task_arguments: tuple[str, ...] = ("desc", "is_slippery", "map_name", "house", "rooms", "max_moves")
-    """Game arguments that a task may set, by default FrozenLake's and House's. A task is data, and an argument may make a game do anything.
-    """
+    """Game arguments that a task may set, by default FrozenLake's and House's. Tasks are untrusted data: list harmless arguments only."""
     actions: tuple[str, ...] = ()
-    """Names of its discrete actions in order, if they are not known."""
+    """Names of the game's discrete actions in order, if it has no built-in names."""
 
 
 class GameEnvironment(StatefulEnvironment):
@@ -110,7 +108,7 @@ class GameEnvironment(StatefulEnvironment):
         return int(space.start) + self._names.index(action.strip().lower())
 
     def _as_text(self, observation: Any) -> str:
-        """The observation as text; highlighted characters of coloured drawings are put in brackets."""
+        """Observation as text; highlighted characters of coloured renderings are put in brackets."""
         if isinstance(observation, str):
             return observation
         assert self._game is not None
@@ -128,7 +126,7 @@ def _arguments_of(task: Task, options: GameOptions) -> dict[str, Any]:
 
 
 def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """The game of the options and a task. Raises RequestError if it does not exist, or cannot be shown or played in text."""
+    """Create the game. Raises RequestError if it does not exist, or cannot be shown or played as text."""
     drawn = {} if options.game == HOUSE else {"render_mode": "ansi"}
     try:
         game = gymnasium.make(options.game, **{**drawn, **options.arguments, **arguments})
@@ -144,7 +142,7 @@ def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.E
 
 
 def action_names(game: gymnasium.Env[Any, Any], options: GameOptions) -> tuple[str, ...]:
-    """The names of a game's discrete actions, in order; empty for text actions."""
+    """Names of a game's discrete actions, in order; empty for text actions."""
     space = game.action_space
     if not isinstance(space, Discrete):
         return ()
@@ -159,10 +157,10 @@ def create(resources: Resources) -> GameEnvironment:
 
 
 class House(gymnasium.Env[str, str]):
-    """A tree of rooms with a key in one and a locked chest in another; the seed `house` generates them.
+    """A tree of rooms with a key in one and a locked chest in another, generated from the seed `house`.
 
     An observation describes the room; an action is a sentence: `go north`, `take key`, `open chest`, `look`, `inventory`. Taking the coin
-    ends the game with a reward of 1; after `max_moves` it ends with 0.
+    ends the game with reward 1; after `max_moves` it is truncated with reward 0.
     """
 
     def __init__(self, house: int = 0, rooms: int = 6, max_moves: int = 40, render_mode: str | None = None) -> None:
@@ -175,19 +173,17 @@ class House(gymnasium.Env[str, str]):
         rng = Random(house)
         names = rng.sample(ROOMS, rooms)
         self.doors = _doors(names, rng)
-        """Room → wind → room."""
+        """Room → direction → room."""
         self.key_room, self.chest_room = rng.sample(names[1:], 2)
         self._first = names[0]
         self._begin()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start in the first room with nothing."""
         super().reset(seed=seed)
         self._begin()
         return self._look(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Carry out one action, given as a sentence."""
         self._moves += 1
         verb, _, noun = " ".join(action.lower().split()).partition(" ")
         observation = self._act(verb, noun)
@@ -224,7 +220,7 @@ class House(gymnasium.Env[str, str]):
 
 
 def _doors(names: list[str], rng: Random) -> dict[str, dict[str, str]]:
-    """A tree of rooms: each room after the first is joined to an earlier one by a free wind."""
+    """Build a tree of rooms: connect each room after the first to an earlier one in a free direction."""
     doors: dict[str, dict[str, str]] = {name: {} for name in names}
     for number, name in enumerate(names[1:], 1):
         room = rng.choice([earlier for earlier in names[:number] if len(doors[earlier]) < len(WINDS)])

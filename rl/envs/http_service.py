@@ -1,7 +1,7 @@
-"""An HTTP service that an environment depends on: JSON in, JSON out, with a bounded number of tries.
+"""HTTP service that an environment depends on: JSON requests and responses with a bounded number of tries.
 
-An unreachable or overloaded (502, 503, 504) server, or a response that is not JSON, is a fault of the environment. A call that may already
-have been carried out is only retried if that does no harm.
+An unreachable or overloaded (502, 503, 504) server, or a response that is not JSON, is a fault of the environment. A request that may
+already have been executed is retried only if it is repeatable.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from warehouse.settings import Section
 
 OVERLOADED = frozenset({502, 503, 504})
 TRIES = 4
-"""Number of requests to a server that is unreachable or overloaded before that is a fault."""
+"""Maximum number of tries of a request to an unreachable or overloaded server."""
 TRY_SECONDS = 50.0
-"""Time for one try; the deadline of the call bounds all of them."""
+"""Timeout of one try, in seconds; the deadline of the call bounds all of them."""
 FIRST_WAIT_SECONDS = 0.1
-"""Wait before the second try; it doubles with each."""
+"""Seconds before the second try; doubled for each further one."""
 
 
 class ServiceOptions(Section):
-    """Options of environments and scorers over a server."""
+    """Options of environments and scorers that use a server."""
 
     url: str
-    """The server's address, such as `http://127.0.0.1:8000`."""
+    """Address of the server, such as `http://127.0.0.1:8000`."""
 
 
 class Service:
-    """A client of one server, shared by the environments of a worker, with its connections."""
+    """Client of one server with its connections, shared by the environments of a worker."""
 
     def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None, try_seconds: float = TRY_SECONDS) -> None:
         self._url = options.url.rstrip("/")
@@ -43,10 +43,10 @@ class Service:
         return await self._ask("GET", path, repeatable=True, params=query)
 
     async def post(self, path: str, body: Any = None, repeatable: bool = False) -> Any:
-        """The response to a POST of `body`; `repeatable` if asking twice is the same as asking once.
+        """POST `body` and return the JSON response; `repeatable` if executing the request twice does no harm.
 
         Raises:
-            EnvironmentFault: there is no response, or it is an error.
+            EnvironmentFault: no response, or an error response.
         """
         return await self._ask("POST", path, repeatable, json=body)
 

@@ -1,8 +1,8 @@
-"""A reward model or judge as an environment: it scores what the policy submits, and the score is the reward.
+"""Reward model or judge as an environment: it scores the submitted text, and the score is the reward.
 
-A scorer is anything with `score(task, text) -> Judgement`: a reward model, a model behind a server, or a function. A judge that fails or
-replies unreadably is a fault: the trajectory is invalid, never a zero. With `drafts` a policy may submit drafts first and see the scorer's
-comment, but not the value; only the answer is paid. Built-in scorers: `RewardModel` and `ServerScorer`.
+A scorer has `score(task, text) -> Judgement`: a reward model, a model behind a server, or a function. A judge that fails or gives an
+unreadable reply is a fault: the trajectory is invalid, not scored 0. With `drafts` the policy may first submit drafts and see the scorer's
+comment but not the value; only the answer is rewarded. Built-in scorers: `RewardModel` and `ServerScorer`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SCORERS = Registry(
     arguments=("options",),
 )
 DEFAULT_DATE = date(2024, 7, 26)
-"""The date given to chat templates, Llama's own default: a score must not depend on the day."""
+"""Date passed to chat templates (Llama's default), so that scores do not depend on the day."""
 _GRADE = re.compile(r"^[ \t*#]*Grade:[ \t*]*(\d+)[ \t*.]*$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A scorer's value of a text, and a comment that the policy may see."""
+    """Score of a text, with a comment that the policy may see."""
 
     value: float
     comment: str = ""
@@ -52,10 +52,10 @@ class Judgement:
 
 
 class Scorer(Protocol):
-    """Scores what a policy submits; one for all trajectories of a worker."""
+    """Scores submitted texts; one instance for all trajectories of a worker."""
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The judgement of `text` as an attempt at `task`. Any exception is a fault."""
+        """Judge `text` as an attempt at `task`. Any exception is a fault."""
         ...
 
 
@@ -66,14 +66,14 @@ class JudgeOptions(Section):
     """Options of the environment `judge`."""
 
     scorer: str = "server"
-    """`reward_model`, `server`, `module:factory` or `file.py:factory`; the factory takes the options below."""
+    """`reward_model`, `server`, `module:factory` or `file.py:factory`; the factory takes `options`."""
     options: dict[str, Any] = Field(default_factory=dict)
     drafts: NonNegativeInt = 0
-    """Number of drafts that a policy may submit before its answer, by the tool `draft`."""
+    """Number of drafts that the policy may submit with the tool `draft` before its answer."""
 
 
 class JudgeEnvironment(StatefulEnvironment):
-    """One text of one trajectory, and its score."""
+    """Drafts and answer of one trajectory, and their score."""
 
     def __init__(self, scorer: Scorer, drafts: int) -> None:
         super().__init__({"draft": tool(self.draft)} if drafts else {})
@@ -128,16 +128,16 @@ class RewardModelOptions(Section):
     """Folder of the model with its tokenizer."""
     sigmoid: bool = True
     max_tokens: PositiveInt = 1024
-    """Longer inputs are truncated on the right."""
+    """Maximum input length in tokens; longer inputs are truncated on the right."""
     device: str = Field(default="cpu", pattern=DEVICE_NAME)
-    """Device of the model: `cuda` is the GPU that the environment's workers reserve (`gpus`)."""
+    """Device of the model; `cuda` is the GPU that the environment's workers reserve (`gpus`)."""
 
 
 class RewardModel:
-    """A sequence classifier with one output, over the question and the submitted text; scores run one at a time in a thread.
+    """Sequence classifier with one output, over question and submitted text; scores run one at a time in a thread.
 
-    The two are encoded as a pair or, if the tokenizer has a chat template, as its question and answer: reward models are trained on one or
-    the other. Neither text can spell a control token. The value is the raw output; `sigmoid` maps it into [0, 1].
+    Both are encoded as a pair or, if the tokenizer has a chat template, as user and assistant messages, since reward models are trained on
+    one or the other. Neither text can produce control tokens. The value is the raw output, mapped into [0, 1] if `sigmoid`.
     """
 
     def __init__(self, options: RewardModelOptions) -> None:
@@ -156,7 +156,6 @@ class RewardModel:
         self._exchange = None if self._tokenizer.chat_template is None else _Exchange(self._tokenizer, options.path)
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The model's value of `text` as an answer to the task's question."""
         async with self._lock:
             logit = await asyncio.to_thread(self._logit, task.question, text)
         value = 1 / (1 + math.exp(-logit)) if self._options.sigmoid else logit
@@ -170,7 +169,6 @@ class RewardModel:
             return float(self._model(**inputs).logits[0, 0])
 
     def inputs(self, question: str, text: str) -> Mapping[str, Any]:
-        """The model's input tensors."""
         import torch
 
         if self._exchange is None:
@@ -181,8 +179,6 @@ class RewardModel:
 
 
 class _Exchange:
-    """A question and its answer in a reward model's chat template."""
-
     def __init__(self, tokenizer: Any, path: Path) -> None:
         from rl.renderers.chat_template import ChatTemplate, TemplateRefused, slot
 
@@ -200,7 +196,7 @@ class _Exchange:
 
 
 def create_reward_model(options: Mapping[str, Any]) -> RewardModel:
-    """The scorer of one worker. Raises RequestError if the folder holds no reward model."""
+    """Create the scorer of one worker. Raises RequestError if the folder holds no reward model."""
     read = read_options(RewardModelOptions, options)
     if not (read.path / "config.json").is_file():
         raise RequestError(f"{read.path} holds no reward model: there is no config.json in it.")
@@ -212,19 +208,19 @@ class ServerOptions(ServiceOptions):
 
     model: str
     rubric: str = "The answer is correct, complete and to the point."
-    """Description of a text with the highest grade."""
+    """Description of a text that deserves the highest grade."""
     highest: PositiveInt = 10
-    """The highest grade; values are grades divided by it."""
+    """Highest grade; the score is the grade divided by it."""
     key_variable: str = "OPENAI_API_KEY"
-    """Environment variable that holds the server's API key, if it needs one."""
+    """Environment variable with the server's API key, if it needs one."""
     max_tokens: PositiveInt = 512
 
 
 class ServerScorer:
-    """A judge behind an OpenAI-compatible server: it reads question, accepted answers and the submitted text, and gives a grade.
+    """Judge behind an OpenAI-compatible server: it reads question, accepted answers and the submitted text, and gives a grade.
 
     It is asked at temperature 0 to end with a line `Grade: n`; the last such line counts, and a reply without one is a fault. The submitted
-    text is put between marks that it cannot spell, so it cannot write its own grade.
+    text is enclosed in marks that it cannot contain, so it cannot write its own grade.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -234,7 +230,7 @@ class ServerScorer:
         self._service = Service(options, headers)
 
     async def score(self, task: Task, text: str) -> Judgement:
-        """The grade of `text`, in [0, 1], with the judge's preceding text as the comment."""
+        """Grade of `text`, in [0, 1], with the judge's preceding text as comment."""
         options = self._options
         body = {
             "model": options.model,
@@ -262,7 +258,7 @@ def prompt(options: ServerOptions, task: Task, text: str) -> str:
 
 
 def read_grade(text: str, highest: int) -> Judgement:
-    """The judgement in a judge's reply. Raises EnvironmentFault if there is no grade in it, or one that is too high."""
+    """Parse a judge's reply. Raises EnvironmentFault if it has no grade, or one above `highest`."""
     grades = list(_GRADE.finditer(text))
     if not grades or int(grades[-1][1]) > highest:
         raise EnvironmentFault(f"the judge gave no grade from 0 to {highest}: {text[-200:]!r}")

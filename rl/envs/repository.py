@@ -1,8 +1,8 @@
-"""Repair of a repository: an issue, a snapshot of files, tools to read and edit them, and tests that run in the sandbox.
+"""Repository repair: an issue, a snapshot of files, tools to read and edit them, and tests that run in the sandbox.
 
-The files exist only as a mapping in this process, never on disk, so no name can lead elsewhere. Only tests run code, in a sandbox. The
-answer ends the trajectory: the changes become a diff, and the turn's reward is whether that diff, applied to a fresh snapshot, makes all
-hidden tests of the task pass.
+Files exist only as a mapping in this process, never on disk, so no path can escape the repository. Only tests run code, in a sandbox. The
+answer ends the trajectory: the changes become a diff, and the reward is 1 if the diff, applied to a fresh snapshot, passes all hidden tests
+of the task, else 0.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from warehouse.settings import Section
 MAX_NAME_BYTES = 255
 """Linux's limit of a file name."""
 MAX_PATH_BYTES = 2048
-"""Half of Linux's limit of a path: the sandbox prepends its own folder."""
+"""Half of Linux's limit of a path, since the sandbox prepends its own folder."""
 
 
 class RepositoryOptions(Section):
     """Options of the environment `repository`."""
 
     folder: Path
-    """Folder of the snapshots that tasks name."""
+    """Folder with the snapshots that tasks name."""
     max_lines: PositiveInt = 200
-    """Most lines that a tool shows."""
+    """Maximum lines that a tool shows."""
     sandbox: SandboxConfig = LIMITS
 
 
@@ -57,7 +57,7 @@ class RepositoryEnvironment(ToolEnvironment):
         return replace(first, text=await self.list_files())
 
     async def step(self, action: Action) -> Step:
-        """Call a tool, or end with the verdict on the diff."""
+        """Call a tool, or on an answer end the trajectory and grade the diff."""
         if action.tool != ANSWER or self._task is None:
             return await super().step(action)
         try:
@@ -161,7 +161,7 @@ class RepositoryEnvironment(ToolEnvironment):
         if any(other.startswith(f"{name}/") or name.startswith(f"{other}/") for other in self._files):
             raise ToolError(f"{path!r} is a file and a folder at once")
         if name in self._files:
-            self._text(name)  # only text can be told in a diff
+            self._text(name)  # raises for binary files, which a diff cannot show
         files = {**self._files, name: content.encode(errors="replace")}
         if sum(map(len, files.values())) > self._options.sandbox.disk_mib * MIB // 2:
             raise ToolError("the repository would grow too large")

@@ -1,10 +1,10 @@
-r"""Search environments: the question must be answered from documents found in the corpus (`search`) or on a server (`retrieve`).
+r"""Search environments: answer a question from documents found in the corpus (`search`) or on a server (`retrieve`).
 
-A server follows Search-R1: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}` returns a list per query of
-`{"document": {"contents": "\"Title\"\ntext"}, "score": s}`, or without scores of the documents themselves. Search-R1's own servers and
-`rl/retrieval/server.py` do. Its documents are shown as in Search-R1: `Doc 1(Title: ...) text`.
+A server follows Search-R1: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}` returns for each query a list of
+`{"document": {"contents": "\"Title\"\ntext"}, "score": s}`, or of bare documents if it has no scores. Search-R1's servers and
+`rl/retrieval/server.py` implement it. Documents are shown as in Search-R1: `Doc 1(Title: ...) text`.
 
-The search over the corpus is as imperfect as its index (`rollout.search.imperfect`).
+Search over the corpus is as imperfect as its index (`rollout.search.imperfect`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warehouse.records import Document
 from warehouse.settings import Section
 
 RETRIEVE_SECONDS = 10.0
-"""Time for one try of a search on a server."""
+"""Timeout of one try of a search on a server, in seconds."""
 PROBED = 20
 """Number of documents that the probe searches for."""
 
@@ -33,7 +33,7 @@ class SearchOptions(Section):
     """Options of the environment `search`."""
 
     documents: PositiveInt = 1
-    """Number of documents per search, or per page of it."""
+    """Documents per search, or per page with paged search."""
 
 
 class SearchEnvironment(ToolEnvironment):
@@ -60,14 +60,14 @@ class SearchEnvironment(ToolEnvironment):
         return passages(find(self._index, query, self._documents))
 
     async def probe(self) -> None:
-        """Check that some document is found by its own title: an imperfect search need not find each."""
+        """Check that at least one document is found by its own title; an imperfect search need not find all."""
         titled = list(islice((document for document in self._index.documents if document.title.strip()), PROBED))
         if titled and not any(self._index.find(document.title, self._documents).documents for document in titled):
             raise EnvironmentFault(f"the index does not find its own document {titled[0].id}")
 
 
 def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
-    """The best `count` documents for a query. Raises ToolMiss with the reason if there is none."""
+    """The best `count` documents for a query. Raises ToolMiss with the reason if there are none."""
     hits = index.find(query, count)
     if hits.miss is not None:
         raise ToolMiss(shown(hits))
@@ -84,7 +84,7 @@ class RetrieveOptions(ServiceOptions):
     """Options of the environment `retrieve`; `/retrieve` is appended to `url`."""
 
     documents: PositiveInt = 3
-    """Number of documents per search."""
+    """Documents per search."""
 
 
 class RetrieveEnvironment(ToolEnvironment):
@@ -121,7 +121,7 @@ class RetrieveEnvironment(ToolEnvironment):
 
 
 def _contents(hit: Any) -> str:
-    """The text of a hit, with or without a score; servers call it `contents` or `text`."""
+    """Text of a hit, with or without score; servers name the field `contents` or `text`."""
     document = hit.get("document", hit)
     return str(document["contents"] if "contents" in document else document["text"])
 

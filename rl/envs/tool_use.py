@@ -1,7 +1,7 @@
-"""An environment made of tools: an action calls one of them, an answer ends the trajectory.
+"""Environments made of tools: an action calls a tool, an answer ends the trajectory.
 
-It never says whether an answer is right: a trajectory gets no feedback from the truth. Under the name `tools` its tools are those that a
-file names, so users need no environment code. `StatefulEnvironment` is for tools over a state of the trajectory's own.
+`ToolEnvironment` never reveals whether an answer is right. Registered as `tools`, it takes its tools from a file, so users need no
+environment code. `StatefulEnvironment` is for tools that share a state per trajectory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ToolsOptions(Section):
     """Options of the environment `tools`."""
 
     file: Path
-    """The TOML file that names the tools."""
+    """TOML file that lists the tools."""
     search: bool = False
-    """Also offer the search over the home's documents, as `search`."""
+    """Also offer the tool `search` over the home's documents."""
 
 
 class ToolEnvironment:
@@ -43,16 +43,16 @@ class ToolEnvironment:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools in the format of chat templates and OpenAI-compatible servers, under the names that actions use."""
+        """Schemas of the tools, under the names that actions use, in the format of chat templates and OpenAI-compatible servers."""
         return [{"type": "function", "function": tool.schema["function"] | {"name": name}} for name, tool in self.tools.items()]
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Returns the schemas of the tools and no text. Tools are opened on first use, because many trajectories never call them."""
+        """Return the schemas of the tools and no text. Tools are opened on first use, because many trajectories never call them."""
         self._seed = seed
         return Observation(tools=tuple(self.schemas))
 
     async def step(self, action: Action) -> Step:
-        """Call the tool; the observation is its result, or why it could not be called."""
+        """Call the tool; the observation is its result or the reason for refusing the call."""
         if action.tool == ANSWER:
             return Step(done=True)
         tool = self.tools.get(action.tool)
@@ -70,7 +70,7 @@ class ToolEnvironment:
             raise EnvironmentFault("; ".join(dead))
 
     async def close(self) -> None:
-        """Release every opened tool, even if another fails to."""
+        """Release every opened tool, even if releasing another fails."""
         opened, self._opened = self._opened, {}
         released = await asyncio.gather(*map(_release, opened.values()), return_exceptions=True)
         for name, error in zip(opened, released, strict=True):
@@ -78,7 +78,7 @@ class ToolEnvironment:
                 raise EnvironmentFault(f"the tool {name!r} could not be released: {with_type(error)}", fault_kind(error)) from error
 
     async def _open(self, name: str, tool: Tool) -> OpenTool:
-        """The trajectory's own instance of the tool; several calls in one turn open it once."""
+        """The trajectory's instance of the tool; concurrent calls open it once."""
         if name not in self._opened:
             self._opened[name] = asyncio.ensure_future(tool.open(self._trajectory_id, self._seed))
         try:
@@ -95,14 +95,14 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
 
 
 def create(resources: Resources) -> ToolEnvironment:
-    """The environment of one trajectory, with the tools of the file in the options."""
+    """Create the environment of one trajectory with the tools of the configured file."""
     options = resources.read(ToolsOptions)
     tools = resources.once(f"tools of {options.file}", partial(load_tools, options.file)).tools
     if not options.search:
         return ToolEnvironment(tools, resources.trajectory_id)
     if resources.index is None:
         raise RequestError("the option search of the environment 'tools' needs documents, and there are none: import some.")
-    from rl.envs.search import SearchEnvironment  # which is made of tools itself
+    from rl.envs.search import SearchEnvironment  # circular import
 
     both = by_name([*SearchEnvironment(resources.index).tools.values(), *tools.values()])
     return ToolEnvironment(both, resources.trajectory_id)
@@ -137,9 +137,9 @@ def _step(call: CallOutcome) -> Step:
 
 
 class StatefulEnvironment(ToolEnvironment):
-    """Tools over a state of this trajectory's own: calls are answered one after another, even within one turn.
+    """Tools that share a state per trajectory: calls run one at a time, even within one turn.
 
-    Calls after the one that ended the trajectory are refused: they would be paid again.
+    Calls after the one that ended the trajectory are refused, because they would be rewarded again.
     """
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
@@ -152,7 +152,7 @@ class StatefulEnvironment(ToolEnvironment):
         return await super().reset(task, seed)
 
     async def step(self, action: Action) -> Step:
-        """Call the tool, and complete its step. Raises EnvironmentFault if an earlier step ended the trajectory."""
+        """Call the tool and complete its step. Raises EnvironmentFault if an earlier step ended the trajectory."""
         async with self._lock:
             if self._over:
                 raise EnvironmentFault("the trajectory is over")
@@ -161,5 +161,5 @@ class StatefulEnvironment(ToolEnvironment):
             return step
 
     def _complete(self, step: Step) -> Step:
-        """Hook for subclasses: the step with its reward, figures, and whether the trajectory is over."""
+        """Hook for subclasses: add reward and figures, and set `done`."""
         return step

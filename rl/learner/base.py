@@ -1,4 +1,4 @@
-"""The learner as the RL loop sees it: score, update, publish, save/load. In this process or as a group of Ray actors."""
+"""Protocol of the learner: score, update, publish, save/load. Implemented in this process or as a group of Ray actors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl.learner.metrics import StepTokens
 
 
 class Scores(NamedTuple):
-    """Per row, one number per completion token: log-probabilities, and values if there is a critic."""
+    """Per row, one value per completion token: log-probabilities, and critic values if there is a critic."""
 
     logprobs: list[list[float]]
     values: list[list[float]]
@@ -22,12 +22,12 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update measured.
+    """Measurements of an update.
 
     Attributes:
         metrics: loss, grad_norm, learning_rate, entropy, clip_ratio/*, kl, importance_ratio, ...
-        tokens: of all workers together.
-        flops: per token; None if the model's sizes are unknown.
+        tokens: summed over all workers.
+        flops: FLOPs per token; None if the model's sizes are unknown.
         device: name of the learner's GPU; empty on CPUs.
         differences: log π_learner - log π_engine of tokens sampled by the weights before the update, shape (tokens,).
     """
@@ -41,12 +41,12 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """How engines take weights.
+    """How engines receive weights.
 
     Attributes:
-        dtype: what they compute in and are sent.
-        adapters: whether they take adapters alone, where adapters are trained.
-        in_turns: whether they rest while the learner works, which then frees cached GPU memory for them.
+        dtype: compute dtype of the engines, in which weights are sent.
+        adapters: whether engines take adapters alone, if adapters are trained.
+        in_turns: whether engines pause while the learner works; the learner then frees cached GPU memory for them.
     """
 
     dtype: str = "float32"
@@ -56,22 +56,22 @@ class EngineWeights:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The policy's padding token, and the token that stands for an image, if it takes images."""
+    """The policy's padding token, and its image placeholder token if it takes images."""
 
     pad_id: int
     placeholder_id: int | None
 
 
 class Learner(Protocol):
-    """A policy in training. Each verb runs on all workers and returns when all are done."""
+    """A policy in training. Each method runs on all workers and returns when all are done."""
 
     encoding: Encoding
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """Log-probabilities and values under the current weights."""
+        """Log-probabilities and critic values under the current weights."""
 
     def update(self, rows: Sequence[Row], step: int) -> Update:
-        """Train on the rows of a step (from 1): `epochs` optimizer steps."""
+        """Train on the rows of `step` (from 1) with `epochs` optimizer steps."""
 
     def publish(self, version: int, record: bool = False) -> Path | None:
         """Give the engines the current weights as `version`.
@@ -80,20 +80,20 @@ class Learner(Protocol):
         """
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint after `step`; `state` is the loop's, JSON-compatible."""
+        """Write a checkpoint after `step` with the loop's JSON-serializable `state`."""
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """Restore the last complete checkpoint: its step and the loop's state, or None."""
+        """Restore the last complete checkpoint; return its step and the loop's state, or None without one."""
 
     def write(self, folder: Path) -> None: ...
 
     def close(self) -> None:
-        """Finish pending writes, disconnect from the engines and free everything."""
+        """Finish pending writes, disconnect from the engines and free resources."""
 
 
 @dataclass(slots=True)
 class PassRecord:
-    """What the passes of an update measured on this worker.
+    """Measurements of the passes of an update on one worker.
 
     Attributes:
         log_ratios: per pass, log π_learner - log π_sampler of its action tokens.
@@ -108,16 +108,16 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The folder of the trained policy, and what training measured."""
+    """Folder of the trained policy, and metrics of the training."""
 
     path: Path
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
 class Stateful(Protocol):
-    """State that a resumed run restores."""
+    """State that checkpoints store and a resumed run restores."""
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-compatible."""
+        """JSON-serializable state."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

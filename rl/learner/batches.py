@@ -1,7 +1,8 @@
-"""Trajectories as training rows: token ids, masks, log-probabilities, advantages; off-policy correction; tensors for TRL's loss.
+"""Convert trajectories to training rows (token ids, masks, log-probabilities, advantages), correct them for off-policy sampling, and
+collate tensors for TRL's loss.
 
-Token ids are those that were sampled. Observations stay in place and are masked. Invalid trajectories are excluded. All functions are pure;
-no gradient flows through them.
+Rows contain the sampled token ids; observations stay in place and are masked. Invalid trajectories are excluded. All functions are pure and
+carry no gradient.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from warehouse.records import Image, Outcome, Trajectory, Turn
 Number = TypeVar("Number", int, float)
 
 GroupKey = tuple[str, int | None]
-"""A task and the step it was sampled for: other steps sample under other weights."""
+"""Task and step it was sampled for; other steps sample with other weights."""
 UNKNOWN = -1
 """Weight version of observations and padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trajectory to train on. All fields but `prompt_ids`, `turn_rewards` and `images` have one value per completion token.
+    """One trajectory to train on. All tuples but `prompt_ids`, `turn_rewards` and `images` have one value per completion token.
 
     Attributes:
-        action_mask: 1 where the policy sampled the token, 0 on observations, where `logprobs` and `advantages` are 0.
-        logprobs: of the policy that the loss takes its ratio against: the sampler, or the learner after a correction.
+        action_mask: 1 on sampled tokens; 0 on observations, where `logprobs` and `advantages` are 0.
+        logprobs: under the policy in the denominator of the loss's ratio: the sampler, or the learner after a correction.
         turn_ends: 1 on the last token of each turn's action.
-        turn_rewards: one per turn with an action; they sum to the trajectory's reward.
-        returns, values: targets of the critic and its predictions at collection; empty without a critic.
+        turn_rewards: one per turn with an action, summing to the trajectory's reward.
+        returns, values: targets of the critic, and its predictions at collection; empty without a critic.
         versions: weight version that sampled each token, else `UNKNOWN`.
-        sampled_logprobs: of the sampler, if a correction replaced `logprobs`.
+        sampled_logprobs: under the sampler, if a correction replaced `logprobs`.
         images: in the order of their placeholders.
     """
 
@@ -67,28 +68,28 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Tokens that go through the model."""
+        """Number of tokens that pass through the model."""
         return len(self.prompt_ids) + len(self.completion_ids)
 
     @property
     def teaches(self) -> bool:
-        """Whether any token has an advantage."""
+        """Whether any token has a nonzero advantage."""
         return any(self.advantages)
 
 
 def is_valid(trajectory: Trajectory) -> bool:
-    """Whether a trajectory takes part in rewards, means and losses: it has a reward, no fault, and an action token."""
+    """Whether a trajectory counts in rewards, means and losses: it has a reward, no fault, and an action token."""
     has_actions = any(turn.action_ids for turn in trajectory.turns)
     return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
 
 
 def group_key(trajectory: Trajectory) -> GroupKey:
-    """The group that advantages of a trajectory are taken within."""
+    """Group within which the trajectory's advantage is computed."""
     return trajectory.task_key, trajectory.step
 
 
 def token_versions(turn: Turn) -> tuple[int, ...]:
-    """The weight version that sampled each token of an action."""
+    """Weight version that sampled each token of an action."""
     return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
 
 
@@ -97,7 +98,7 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
 
     Args:
         estimator: None leaves all advantages 0, for a critic to set.
-        environments: environment of each task, for estimators that tell environments apart.
+        environments: environment by task, for estimators that distinguish environments.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     if estimator is None:
@@ -109,7 +110,6 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
 
 
 def row_of(probe: WeightProbe) -> Row:
-    """A weight probe as a row to score."""
     count, logprobs = len(probe.token_ids), probe.logprobs
     ones, zeros, unknown = (1,) * count, (0.0,) * count, (UNKNOWN,) * count
     return Row(probe.prompt_ids, probe.token_ids, ones, logprobs, zeros, ones, zeros, versions=unknown, sampled_logprobs=logprobs)
@@ -122,10 +122,10 @@ def mean_difference(probe: WeightProbe, logprobs: Sequence[float]) -> float:
 
 
 def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
-    """`row` with observations unmasked; they share the advantage of the action before them.
+    """Unmask the observations of `row`; they get the advantage of the preceding action.
 
     Args:
-        logprobs: the learner's own, for tokens that no engine sampled.
+        logprobs: the learner's, used for tokens that no engine sampled.
     """
     advantages = list(accumulate(zip(row.action_mask, row.advantages, strict=True), lambda before, now: now if now[0] else (0, before[1])))
     return replace(
@@ -137,8 +137,10 @@ def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
 
 
 def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
-    """Check that a policy that takes images, if `sees`, can train on `rows`. Raises RequestError: they hold images, and the policy takes
-    none or would train on their placeholders.
+    """Check that the policy can train on `rows`; `sees` says whether it takes images.
+
+    Raises:
+        RequestError: rows contain images, and the policy takes none or would train on their placeholders.
     """
     pictured = next((row for row in rows if row.images), None)
     if pictured is None or (sees and mask_observations):
@@ -148,9 +150,9 @@ def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> No
 
 
 def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
-    """`row` where the policy wrote no image placeholder, which the model would read as an image without pixels.
+    """Remove image placeholders that the policy itself wrote, which the model would read as images without pixels.
 
-    The token is replaced by `stand_in`, everything from it on is masked, and rewards from there on go to the last token before it.
+    These tokens become `stand_in`, everything from the first on is masked, and later rewards go to the last action token before it.
     """
     written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
     if not any(written):
@@ -168,7 +170,7 @@ def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
 
 
 def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Turn ends and rewards if the policy's last token is the last before `first`."""
+    """Turn ends and rewards if the last action token before `first` ends the trajectory."""
     last = max((place for place in range(first) if row.action_mask[place]), default=None)
     if last is None:
         return row.turn_ends, row.turn_rewards
@@ -178,14 +180,14 @@ def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, .
 
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """`rows` in `parts` lists of about equal number and similar length, to limit padding; some may be empty."""
+    """Split `rows` into `parts` lists of about equal number and similar length, to limit padding; some may be empty."""
     ordered = sorted(rows, key=lambda row: row.tokens)
     bounds = [len(ordered) * part // parts for part in range(parts + 1)]
     return [ordered[start:end] for start, end in pairwise(bounds)]
 
 
 def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """`rows` in `parts` lists of about as many tokens each, smallest first; some may be empty.
+    """Split `rows` into `parts` lists with about equal tokens, smallest first; some may be empty.
 
     Longest first, each into the emptiest list: at most 4/3 of the optimum (Graham 1969, «Bounds on multiprocessing timing anomalies»).
     """
@@ -193,7 +195,7 @@ def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 
 
 def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """As `share_rows`, but rows of one prompt stay together and adjacent as far as balance allows: their prompt is computed once."""
+    """Like `share_rows`, but keep rows of one prompt together and adjacent as far as balance allows, so their prompt is computed once."""
     groups: dict[tuple[int, ...], list[Row]] = {}
     for row in sorted(rows, key=lambda row: -row.tokens):
         groups.setdefault(row.prompt_ids, []).append(row)
@@ -204,7 +206,7 @@ def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 
 
 def tokens_of(group: Sequence[Row]) -> int:
-    """Tokens of rows with one prompt, which counts once."""
+    """Tokens of rows that share a prompt, which counts once."""
     return len(group[0].prompt_ids) + sum(len(row.completion_ids) for row in group)
 
 
@@ -222,7 +224,7 @@ def _shared_out(bundles: Sequence[list[Row]], parts: int) -> list[list[Row]]:
 
 
 def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
-    """The tensors of TRL's GRPO loss: prompts padded on the left (B, P), completions on the right (B, C).
+    """Tensors for TRL's GRPO loss: prompts padded on the left (B, P), completions on the right (B, C).
 
     `completion_mask` is 0 on padding, `tool_mask` also on observations; `advantages`, `returns` and `old_values` are (B, C).
     """
@@ -244,7 +246,7 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
 
 
 def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
-    """The place (group, sample) of each valid trajectory, and their groups."""
+    """Groups of valid trajectories, and the index (group, sample) of each trajectory."""
     places = _places(trajectories)
     tasks = [task for task, _ in dict.fromkeys(map(group_key, trajectories))]
     shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
@@ -278,7 +280,7 @@ def _acting(trajectory: Trajectory) -> list[Turn]:
 
 
 def _turn_rewards(trajectory: Trajectory) -> list[float]:
-    """The reward of each turn with an action; the last one gets the rest of the trajectory's reward."""
+    """Reward of each turn with an action; the last one gets the rest of the trajectory's reward."""
     earned = [turn.reward or 0.0 for turn in _acting(trajectory)]
     earned[-1] += (trajectory.reward or 0.0) - sum(earned)
     return earned
@@ -330,15 +332,15 @@ def _pad_right(values: Sequence[Number], width: int, padding: Number) -> list[Nu
 Level = Literal["token", "sequence", "mean"]
 
 FURTHEST = 20.0
-"""Log-ratios are clamped to ± this, so that no exponential overflows."""
+"""Log-ratios are clamped to ± this value to prevent overflow."""
 
 
 def ratios(log_ratios: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """π / μ of each token, or of its sequence: Π_t π_t / μ_t, or their geometric mean.
+    """π / μ per token, or per sequence as product Π_t π_t / μ_t or geometric mean; shape (rows, tokens).
 
     Args:
-        log_ratios: log π - log μ (rows, tokens), π the learner before the step and μ the sampler.
-        mask: True on the policy's tokens (rows, tokens).
+        log_ratios: log π - log μ (rows, tokens), with π the learner before the step and μ the sampler.
+        mask: True on action tokens (rows, tokens).
     """
     known = torch.where(mask, log_ratios.double(), 0)
     if level != "token":
@@ -349,25 +351,25 @@ def ratios(log_ratios: Tensor, mask: Tensor, level: Level) -> Tensor:
 
 
 def truncated(log_ratios: Tensor, mask: Tensor, level: Level, most: float) -> Tensor:
-    """w = min(π / μ, `most`), 0 outside the mask: truncated importance sampling. Ionides 2008; IMPALA, arXiv 1802.01561, §4.1."""
+    """Truncated importance weights w = min(π / μ, `most`), 0 outside the mask. Ionides 2008; IMPALA, arXiv 1802.01561, §4.1."""
     return torch.where(mask, ratios(log_ratios, mask, level).clamp(max=most), 0)
 
 
 def masked(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
-    """w = π / μ within [`least`, `most`], else 0: no gradient there, but the token counts in the means. IcePop, arXiv 2510.18855."""
+    """w = π / μ within [`least`, `most`], else 0: such tokens have no gradient but still count in means. IcePop, arXiv 2510.18855."""
     found = ratios(log_ratios, mask, level)
     return torch.where(mask & (found >= least) & (found <= most), found, 0)
 
 
 def accepted(log_ratios: Tensor, mask: Tensor, level: Level, least: float, most: float) -> Tensor:
-    """The mask without tokens, or sequences, whose ratio lies outside [`least`, `most`], as in verl's rollout correction."""
+    """Remove tokens or sequences whose ratio is outside [`least`, `most`] from the mask, as verl's rollout correction does."""
     found = ratios(log_ratios, mask, level)
     return mask & (found >= least) & (found <= most)
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Corrected rows, trajectories rejected as a whole, and the share of action tokens rejected."""
+    """Corrected rows, trajectories rejected as a whole, and the fraction of action tokens rejected."""
 
     rows: tuple[Row, ...]
     rejected: tuple[Row, ...]
@@ -375,10 +377,10 @@ class Corrected:
 
 
 def correct(rows: Sequence[Row], learners: Sequence[Sequence[float]], config: CorrectionConfig) -> Corrected:
-    """`rows` after the off-policy correction.
+    """Apply the off-policy correction to `rows`.
 
-    With weights w, advantages are multiplied by them, since min(r wA, clip(r) wA) = w min(r A, clip(r) A), and `logprobs` become the
-    learner's, so that the loss's ratio starts at 1 (decoupled objective, arXiv 2110.00641, §3). Rejected tokens leave the mask.
+    With weights w, advantages are multiplied by w, since min(r wA, clip(r) wA) = w min(r A, clip(r) A), and `logprobs` become the
+    learner's, so that the loss's ratio starts at 1 (decoupled objective, arXiv 2110.00641, §3). Rejected tokens are masked.
 
     Args:
         learners: per row, the learner's log π of each completion token before the step.
@@ -409,7 +411,7 @@ def _correct(row: Row, learner: Sequence[float], config: CorrectionConfig) -> Ro
 def estimate(
     rows: Sequence[Row], values: Sequence[Sequence[float]], logprobs: Sequence[Sequence[float]], estimator: str, config: CriticConfig
 ) -> list[Row]:
-    """The rows with a critic's advantages (whitened over the step), returns, and values.
+    """Add a critic's advantages (whitened over the step), returns and values to the rows.
 
     Args:
         values: per row, one per completion token.

@@ -1,4 +1,4 @@
-"""Configuration of learning: optimizer, learner processes, and reinforcement learning with its filters, critic, correction and monitor."""
+"""Configuration of learning: optimizer, learner processes, and RL with its filters, critic, off-policy correction and monitor."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ class LearnerConfig(Section):
     """Where a stage trains: in its own process, or on Ray actors that share each step."""
 
     workers: PositiveInt = 1
-    """Data-parallel processes; from 2 on Ray actors, which need a shared file system."""
+    """Number of data-parallel processes; with 2 or more these are Ray actors, which need a shared file system."""
     cpus: PositiveFloat = 0.5
     """Ray CPUs per worker."""
     gpus: float = Field(default=0, ge=0, le=1)
-    """Ray GPUs per worker: 0 trains on CPUs, less than 1 shares the card with engines."""
+    """Ray GPUs per worker: 0 trains on CPUs, a fraction below 1 shares the GPU with engines."""
     sharded: bool = False
     """Shard weights, gradients and optimizer state (FSDP)."""
 
     @property
     def on_ray(self) -> bool:
-        """Whether it learns on workers of Ray's, and not in the process that runs the stage."""
+        """Whether training runs on Ray workers instead of the stage's process."""
         return self.workers > 1 or self.gpus > 0
 
     @property
     def bundle(self) -> Bundle:
-        """What one worker reserves."""
         return Bundle(self.cpus, self.gpus)
 
     def reservation(self, key: str) -> Reservation:
-        """What the workers reserve; nothing for a learner in the stage's process."""
+        """Reservation of all workers; empty if training runs in the stage's process."""
         return Reservation(key, (self.bundle,) * self.workers if self.on_ray else ())
 
     @model_validator(mode="after")
@@ -53,14 +52,14 @@ class LearnerConfig(Section):
 
 
 class LoraConfig(Section):
-    """LoRA adapters trained instead of the weights (arXiv 2106.09685)."""
+    """Train LoRA adapters instead of the weights (arXiv 2106.09685)."""
 
     rank: PositiveInt = 16
     """Rank of the adapters."""
     alpha: PositiveInt = 32
-    """Scale of the adapters: alpha / rank."""
+    """Scaling numerator of the adapters; their output is scaled by alpha / rank."""
     layers: tuple[str, ...] = ()
-    """Target modules by suffix, such as `q_proj`; empty: all linear layers but the head."""
+    """Target modules by name suffix, such as `q_proj`; empty: all linear layers except the head."""
 
 
 Tracker = Literal["trackio", "wandb", "tensorboard", "mlflow"]
@@ -70,15 +69,15 @@ class OptimizerConfig(Section):
     """Optimizer, schedule, precision and checkpoints."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon` trains hidden matrices with Muon and the rest with AdamW; it needs an unsharded learner."""
+    """`adamw`, or `muon`: Muon on hidden matrices and AdamW on the rest; needs an unsharded learner."""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     """Peak learning rate."""
     muon_learning_rate: float = Field(default=0.02, gt=0, le=1)
-    """Learning rate of the hidden matrices under `muon`."""
+    """Learning rate of the hidden matrices with `muon`."""
     warmup_steps: NonNegativeInt = 20
-    """Steps of linear warmup."""
+    """Steps of linear learning rate warmup."""
     decay_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the steps, at the end, with linear decay to 0."""
+    """Fraction of the steps, at the end, over which the learning rate decays linearly to 0."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's beta1."""
     beta2: float = Field(default=0.98, ge=0, lt=1)
@@ -86,26 +85,26 @@ class OptimizerConfig(Section):
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
     max_grad_norm: PositiveFloat = 1.0
-    """Gradient clipping norm."""
+    """Maximum gradient norm; larger gradients are clipped."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Compute precision over float32 weights; `auto`: bfloat16 where the hardware has it (on CPUs for larger policies only)."""
+    """Compute dtype with float32 weights; `auto`: bfloat16 if the hardware supports it (on CPUs only for larger policies)."""
     attn_implementation: Literal["auto", "varlen", "flash_attention_2", "flash_attention_3", "flex_attention", "sdpa", "eager"] = "auto"
-    """Attention kernel; `auto`: FlashAttention if installed, else torch's `varlen`, else the model's own. `sdpa` and `eager` pad."""
+    """Attention kernel; `auto`: FlashAttention if installed, else torch's `varlen`, else the model's default. `sdpa` and `eager` pad."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about 20 % more time."""
     activation_offloading: bool = False
-    """Keep activations in host memory, for contexts too long for the card."""
+    """Keep activations in host memory, for contexts that do not fit on the GPU."""
     learner: LearnerConfig = LearnerConfig()
     lora: LoraConfig | None = None
-    """Train adapters, merged when a policy is written; None trains the weights."""
+    """Train LoRA adapters, merged when a policy is written; None trains the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
     save_minutes: PositiveFloat | None = None
-    """Also checkpoint after this many minutes; None: by steps only."""
+    """Minutes after which a checkpoint is also due; None: by steps only."""
     policy_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the stored policy; checkpoints keep float32."""
     trackers: tuple[Tracker, ...] = ()
-    """Experiment trackers in addition to the lake; offline in the home's folder `trackers` unless their environment variables differ."""
+    """Experiment trackers besides the lake; offline in the home's folder `trackers`, unless their environment variables are set."""
 
     @model_validator(mode="after")
     def _check_optimizer(self) -> OptimizerConfig:
@@ -138,62 +137,62 @@ CRITICS = frozenset({"gae", "bilevel_gae", "vtrace"})
 
 
 class FilterConfig(Section):
-    """Sampled trajectories that are not trained on; each is a row of `failures`."""
+    """Which sampled trajectories are excluded from training; each is a row of `failures`."""
 
     overlong: bool = False
-    """Drop trajectories that a limit ended before they answered (DAPO, arXiv 2503.14476, §3.4)."""
+    """Drop trajectories that hit a limit before they answered (DAPO, arXiv 2503.14476, §3.4)."""
     void_turns: bool = False
     """Drop trajectories with a turn that has neither call nor answer (SimpleTIR, arXiv 2509.02479)."""
     variance: bool = False
     """Drop groups whose rewards are all equal."""
     uncertain_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of the tasks to train on, by standard deviation of rewards (StarPO-S, arXiv 2504.20073, §4)."""
+    """Fraction of tasks to train on, those with the highest standard deviation of rewards (StarPO-S, arXiv 2504.20073, §4)."""
     refills: NonNegativeInt = 0
-    """Maximum rounds of further sampling until a step has all its groups with variance (DAPO's dynamic sampling, §3.2)."""
+    """Maximum rounds of additional sampling until all groups of a step have reward variance (DAPO's dynamic sampling, §3.2)."""
     oversampling: float = Field(default=1.0, ge=1)
-    """Maximum factor by which a step samples more groups at once, adapted to the recent share with variance; faster than `refills`."""
+    """Maximum factor of oversampling in one round, adapted to the recent fraction of groups with variance; faster than `refills`."""
 
     def most_groups(self, wanted: int) -> int:
-        """The most groups that a step may sample to have `wanted` with variance."""
+        """Maximum groups that a step may sample to get `wanted` with variance."""
         return math.floor(self.oversampling * wanted) + self.refills * wanted
 
 
 class CriticConfig(Section):
-    """The critic of the estimators `gae`, `bilevel_gae` and `vtrace` (PPO)."""
+    """Critic of the estimators `gae`, `bilevel_gae` and `vtrace` (PPO)."""
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
-    """Learning rate of the critic."""
+    """Learning rate of the value head."""
     discount: float = Field(default=1.0, gt=0, le=1)
-    """γ, per action token."""
+    """Discount γ per action token."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """λ of generalized advantage estimation."""
     turn_discount: float = Field(default=0.95, gt=0, le=1)
-    """γ per turn in `bilevel_gae`."""
+    """Discount γ per turn in `bilevel_gae`."""
     trust: PositiveFloat = 1.0
     """ρ̄ of `vtrace`: maximum importance ratio of a token's temporal difference."""
     trace: PositiveFloat = 1.0
     """c̄ of `vtrace`: maximum importance ratio of the trace."""
     trunk_gradient: NonNegativeFloat = 0.0
-    """Share of the value loss's gradient that reaches the layers shared with the policy; PPO's code uses 0.5."""
+    """Factor on the value loss's gradient into the layers shared with the policy; PPO's code uses 0.5."""
     clip: PositiveFloat = 0.2
-    """Clip range of values."""
+    """Clip range of value predictions."""
     warmup_steps: NonNegativeInt = 5
-    """Initial steps that train the critic only."""
+    """Initial steps that train only the critic."""
 
 
 class CorrectionConfig(Section):
-    """Importance correction of off-policy tokens, by the ratio π / μ of learner to sampler."""
+    """Importance correction of off-policy tokens, based on the ratio π / μ of learner to sampler."""
 
     weights: Literal["auto", "none", "truncated", "masked"] = "auto"
-    """Weight advantages by the ratio, truncated at `above` or masked outside [`below`, `above`]; `auto`: truncated if precisions differ."""
+    """Advantage weights: the ratio `truncated` at `above` or `masked` outside [`below`, `above`]; `auto`: `truncated` if dtypes differ."""
     level: Literal["token", "sequence", "mean"] = "token"
-    """Ratio per token, per trajectory, or its geometric mean over the trajectory's tokens."""
+    """Compute the ratio per token, per trajectory, or as geometric mean over the trajectory's tokens."""
     below: float = Field(default=0.5, ge=0)
-    """Lower bound of the ratio."""
+    """Lower bound of the ratio for `masked`."""
     above: PositiveFloat = 2.0
     """Upper bound of the ratio."""
     reject: Literal["token", "sequence", "mean"] | None = None
-    """Remove tokens or trajectories outside the reject bounds from the loss."""
+    """Remove tokens or trajectories whose ratio is outside [`reject_below`, `reject_above`] from the loss; None keeps all."""
     reject_below: float = Field(default=0.5, ge=0)
     """Lower reject bound."""
     reject_above: PositiveFloat = 2.0
@@ -201,41 +200,41 @@ class CorrectionConfig(Section):
 
     @property
     def needed(self) -> bool:
-        """Whether the learner's own log-probabilities must be had before the step: a forward pass more."""
+        """Whether the learner must score rows before the step, which costs a forward pass."""
         return self.weights in ("truncated", "masked") or self.reject is not None
 
 
 class ReplayConfig(Section):
-    """The buffer of groups, the trajectories of one task, between rollouts and learner."""
+    """Buffer of groups (trajectories of one task) between rollouts and learner."""
 
     max_staleness: NonNegativeInt = 2
     """Maximum age of a group in weight versions."""
     stale: Literal["drop", "wait"] = "drop"
-    """In asynchronous mode, drop and resample stale groups, or have the learner wait for groups about to become stale."""
+    """In asynchronous mode, resample stale groups (`drop`), or have the learner wait for groups about to become stale (`wait`)."""
     capacity: PositiveInt | None = None
-    """Maximum groups running or waiting; None: as many as can be used before they are stale."""
+    """Maximum number of groups running or waiting; None: as many as can be used before they are stale."""
     reuse: float = Field(default=0.0, ge=0, lt=1)
-    """Share of a step's groups that are reused; that many fewer are sampled. Combine with `rl.correction`."""
+    """Fraction of a step's groups taken from earlier steps; that many fewer are sampled. Combine with `rl.correction`."""
 
     def groups(self, per_step: int) -> int:
-        """How many groups may be under way or waiting: what can be trained on in time, or `capacity`."""
+        """Maximum number of groups running or waiting, for `per_step` groups per step."""
         most = (self.max_staleness + 1) * (per_step - int(self.reuse * per_step))
         return min(most, self.capacity) if self.capacity and self.stale == "wait" else self.capacity or most
 
 
 class MetricLimit(Section):
-    """Bounds of a step's metric; without any it must only be finite."""
+    """Limit on a metric; without bounds the metric must only be finite."""
 
     sign: str
     """Metric name, such as `grad_norm`."""
     below: float | None = None
-    """Act when the metric is below."""
+    """Act if the metric is below this value."""
     above: float | None = None
-    """Act when the metric is above."""
+    """Act if the metric is above this value."""
     falls: PositiveFloat | None = None
-    """Act when the metric falls this far below its maximum so far."""
+    """Act if the metric is this far below its maximum so far."""
     steps: PositiveInt = 1
-    """Consecutive steps before acting."""
+    """Number of consecutive violations before acting."""
     then: Literal["warn", "pause", "stop"] = "warn"
     """`warn`; `pause`: end the run at a resumable checkpoint; `stop`: fail the run."""
 
@@ -260,31 +259,31 @@ class MonitorConfig(Section):
     """Metric limits and diagnostics of RL."""
 
     limits: tuple[MetricLimit, ...] = DEFAULT_LIMITS
-    """Limits on metrics."""
+    """Limits on metrics; replaces the default limits."""
     weight_difference: PositiveFloat | None = None
-    """Maximum mean difference of engine and learner log-probabilities after a weight update; None: 0.001 in float32, else 0.2."""
+    """Maximum mean difference of engine and learner log-probabilities after a weight update, in nats; None: 0.001 in float32, else 0.2."""
     information_tasks: NonNegativeInt = 4
-    """Tasks per step whose first actions are scored under each other's prompts, for `prompt_information`; 0 disables it."""
+    """Number of tasks per step whose first actions are scored under each other's prompts, for `prompt_information`; 0 disables it."""
 
 
 class ReinforceConfig(OptimizerConfig):
-    """Policy optimisation on groups of trajectories."""
+    """Policy optimization on groups of trajectories."""
 
     steps: PositiveInt = 100
     """Number of RL steps."""
     tasks_per_step: PositiveInt = 12
-    """Groups per step."""
+    """Groups (tasks) per step."""
     samples_per_task: int = Field(default=8, ge=2)
     """Group size: trajectories per task."""
     learning_rate: float = Field(default=3e-4, gt=0, le=1)
     warmup_steps: NonNegativeInt = 0
-    """Steps of linear warmup; the first then has learning rate 0."""
+    """Steps of linear learning rate warmup; the first step then has learning rate 0."""
     decay_share: float = Field(default=0.0, ge=0, le=1)
     save_every: PositiveInt = 10
     estimator: EstimatorName = "grpo"
     """Advantage estimator (docs/learning.md)."""
     loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
-    """Policy loss of TRL."""
+    """TRL's policy loss."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
     """Importance ratio per token or sequence; `sequence` with `loss_type = "grpo"` is GSPO."""
     clip_low: PositiveFloat = 0.2
@@ -298,19 +297,19 @@ class ReinforceConfig(OptimizerConfig):
     mode: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
     """Rollouts and learner alternate, overlap by one step, or run continuously with bounded staleness (`rl.replay`)."""
     older_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of actions sampled by `rollout.engine.older` (cross-policy sampling of AgentRL, arXiv 2510.04206)."""
+    """Fraction of actions sampled by the engines of `rollout.engine.older` (cross-policy sampling of AgentRL, arXiv 2510.04206)."""
     replay: ReplayConfig = ReplayConfig()
     correction: CorrectionConfig = CorrectionConfig()
     epochs: PositiveInt = 1
     """Optimizer steps per RL step."""
     mask_observations: bool = True
-    """Exclude observations from the loss; False only for ablations."""
+    """Exclude observations from the loss; set to false only for ablations."""
     temperature: Temperature = Field(default=1.0, gt=0)
-    """Sampling temperature."""
+    """Sampling temperature of rollouts."""
     trajectories_per_pass: PositiveInt = 16
     """Micro-batch size in trajectories."""
     max_completion_tokens: PositiveInt = 512
-    """Normalization length of `dr_grpo`."""
+    """Normalization length of `dr_grpo`, in tokens."""
     filters: FilterConfig = FilterConfig()
     rewards: RewardConfig = RewardConfig()
     critic: CriticConfig = CriticConfig()
@@ -347,34 +346,32 @@ class ReinforceConfig(OptimizerConfig):
 
     @property
     def has_critic(self) -> bool:
-        """Whether advantages are against one."""
         return self.estimator in CRITICS
 
     @property
     def passes(self) -> int:
-        """Forward and backward passes of an optimiser step, of each of the learner's workers."""
+        """Forward and backward passes of each worker per optimizer step."""
         return self.passes_of(self.tasks_per_step * self.samples_per_task)
 
     @property
     def most_passes(self) -> int:
-        """Those of a step that has all the groups that its filters may sample for it."""
+        """As `passes`, for a step with all groups that its filters may sample."""
         return self.passes_of(self.filters.most_groups(self.tasks_per_step) * self.samples_per_task)
 
     def passes_of(self, trajectories: int) -> int:
-        """How many passes of each of the learner's workers so many trajectories take."""
         return math.ceil(trajectories / (self.trajectories_per_pass * self.learner.workers))
 
 
 Settings = TypeVar("Settings", bound=ReinforceConfig)
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.2}
-"""Mean absolute difference of log-probabilities, in nats, above which an engine has other weights than the learner."""
+"""Mean absolute difference of log-probabilities, in nats, above which engine and learner weights count as different."""
 SMALL_POLICY = 20_000_000
-"""Parameters below which matrices are too small for bfloat16 to gain anything on a CPU."""
+"""Parameter count below which matrices are too small to gain from bfloat16 on a CPU."""
 
 
 def computes_in_bfloat16(config: OptimizerConfig, parameters: int | None = None) -> bool:
-    """Whether the learner's forward pass is in bfloat16, for a policy of `parameters`."""
-    import torch  # not where a configuration is only read
+    """Whether the learner computes in bfloat16, for a policy of `parameters` parameters."""
+    import torch  # slow to import, and not needed to read a configuration
 
     if config.precision != "auto":
         return config.precision == "bfloat16"
@@ -384,13 +381,13 @@ def computes_in_bfloat16(config: OptimizerConfig, parameters: int | None = None)
 
 
 def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
-    """`config` with everything decided that depends on precision: correction weights and the bound of the weight check.
+    """Resolve the settings that depend on precision: correction weights and the bound of the weight check.
 
     In float32 engine and learner agree to about 1e-5; in bfloat16 to a few hundredths, which makes rollouts slightly off-policy.
 
     Args:
         engine_dtype: as in `rollout.engine.dtype`.
-        parameters: of the policy.
+        parameters: parameter count of the policy.
     """
     learner = "bfloat16" if computes_in_bfloat16(config, parameters) else "float32"
     changes: dict[str, Any] = {}
@@ -405,7 +402,7 @@ def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
 
 
 def check_trackers(trackers: Sequence[Tracker]) -> None:
-    """Raises RequestError if a tracker's package is not installed."""
+    """Raise RequestError if a tracker's package is not installed."""
     for tracker in trackers:
         if importlib.util.find_spec(tracker) is None:
             raise RequestError(f"trackers names {tracker}, and that package is not installed: `pip install {tracker}`, or leave it out.")

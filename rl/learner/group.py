@@ -1,7 +1,8 @@
-"""The learner as Ray actors in one process group, joined by gloo on CPUs and NCCL on GPUs: a `LocalLearner` in each.
+"""The learner as a group of Ray actors, each with a `LocalLearner`, joined by gloo on CPUs or NCCL on GPUs.
 
-Each verb runs on all workers; the main one's answer is returned. Workers may be on other machines with the same file system. During a verb
-the main worker may call named functions of the starting process. A dead worker ends the group; training continues from its checkpoint.
+Each method runs on all workers and returns the main worker's result. Workers may be on other machines with the same file system. While a
+method runs, the main worker may call registered functions of the starting process. A dead worker ends the group; training resumes from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from rl.worker_death import worker_died
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
-"""How often the starting process looks for calls of the main worker."""
+"""Seconds between checks of the starting process for calls by the main worker."""
 COLLECTIVE_SECONDS = 6 * 3600
-"""How long workers wait for the main one, which waits for a step's trajectories."""
+"""Timeout of collectives in seconds; workers wait for the main one, which waits for a step's trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The starting process as workers see it; workers other than the main one get None."""
+    """Proxy of the starting process in workers; on workers other than the main one calls return None."""
 
     requests: Queue
     answers: Queue
@@ -58,18 +59,18 @@ class Starter:
 
 
 class GroupWorker:
-    """One process of the group; subclasses add verbs."""
+    """One process of the group; subclasses add the methods to call."""
 
     starter: Starter
 
     def address(self) -> tuple[str, int]:
-        """Host and free port where the group meets."""
+        """Host and free port for the group's rendezvous."""
         from vllm.utils.network_utils import get_open_port
 
         return ray.util.get_node_ip_address(), get_open_port()  # type: ignore[no-untyped-call]
 
     def join(self, rank: int, learner: LearnerConfig, address: tuple[str, int], starter: Starter) -> None:
-        """Join the group. A single worker stays alone: accelerate would wrap the model of a group of one."""
+        """Join the group. A single worker joins none, because accelerate would wrap the model even in a group of one."""
         self.starter = Starter(starter.requests, starter.answers, is_main=rank == 0)
         if learner.workers == 1:
             return
@@ -89,11 +90,11 @@ class WorkerGroup:
         ray_config: RayConfig | None = None,
         functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        """Start workers of a `kind`.
+        """Start workers of class `kind`.
 
         Args:
-            ray_config: how to reach Ray if it is not started yet; None: on this machine.
-            functions: what the main worker may call in this process.
+            ray_config: how to connect to Ray if it is not running; None: start it locally.
+            functions: functions of this process that the main worker may call.
 
         Raises:
             WorkerDied: a worker died.
@@ -117,7 +118,7 @@ class WorkerGroup:
             raise
 
     def call(self, verb: str, *arguments: Any) -> Any:
-        """The main worker's answer to a verb that runs on all. Raises what a worker or function raised, and WorkerDied."""
+        """Call `verb` on all workers and return the main worker's result. Raises what a worker or function raised, or WorkerDied."""
         return self._wait([getattr(worker, verb).remote(*arguments) for worker in self._workers])
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class WorkerGroup:
         self._runtime.close()
 
     def _wait(self, answers: list[Any]) -> Any:
-        """The first answer once all are there; errors are raised as soon as they are known."""
+        """Return the first answer once all have arrived; raise errors immediately."""
         left = list(answers)
         try:
             while left:
@@ -155,7 +156,7 @@ class WorkerGroup:
 
 
 def learner_group(learner: LearnerConfig) -> PlacementGroup:
-    """The workers' placement group, on as few machines as possible."""
+    """Placement group of the workers, on as few machines as possible."""
     return placement_group([learner.bundle.resources] * learner.workers, strategy="PACK")
 
 
@@ -167,13 +168,13 @@ class _Runner(GroupWorker):
 def learn_on_workers(
     learner: LearnerConfig, ray_config: RayConfig | None, work: Callable[[Starter], T], functions: Mapping[str, Callable[..., Any]]
 ) -> T:
-    """Run the pickled `work` on each worker; returns the main one's result. Raises as `WorkerGroup`."""
+    """Run the pickled `work` on each worker and return the main worker's result. Raises as `WorkerGroup` does."""
     with closing(WorkerGroup(_Runner, learner, ray_config, functions)) as group:
         return group.call("run", work)
 
 
 SYNC = ("begin", "step", "record")
-"""Fields of `WeightSyncHandle` that the main worker calls during `publish`."""
+"""Functions of `WeightSyncHandle` that the main worker calls during `publish`."""
 
 
 class LearnerGroup:
@@ -187,7 +188,7 @@ class LearnerGroup:
         weight_sync: WeightSyncHandle | None = None,
         ray_config: RayConfig | None = None,
     ) -> None:
-        """Start the workers and load the policy in each. Raises as `WorkerGroup`."""
+        """Start the workers and load the policy in each. Raises as `WorkerGroup` does."""
         functions = {} if weight_sync is None else {name: getattr(weight_sync, name) for name in SYNC}
         self._group = WorkerGroup(_LearnerWorker, config.learner, ray_config, functions)
         self._whole = True
@@ -216,7 +217,7 @@ class LearnerGroup:
         self._call("write", folder.resolve())
 
     def close(self) -> None:
-        """After a fault workers are killed at once, since some may wait for a dead one."""
+        """Close the workers; after a fault kill them at once, since some may wait for a dead one."""
         try:
             if self._whole:
                 self._call("close")

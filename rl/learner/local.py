@@ -1,12 +1,12 @@
-"""The learner in this process: TRL's loss; accelerate's distribution, precision and checkpoints; and publishing weights to the engines.
+"""The learner in this process: TRL's loss, accelerate's distribution, precision and checkpoints, and publishing of weights to engines.
 
-With several workers each is one of these (`rl/learner/group.py`): all get the step's rows, so that means are over the whole step, each
-makes micro-batches of its share, and accelerate averages the gradients. Weights are published in the engines' dtype:
+With several workers, each is a `LocalLearner` (`rl/learner/group.py`). All get the step's rows, so that means are over the whole step; each
+makes micro-batches of its share, and accelerate averages gradients. Weights are published in the engines' dtype:
 
-    files       every version is written to a folder that engines load
-    transfer    engines are sent each version; its folder is written only if an engine needs it (it is starting, or the transfer failed), or
-                in the background after a checkpoint, for engines that start later
-    adapters    engines that serve adapters get the folder of the adapters alone
+    files       write each version to a folder that engines load
+    transfer    send each version; write its folder only if an engine needs it (it is starting, or the transfer failed), or after a
+                checkpoint in the background, for engines that start later
+    adapters    write a folder with the adapters only, for engines that serve adapters
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 STATE_FILE, WEIGHTS_FILE = "flywheel_state.json", "model.safetensors"
 CHECKPOINTS_KEPT = 2
-"""A kill during a save leaves the previous one."""
+"""A kill during a save leaves the previous checkpoint."""
 
 
 class LocalLearner:
@@ -60,10 +60,10 @@ class LocalLearner:
         weight_sync: WeightSyncHandle | None = None,
         vision: Vision | None = None,
     ) -> None:
-        """Train `model` by `config`; checkpoints and published weights go below `output`.
+        """Train `model` with `config`; checkpoints and published weights go below `output`.
 
         Args:
-            weight_sync: sends weights to engines; None: they load folders.
+            weight_sync: sends weights to engines; None: engines load folders.
             vision: image processing, if the policy takes images.
         """
         self._tokenizer = tokenizer
@@ -87,10 +87,10 @@ class LocalLearner:
         self.accelerator.register_save_state_pre_hook(self._save_weights)
         self.accelerator.register_load_state_pre_hook(self._load_weights)
 
-    # What the loop asks
+    # The interface `Learner`
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """Each worker scores a share, in as many passes as the others, since sharded weights are gathered by all at once."""
+        """Score a share of the rows per worker, in equally many passes, since gathering sharded weights needs all workers."""
         if not rows:
             return Scores([], [])
         passes = min(self._passes_of(rows), math.ceil(len(rows) / self.loss.workers))
@@ -123,7 +123,7 @@ class LocalLearner:
         return self._measured(record, means)
 
     def publish(self, version: int, record: bool = False) -> Path | None:
-        """All workers gather; the main one writes or sends."""
+        """All workers gather weights; the main one writes or sends them."""
         folder = self._publish(version, record)
         self._give_back_cache()
         return folder
@@ -138,7 +138,7 @@ class LocalLearner:
         return self._publisher.publish(policy, weights, version, record) if main else None
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """The folder gets its name when it is complete."""
+        """Written to a draft folder that is renamed when complete."""
         folder, main = self._checkpoints / f"checkpoint-{step}", self.accelerator.is_main_process
         with drafted(folder) if main else nullcontext(folder.with_name(folder.name + DRAFT)) as draft:
             if main:
@@ -152,7 +152,7 @@ class LocalLearner:
             remove_folder(old)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """Leftovers of a killed save are deleted."""
+        """Also deletes incomplete checkpoints."""
         if self.accelerator.is_main_process:
             for draft in self._checkpoints.glob(f"*{DRAFT}"):
                 shutil.rmtree(draft)
@@ -186,16 +186,16 @@ class LocalLearner:
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), workers):
             together = parts[start : start + workers]
-            most = max(map(len, together))  # workers exchange metrics in each pass, and these must be of equal number
+            most = max(map(len, together))  # workers exchange metrics in each pass, which needs equal numbers of rows
             parts[start : start + workers] = [[*part, *padding * (most - len(part))] for part in together]
         return [self.loss.micro_batch(part, len(rows), tokens) for part in self._own(parts) if part]
 
     def _passes_of(self, rows: Sequence[Row]) -> int:
-        """Passes per worker: more than a step's if its filters sampled more groups."""
+        """Passes per worker; more than a step's default if its filters sampled more groups."""
         return min(max(self._config.passes, self._config.passes_of(len(rows))), self._config.most_passes)
 
     def _split(self, rows: Sequence[Row], parts: int) -> list[list[Row]]:
-        """Joined rows fill passes by tokens; padded rows are grouped by length."""
+        """Split rows into passes: by tokens if joined, by similar length if padded."""
         return share_groups(rows, parts) if self.loss.shares else share_rows(rows, parts) if self.loss.joins else split_rows(rows, parts)
 
     def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
@@ -204,11 +204,11 @@ class LocalLearner:
     # An optimizer step
 
     def _gradients_exchanged(self, last: bool) -> Any:
-        """Gradients are exchanged after the last pass only, unless weights are sharded."""
+        """Exchange gradients only after the last pass, unless weights are sharded."""
         return nullcontext() if last or self._config.learner.sharded else self.accelerator.no_sync(self._model)
 
     def _make_optimizer(self) -> Any:
-        """The critic's head has its own rate and no decay."""
+        """The value head gets its own learning rate and no weight decay."""
         self.loss.optimizer_cls_and_kwargs = optimizer_factory(self._config)
         optimizer = self.loss.create_optimizer()
         if self.loss.critic is not None:
@@ -221,13 +221,13 @@ class LocalLearner:
         return optimizer
 
     def _hold_policy(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before an optimizer step: while the critic warms up, the policy has no gradient at all."""
+        """Optimizer pre-step hook: remove the policy's gradients while the critic warms up."""
         if not self._warming_up:
             return
         for group in optimizer.param_groups[:-1]:
             for parameter in group["params"]:
                 parameter.grad = None
-                if self._config.learner.sharded and parameter not in optimizer.state:  # checkpoints of shards must have one for each
+                if self._config.learner.sharded and parameter not in optimizer.state:  # a sharded checkpoint needs a state for each
                     optimizer.state[parameter] = first_state(parameter, bool(group["fused"]))
 
     def _measured(self, record: PassRecord, means: Mapping[str, float]) -> Update:
@@ -250,14 +250,14 @@ class LocalLearner:
         return Update(metrics, together, flops_of(bare, together.mean_row), device, own)
 
     def _give_back_cache(self) -> None:
-        """Free cached GPU memory for engines on the same card."""
+        """Free cached GPU memory for engines on the same GPU."""
         if self._engines.in_turns and torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    # Checkpoints: whole weights by the bare model's names, so that another number of workers can go on; shards are accelerate's
+    # Checkpoints hold full weights by the bare model's names, so the number of workers may change on resume. accelerate saves shards.
 
     def _kept(self) -> dict[str, Tensor]:
-        """The weights that checkpoints hold: the trained ones."""
+        """Weights that checkpoints hold: all, or only the trained ones with adapters."""
         bare = self.accelerator.unwrap_model(self.loss.model)
         return {name: weight for name, weight in bare.named_parameters() if weight.requires_grad or self._config.lora is None}
 
@@ -293,7 +293,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _sender(weight_sync: WeightSyncHandle) -> WeightSender:
-    from rl.engines.weight_sender import WeightSender  # vLLM: not where engines load files alone
+    from rl.engines.weight_sender import WeightSender  # imports vLLM, which is not needed if engines load files
 
     return WeightSender(weight_sync)
 
@@ -305,7 +305,7 @@ def first_state(parameter: Tensor, fused: bool) -> dict[str, Tensor]:
 
 
 def _without_loss(row: Row) -> Row:
-    """The row's first tokens without actions or advantages: they add 0 to any loss."""
+    """First tokens of the row without actions or advantages, which add 0 to any loss."""
     return Row(
         row.prompt_ids[:1],
         row.completion_ids[:1],
@@ -323,27 +323,27 @@ if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
 
 WEIGHTS = "weights"
-"""Folder of the published versions, below the trained policy's."""
+"""Folder of published versions, below that of the trained policy."""
 WEIGHTS_KEPT = 2
-"""Versions kept on disk, so that a restarted engine finds the one it is to load."""
+"""Versions kept on disk, so that a restarted engine finds the one it must load."""
 
 
 class WeightPublisher:
-    """Publishes the versions of one run in order."""
+    """Publishes the weight versions of one run in order."""
 
     def __init__(self, output: Path, tokenizer: PreTrainedTokenizerBase, dtype: str, sender: WeightSender | None) -> None:
-        """Folders are written below `output` in `dtype`; `sender` sends versions, if any."""
+        """Write folders below `output` in `dtype`; send versions with `sender` if given."""
         self._folder = output / WEIGHTS
         self._tokenizer = tokenizer
         self._dtype = dtype
         self._sender = sender
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._record: tuple[int, Future[None]] | None = None
-        """The version that is being written while training goes on."""
+        """Version that is being written in the background."""
         self._first = True
 
     def publish(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool) -> Path | None:
-        """Bring `weights` to the engines as `version`; `record` writes the folder even if no engine needs it.
+        """Bring `weights` to the engines as `version`; with `record` write the folder even if no engine needs it.
 
         Returns the folder that engines must load, or None if the weights were sent.
 
@@ -360,12 +360,12 @@ class WeightPublisher:
             return self._place(version)
         if record:
             self._finish_record()
-            own = copied(given)  # the next step changes these
+            own = copied(given)  # the next step changes the weights in place
             self._record = version, self._writer.submit(self._write, policy, own, version)
         return None
 
     def publish_adapters(self, config: Any, weights: Mapping[str, Tensor], version: int) -> Path:
-        """The folder of `version`'s adapters, with peft's configuration. Raises OSError."""
+        """Write the adapters of `version` with peft's configuration and return their folder. Raises OSError."""
         self._begin()
         given = in_dtype(weights, self._dtype)
         with drafted(self._place(version)) as draft:
@@ -381,7 +381,7 @@ class WeightPublisher:
             self._writer.shutdown()
 
     def _begin(self) -> None:
-        """Delete folders of an earlier process."""
+        """Delete folders of an earlier process, before the first version."""
         if self._first:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._first = False
@@ -396,7 +396,7 @@ class WeightPublisher:
             self._announce()
 
     def _announce(self) -> None:
-        """Have engines that start later load the last record, once it is written."""
+        """Let engines that start later load the background version, once it is written."""
         if self._record is None or not self._record[1].done():
             return
         (version, written), self._record = self._record, None

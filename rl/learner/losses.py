@@ -1,8 +1,8 @@
-"""TRL's losses over rows sampled elsewhere, with a critic, an entropy bonus, and our own token scoring.
+"""TRL's losses over externally sampled rows, with a critic, an entropy bonus, and custom token scoring.
 
-TRL's `GRPOTrainer` holds the model, adapters, reference and accelerate, and computes the loss of a micro-batch; `rl/learner/local.py` makes
-the steps. One of its methods is overridden: the one that provides log-probabilities and entropies. The critic (PPO, arXiv 1707.06347) is a
-value head on the policy's last hidden states; it is trained with the policy, starts anew with each run, and is stored in checkpoints only.
+TRL's `GRPOTrainer` holds model, adapters, reference and accelerate, and computes the loss of a micro-batch; `rl/learner/local.py` makes the
+steps. Only the method that provides log-probabilities and entropies is overridden. The critic (PPO, arXiv 1707.06347) is a value head on
+the policy's last hidden states; it is trained with the policy, starts anew in each run, and is stored in checkpoints only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROW_MEANS = frozenset({"grpo", "dr_grpo"})
 """Losses that TRL averages over the rows of a pass; `bnpo` averages over its tokens, the others over the step's tokens."""
 
 MicroBatch = dict[str, Any]
-"""The tensors of one pass, as TRL's loss takes them."""
+"""Tensors of one pass, as TRL's loss takes them."""
 
 
 class PolicyLoss(GRPOTrainer):
-    """The loss of a micro-batch, and log-probabilities without gradient."""
+    """Loss of a micro-batch, and log-probabilities without gradient."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class PolicyLoss(GRPOTrainer):
             model=model,
             reward_funcs=_no_reward,
             args=_arguments(model, config, output, seed, vision is not None),
-            train_dataset=Dataset.from_dict({"prompt": [""]}),  # its constructor wants one; nothing reads it
+            train_dataset=Dataset.from_dict({"prompt": [""]}),  # required by the constructor, never read
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
         )
         count_from_first(model)
         if self.ref_model is not None:
             reference = self.accelerator.unwrap_model(self.ref_model)
-            remove_dropout(reference)  # TRL loads it as it was stored, and with its class's attention
+            remove_dropout(reference)  # TRL loads it as stored, with its class's default attention
             set_attention(reference, config)
             count_from_first(reference)
-        self.current_gradient_accumulation_steps = config.most_passes  # what its means over passes are divided by
+        self.current_gradient_accumulation_steps = config.most_passes  # divisor of TRL's means over passes
         self.workers = self.accelerator.num_processes
         self._config = config
         self._chooses = can_choose(model, self.workers)
@@ -73,7 +73,7 @@ class PolicyLoss(GRPOTrainer):
         self._joined: JoinedRows | None = None
 
     def micro_batch(self, part: Sequence[Row], rows: int, tokens: int) -> MicroBatch:
-        """The tensors of a part of a step that has `rows` rows and `tokens` action tokens."""
+        """Tensors of a part of a step that has `rows` rows and `tokens` action tokens in total."""
         inputs: MicroBatch = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
         inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
         if self.beta:
@@ -81,11 +81,11 @@ class PolicyLoss(GRPOTrainer):
         return inputs
 
     def loss(self, model: Any, inputs: MicroBatch, record: PassRecord, version: int | None, warming_up: bool) -> Tensor:
-        """TRL's loss of one pass, entropy bonus and value loss; measurements go to `record`.
+        """TRL's loss of one pass plus entropy bonus and value loss; measurements go to `record`.
 
         Args:
-            version: weight version before the step's first update; None afterwards.
-            warming_up: whether only the critic learns.
+            version: weight version before the step's first update; None in later epochs.
+            warming_up: train only the critic.
         """
         self._wanted = inputs["tool_mask"]
         loss: Tensor = self._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
@@ -102,7 +102,7 @@ class PolicyLoss(GRPOTrainer):
 
     @torch.no_grad()
     def scores(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and values of completion tokens, both (rows, tokens); no values without a critic."""
+        """Log-probabilities and values of completion tokens, both (rows, tokens); values have no columns without a critic."""
         tensors = self._tensors(rows)
         logprobs = self._logprobs_of(self.model, tensors, tensors["completion_mask"])
         return logprobs, self.critic.values(logprobs.size(1), self._joined) if self.critic else logprobs[:, :0]
@@ -112,17 +112,17 @@ class PolicyLoss(GRPOTrainer):
         values = critic.values(mask.size(1), self._joined, alone=warming_up)
         errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
         record.value_errors.append(errors.item())
-        errors = errors * self.workers  # accelerate takes the mean over workers
+        errors = errors * self.workers  # accelerate averages over workers
         if not warming_up:
             return loss + errors
-        return errors if self.workers == 1 else errors + 0 * loss  # among workers each weight must have a gradient
+        return errors if self.workers == 1 else errors + 0 * loss  # with several workers each weight needs a gradient
 
     def _tensors(self, rows: Sequence[Row]) -> dict[str, Any]:
         tensors = {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
         return {**tensors, "images": [row.images for row in rows]}
 
     def _pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Image inputs of a pass, decoded when the pass is due, since pixels are far larger than files."""
+        """Image inputs of a pass, decoded only when needed, since pixels are far larger than files."""
         images = [image for own in inputs["images"] for image in own]
         if self.vision is None or not images:
             return {}
@@ -149,7 +149,7 @@ class PolicyLoss(GRPOTrainer):
         return self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
 
     def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
-        """What TRL wants for the last `count` tokens: log-probabilities, entropies, and the router's auxiliary loss."""
+        """What TRL needs for the last `count` tokens: log-probabilities, entropies, and the router's auxiliary loss."""
         pictured = kwargs.get("pixel_values") is not None
         balances = bool(kwargs.get("compute_aux_loss"))
         self._joined = self._join(ids, attention.bool(), count, balances) if self.joins and not pictured else None
@@ -187,7 +187,7 @@ class PolicyLoss(GRPOTrainer):
 
 
 def remove_dropout(model: PreTrainedModel) -> None:
-    """Set all dropout of `model` to 0, in modules and configurations: engines sample without it."""
+    """Set all dropout of `model` to 0, in modules and configurations, because engines sample without it."""
     configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
     for holder in (*model.modules(), *configs.values()):
         if isinstance(holder, nn.modules.dropout._DropoutNd):
@@ -198,9 +198,7 @@ def remove_dropout(model: PreTrainedModel) -> None:
 
 
 def count_from_first(model: PreTrainedModel) -> None:
-    """Count positions from a row's first token instead of its padding, which matters for learned positions (GPT-2). Vision models count
-    themselves.
-    """
+    """Count positions from a row's first token instead of its padding, for learned positions (GPT-2). Vision models need no change."""
     backbone = model.base_model
     if model.config.get_text_config() is model.config and "position_ids" in inspect.signature(backbone.forward).parameters:
         backbone.register_forward_pre_hook(_with_positions, with_kwargs=True)
@@ -220,13 +218,13 @@ def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
 
 
 def _computed(inputs: Mapping[str, Tensor], joined: JoinedRows | None) -> tuple[int, list[tuple[int, int]]]:
-    """Tokens of a pass, and (tokens before it, own tokens) of each sequence that went through the model."""
+    """Tokens of a pass, and (tokens before it, own tokens) of each sequence that passed through the model."""
     lengths = (inputs["prompt_mask"].sum(dim=1) + inputs["completion_mask"].sum(dim=1)).tolist()
     return sum(lengths), joined.spans if joined else [(0, length) for length in lengths]
 
 
 def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
-    """Batch size and generations satisfy TRL's constructor only. Passes without images leave the vision weights without gradients."""
+    """Batch size and generations only satisfy TRL's constructor. Passes without images leave the vision weights without gradients."""
     return GRPOConfig(
         **{**trainer_arguments(model, config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
         per_device_train_batch_size=2,
@@ -238,7 +236,7 @@ def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, se
         epsilon=config.clip_low,
         epsilon_high=config.clip_high,
         beta=config.beta,
-        use_bias_correction_kl=True,  # TRL's default from 1.16 on, and another gradient than without: docs/learning.md
+        use_bias_correction_kl=True,  # TRL's default from 1.16 on; changes the gradient, see docs/learning.md
         temperature=config.temperature,
         max_completion_length=config.max_completion_tokens,
     )
@@ -249,11 +247,11 @@ def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
 
 
 NAME = "value_head"
-"""The attribute of the model that holds the value head."""
+"""Attribute of the model that holds the value head."""
 
 
 class ValueHead(nn.Module):
-    """Two layers from a hidden state to its value; the initial value is 0."""
+    """Two layers from a hidden state to its value, which is initially 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -271,14 +269,14 @@ class ValueHead(nn.Module):
 class Critic:
     """A value head on a model, and the hidden states of the last forward pass until `values` reads them.
 
-    Under adapters it is trained in full; under FSDP it is a unit of its own, since it is called after the model's forward pass.
+    With adapters it is trained in full; with FSDP it is a unit of its own, since it is called after the model's forward pass.
     """
 
     def __init__(self, model: PreTrainedModel, seed: int, trunk_gradient: float) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             setattr(model, NAME, ValueHead(model.config.get_text_config().hidden_size))
-        model._no_split_modules = {*(model._no_split_modules or ()), ValueHead.__name__}  # what FSDP gathers as one
+        model._no_split_modules = {*(model._no_split_modules or ()), ValueHead.__name__}  # FSDP gathers it as one unit
         model.base_model.register_forward_hook(self._keep)
         self._model = model
         self._trunk_gradient = trunk_gradient
@@ -286,7 +284,7 @@ class Critic:
 
     @property
     def head(self) -> nn.Module:
-        """The head, possibly wrapped by peft."""
+        """The value head, possibly wrapped by peft."""
         return getattr(self._model, NAME)
 
     @property
@@ -294,10 +292,10 @@ class Critic:
         return [parameter for parameter in self.head.parameters() if parameter.requires_grad]
 
     def values(self, tokens: int, joined: JoinedRows | None = None, alone: bool = False) -> Tensor:
-        """Values (rows, tokens) of the states that the last `tokens` tokens were written in; read once per forward pass.
+        """Values (rows, tokens) of the states in which the last `tokens` tokens were generated; may be read once per forward pass.
 
         Args:
-            joined: how that pass joined its rows, if it did.
+            joined: how that pass joined its rows, or None.
             alone: block the gradient into the states regardless of `trunk_gradient`.
         """
         assert self._states is not None, "no forward pass since the values were last asked for"

@@ -1,8 +1,8 @@
-"""Metrics of a step: trajectories, off-policyness, speed; limits on metrics (the monitor); experiment trackers.
+"""Metrics of a step (trajectories, off-policyness, speed), the monitor of metric limits, and experiment trackers.
 
-Trajectory metrics are over valid trajectories and absent without any: unknown is never zero. `share/…` sum to 1 over the step: `rollouts`
-(waiting for sampling), `waiting` (rest of collecting: rewards, filters, lake), `sync` (gathering, writing, sending, loading weights),
-`learning`. A step begins with publishing and ends when its metrics are logged; checkpoints belong to no step.
+Trajectory metrics are over valid trajectories and absent if there are none, never 0. `share/…` are fractions of the step's time and sum to
+1: `rollouts` (waiting for sampling), `waiting` (rest of collecting: rewards, filters, lake), `sync` (gathering, writing, sending, loading
+weights), `learning`. A step begins with publishing and ends when its metrics are logged; checkpoints belong to no step.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from warehouse.records import Outcome, StopReason, Trajectory, Turn
 def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Metrics of a step's trajectories.
 
-    `reward_deviation` is the mean deviation within groups, `zero_variance` the share of groups without signal, `truncated` the share ended
-    by the horizon, `sampled_entropy` the mean of -log π of sampled action tokens. `correct_logprob`, the mean log-probability of successful
-    trajectories' action tokens, decays before a collapse (LLD, arXiv 2512.04220). `format/turn_k` and `tokens/turn_k` are the share of
-    readable actions and mean tokens of turn k, from 1.
+    `reward_deviation`: mean deviation within groups. `zero_variance`: fraction of groups without signal. `truncated`: fraction ended by the
+    horizon. `sampled_entropy`: mean of -log π of sampled action tokens. `correct_logprob`: mean log-probability of action tokens of
+    successful trajectories; it decays before a collapse (LLD, arXiv 2512.04220). `format/turn_k` and `tokens/turn_k`: fraction of readable
+    actions and mean tokens of turn k, from 1.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     metrics = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
@@ -92,9 +92,9 @@ def _logprobs(trajectory: Trajectory) -> list[float]:
 
 
 def ratio_metrics(log_ratios: Tensor) -> dict[str, float]:
-    """Mean importance ratio and effective sample share, from log π_learner - log π_sampler of action tokens (tokens,).
+    """Mean importance ratio and effective sample fraction, from log π_learner - log π_sampler of action tokens (tokens,).
 
-    The effective share is (Σ w)² / (n Σ w²) with w = e^ratio (Kish 1965).
+    The effective fraction is (Σ w)² / (n Σ w²) with w = e^ratio (Kish 1965).
     """
     weights = log_ratios.double().clamp(-20, 20).exp()
     share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
@@ -102,15 +102,15 @@ def ratio_metrics(log_ratios: Tensor) -> dict[str, float]:
 
 
 def staleness_metrics(rows: Sequence[Row], version: int) -> dict[str, float]:
-    """Versions that sampled tokens lag behind `version`, mean and maximum; empty if no version is known."""
+    """Mean and maximum number of versions that sampled tokens lag behind `version`; empty if no version is known."""
     behind = [version - each for row in rows for each in row.versions if each != UNKNOWN]
     return {"staleness": fmean(behind), "staleness_max": float(max(behind))} if behind else {}
 
 
 def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:
-    """First actions of up to `tasks` tasks under each other's prompts: row i · n + j is action i under prompt j, of n tasks.
+    """First actions of up to `tasks` tasks under each other's prompts: row i · n + j is action i under prompt j, for n tasks.
 
-    Each task's first valid trajectory that begins with an action, tasks by key. Empty for fewer than two.
+    Uses each task's first valid trajectory that begins with an action, tasks sorted by key. Empty for fewer than two tasks.
     """
     firsts: dict[str, Trajectory] = {}
     for trajectory in sorted(trajectories, key=lambda each: (each.task_key, each.sample)):
@@ -123,7 +123,7 @@ def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:
 
 
 def prompt_information(scores: Tensor) -> float:
-    """Mutual information of prompts and first actions as a share of its maximum log N. RAGEN-2, arXiv 2604.06268.
+    """Mutual information of prompts and first actions as a fraction of its maximum log N. RAGEN-2, arXiv 2604.06268.
 
     I = mean_i [log p(z_i | x_i) - log (1/N Σ_j p(z_i | x_j))], from `scores` (actions, prompts) = log p(z_i | x_j). 0 means that actions
     ignore their prompt (template collapse, which entropy does not show).
@@ -141,7 +141,7 @@ def _row(prompt_ids: tuple[int, ...], action_ids: tuple[int, ...]) -> Row:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Accumulates the seconds of `with` blocks."""
+    """Accumulates the seconds spent in `with` blocks."""
 
     _seconds: float = 0.0
     _since: float = 0.0
@@ -160,11 +160,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step.
+    """Durations of a step in seconds.
 
     Attributes:
         settling: part of `publish` before weights load, while rollouts end and are rewarded and stored.
-        rollouts_in_settling, rollouts_in_collect: parts that wait for sampling.
+        rollouts_in_settling, rollouts_in_collect: parts spent waiting for sampling.
     """
 
     publish: float
@@ -179,7 +179,7 @@ class StepTimes:
         return max(self.whole - self.publish - self.collect, 1e-9)
 
     def shares(self) -> dict[str, float]:
-        """By their names in the lake's `metrics`."""
+        """Fractions of the step by their names in the lake's `metrics`."""
         parts = {
             "rollouts": self.rollouts_in_settling + self.rollouts_in_collect,
             "waiting": self.settling - self.rollouts_in_settling + self.collect - self.rollouts_in_collect,
@@ -191,13 +191,13 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """Tokens of a step.
+    """Token counts of a step.
 
     Attributes:
         sampled: by engines.
         learnt: of all rows, in all epochs.
-        computed: through the model, where a shared prompt counts once.
-        pairs: twice the (token, attended token) pairs.
+        computed: through the model, with a shared prompt counted once.
+        pairs: twice the number of (token, attended token) pairs.
     """
 
     sampled: int
@@ -206,7 +206,7 @@ class StepTokens:
     pairs: int = 0
 
     def with_pass(self, learnt: int, spans: Sequence[tuple[int, int]]) -> StepTokens:
-        """With a further pass; `spans` are (tokens before it, own tokens) of each sequence."""
+        """Add a pass; `spans` are (tokens before it, own tokens) of each sequence."""
         computed = sum(own for _, own in spans)
         return StepTokens(
             self.sampled,
@@ -216,18 +216,18 @@ class StepTokens:
         )
 
     def together(self, parts: Sequence[StepTokens]) -> StepTokens:
-        """The sum over workers; `sampled` is already global."""
+        """Sum over workers; `sampled` is already global."""
         learnt, computed, pairs = (sum(getattr(part, name) for part in parts) for name in ("learnt", "computed", "pairs"))
         return StepTokens(self.sampled, learnt, computed, pairs)
 
     @property
     def mean_row(self) -> float:
-        """Twice the mean number of tokens attended to: without shared prompts, the mean row length."""
+        """Twice the mean number of attended tokens; without shared prompts, the mean row length."""
         return self.pairs / max(self.computed, 1)
 
 
 def speed_metrics(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
-    """Shares, `step_seconds`, tokens per second, and `mfu` if `flops` per token and the device's peak are known."""
+    """Time fractions, `step_seconds`, tokens per second, and `mfu` if `flops` per token and the device's peak are known."""
     metrics = {
         **times.shares(),
         "step_seconds": times.whole,
@@ -252,12 +252,12 @@ def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
 
 
 def device_name() -> str:
-    """This process's GPU; empty on CPUs."""
+    """Name of this process's GPU; empty on CPUs."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 def peak_memory_gib() -> float:
-    """Peak GPU memory since the last call; on CPUs, peak memory of the process."""
+    """Peak GPU memory in GiB since the last call; on CPUs, peak memory of the process."""
     if not torch.cuda.is_available():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
     peak = torch.cuda.max_memory_allocated() / GIB
@@ -266,7 +266,7 @@ def peak_memory_gib() -> float:
 
 
 def sampler_errors(log_ratios: Tensor) -> dict[str, float]:
-    """Disagreement of engine and learner on tokens of the same weights, from log π_learner - log π_engine (tokens,).
+    """Log-probability errors between engine and learner with the same weights, from log π_learner - log π_engine (tokens,).
 
     `logprob_difference` is the maximum in nats, `token_mult_prob_error` the mean of e^|d|, `gen_kl_error` the mean of e^d - d - 1
     (Schulman's KL estimate); the last two as in NeMo RL, which requires a `token_mult_prob_error` below 1.05 to 1.1.
@@ -281,7 +281,7 @@ def sampler_errors(log_ratios: Tensor) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A metric that broke its limit at `step`, and the first of the consecutive steps."""
+    """A metric beyond its limit at `step`; `since` is the first of the consecutive violations."""
 
     limit: MetricLimit
     value: float
@@ -293,20 +293,20 @@ class Alert:
 
 
 class TrainingHalted(WorkFailed):
-    """A metric ended the training; after a pause the same command continues from the last checkpoint."""
+    """A metric limit ended training; after a pause the same command resumes from the last checkpoint."""
 
     def __init__(self, alert: Alert) -> None:
         super().__init__(f"training ended with a {alert.limit.then}: {alert}")
         self.alert = alert
 
     def __reduce__(self) -> tuple[type[TrainingHalted], tuple[Alert]]:
-        """Picklable, to travel from a learner's worker."""
+        """Pickle support, to cross process boundaries."""
         return type(self), (self.alert,)
 
 
 @dataclass(slots=True)
 class _Watch:
-    """State of one limit: highest value, first broken step, and broken steps in a row."""
+    """State of one limit: maximum of the metric, first violating step, and number of consecutive violations."""
 
     highest: float = -math.inf
     since: int = 0
@@ -314,16 +314,16 @@ class _Watch:
 
 
 class MetricMonitor:
-    """Checks metrics step by step and reports limits broken for their number of steps."""
+    """Checks metrics step by step and reports limits violated for their number of steps."""
 
     def __init__(self, limits: Sequence[MetricLimit]) -> None:
         self._limits = tuple(limits)
         self._watches = [_Watch() for _ in self._limits]
         self.fatal: Alert | None = None
-        """What pauses or stops the run, once there is such."""
+        """Alert that pauses or stops the run, if any."""
 
     def check(self, step: int, metrics: Mapping[str, float]) -> list[Alert]:
-        """Limits that become broken at this step; an absent metric changes nothing."""
+        """Return alerts that trigger at this step; absent metrics change nothing."""
         alerts = []
         for limit, watch in zip(self._limits, self._watches, strict=True):
             value = metrics.get(limit.sign)
@@ -334,19 +334,19 @@ class MetricMonitor:
         return alerts
 
     def acknowledge(self) -> None:
-        """Restart the counts after a pause."""
+        """Reset the counts after a pause."""
         for watch in self._watches:
             watch.since = watch.steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-compatible."""
+        """JSON-serializable state."""
         return {
             _key(limit): [None if watch.highest == -math.inf else watch.highest, watch.since, watch.steps]
             for limit, watch in zip(self._limits, self._watches, strict=True)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint; unknown limits start anew."""
+        """Restore a checkpoint; limits not in it start anew."""
         for limit, watch in zip(self._limits, self._watches, strict=True):
             if _key(limit) in state:
                 highest, watch.since, watch.steps = state[_key(limit)]
@@ -389,8 +389,9 @@ FOLDER = "trackers"
 
 @contextmanager
 def tracked(trackers: Sequence[Tracker], output: Path) -> Iterator[None]:
-    """Keep the files of trackers next to the policy `output` within the block: folders `trackers/POLICY/TRACKER` of the home, set by
-    environment variables unless they are set already, so that nothing leaves the machine by default.
+    """Within the block, let trackers write offline to the folders `trackers/POLICY/TRACKER` of the home.
+
+    Sets the trackers' environment variables unless they are set already, so that no data leaves the machine by default.
     """
     own: dict[str, str] = {}
     for tracker in trackers:
@@ -407,7 +408,7 @@ def tracked(trackers: Sequence[Tracker], output: Path) -> Iterator[None]:
 
 @contextmanager
 def tracking(trackers: Sequence[Tracker], output: Path) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-    """A function that logs the metrics of a step to the trackers of policy `output`."""
+    """Yield a function that logs the metrics of a step to the trackers of policy `output`."""
     with tracked(trackers, output):
         opened = [_opened(tracker, output.name) for tracker in trackers]
 
@@ -426,7 +427,7 @@ def _opened(tracker: Tracker, name: str) -> Any:
     from accelerate.state import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    PartialState()  # accelerate's trackers ask it for the main process
+    PartialState()  # accelerate's trackers need it to find the main process
     kind = LOGGER_TYPE_TO_CLASS[tracker]
     opened: Any = kind(name, os.environ["TENSORBOARD_LOGGING_DIR"]) if kind.requires_logging_directory else kind(name)
     opened.start()
@@ -446,6 +447,6 @@ def _offline(tracker: Tracker, folder: Path) -> Mapping[str, str]:
 
 
 def finite_metrics(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers in `logs`, without TRL's `num_tokens`, which is wrong for packed rows."""
+    """Finite numbers in `logs`, without TRL's `num_tokens`, which is wrong for packed rows."""
     numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

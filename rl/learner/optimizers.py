@@ -1,8 +1,8 @@
 """Optimizers of all stages: AdamW, or Muon on hidden matrices with AdamW on everything else.
 
-Muon (K. Jordan, 2024) steps by the orthogonalised momentum; small policies learn lookup and copying far sooner with it
-(docs/small_policies.md). Both are torch's; they are joined because a trainer holds one optimizer, and Muon handles all matrices of one
-shape at once, since one by one they take a fifth of a small policy's pre-training.
+Muon (K. Jordan, 2024) steps along the orthogonalized momentum; small policies learn lookup and copying much sooner with it
+(docs/small_policies.md). Both are torch's, joined because a trainer holds a single optimizer. Muon batches matrices of the same shape,
+since one by one they take a fifth of a small policy's pre-training time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rl.learner.config import OptimizerConfig
 
 
 class StackedMuon(torch.optim.Muon):
-    """torch's Muon (`adjust_lr_fn` None), bit by bit, with matrices of one shape batched.
+    """torch's Muon (`adjust_lr_fn` None), bit-identical, with matrices of the same shape batched.
 
-    CPUs without bfloat16 iterate in float32; emulation would dominate the step.
+    CPUs without bfloat16 iterate in float32, because emulation would dominate the step.
     """
 
     @torch.no_grad()
@@ -58,7 +58,7 @@ class StackedMuon(torch.optim.Muon):
 
 
 def orthogonalised(matrices: Tensor, coefficients: Sequence[float], steps: int, least: float) -> Tensor:
-    """Matrices (N, rows, columns) with singular values brought near 1 by Newton-Schulz iterations (K. Jordan, 2024).
+    """Bring the singular values of matrices (N, rows, columns) near 1 by Newton-Schulz iterations (K. Jordan, 2024).
 
     Each X, wide and divided by its norm (at least `least`), becomes aX + (bA + cA²)X with A = XXᵀ.
     """
@@ -73,10 +73,10 @@ def orthogonalised(matrices: Tensor, coefficients: Sequence[float], steps: int, 
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon on hidden matrices, AdamW on embeddings, heads and vectors; one schedule scales both rates."""
+    """Muon on hidden matrices, AdamW on embeddings, heads and vectors; one schedule scales both learning rates."""
 
     def __init__(self, model: nn.Module, muon: dict[str, Any], adamw: dict[str, Any]) -> None:
-        """`muon` and `adamw` are arguments of the two, without parameters."""
+        """`muon` and `adamw` are keyword arguments of the two optimizers."""
         hidden, others = split_parameters(model)
         self._parts = (StackedMuon(hidden, **muon), torch.optim.AdamW(others, **adamw))
         super().__init__([group for part in self._parts for group in part.param_groups], {})
@@ -93,14 +93,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both; their groups are new objects then, so they are linked again."""
+        """Restore both and relink their groups, which are new objects after loading."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trained hidden matrices, and all other trained parameters."""
+    """Return the trained hidden matrices, and all other trained parameters."""
     outer = {id(parameter) for part in _embeddings(model) for parameter in part.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in outer]
@@ -118,7 +118,7 @@ def optimizer_factory(config: OptimizerConfig) -> tuple[Any, dict[str, Any]] | N
 
 
 def _factory() -> type[MuonWithAdamW]:
-    """Transformers calls a factory for optimizers that need the whole model."""
+    """Factory, which transformers calls for optimizers that need the whole model."""
     return MuonWithAdamW
 
 

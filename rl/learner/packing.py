@@ -1,11 +1,12 @@
-"""Forward passes over joined rows: attention that keeps sequences apart, rows as one without padding, scores of chosen tokens.
+"""Forward passes over joined rows: attention that separates sequences, joining of rows without padding, and scoring of chosen tokens.
 
-Rows of different lengths need padding and a quadratic mask; joined into one row they need only their borders (`cu_seq_lens`, as in
-FlashAttention, arXiv 2205.14135). `varlen` is such an attention on every device: torch's kernel on GPUs, sequence by sequence on CPUs and
-in float32. A sequence may continue another one of the row, as trajectories of a group continue their prompt, which is then computed once.
+Rows of different lengths need padding and a quadratic mask; joined into one row they need only their boundaries (`cu_seq_lens`, as in
+FlashAttention, arXiv 2205.14135). The attention `varlen` supports this on every device: torch's kernel on GPUs, one sequence at a time on
+CPUs and in float32. A sequence may continue another one in the row, as trajectories of a group continue their prompt, which is then
+computed once.
 
-The policy writes about a sixth of its context, so logits are computed for chosen tokens only: by TRL's tiled head on GPUs, and by
-`chosen_scores` on one CPU process, piece by piece, recomputed for the gradient (`benchmarks/token_scores.py`).
+Only about a sixth of a context is sampled by the policy, so logits are computed for chosen tokens only: by TRL's tiled head on GPUs, and by
+`chosen_scores` with a single CPU process, in chunks recomputed for the gradient (`benchmarks/token_scores.py`).
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from warehouse.errors import RequestError, first_line
 VARLEN = "varlen"
 FLASH = ("flash_attention_3", "flash_attention_2")
 JOINED = frozenset({VARLEN, *FLASH, "flex_attention"})
-"""Implementations that keep sequences of one row apart without a quadratic mask."""
+"""Attention implementations that separate sequences of one row without a quadratic mask."""
 CAUSAL = (-1, 0)
 UNKNOWN = ("softcap", "s_aux", "position_bias")
-"""Arguments of models' attention that `varlen` does not support."""
+"""Attention arguments of models that `varlen` does not support."""
 DROPOUTS = ("attention_dropout", "attn_pdrop")
 """Configuration names of attention dropout."""
 TRIED = 8
 """Tokens of each of the two sequences in `keeps_apart`."""
 SEPARABLE = frozenset({"full_attention", "sliding_attention"})
 
-# Before torch 2.12 fewer heads of keys than of queries were taken unasked.
+# Before torch 2.12, fewer key heads than query heads needed no argument.
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
@@ -59,20 +60,20 @@ def varlen_attention(
     pieces: Sequence[tuple[int, int]] | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of each of a row's sequences over itself, with transformers' signature.
+    """Causal attention within each sequence of a row, with transformers' signature.
 
     Args:
         query: (1, heads, tokens, size); keys and values may have fewer heads.
-        cu_seq_lens_q: (sequences + 1) int32, the borders.
-        max_length_q: the longest sequence.
-        pieces: for sequences that share a beginning: (tokens, index of the piece it continues or -1) of each piece; `cu_seq_lens_q` and
+        cu_seq_lens_q: (sequences + 1) int32, the boundaries.
+        max_length_q: length of the longest sequence.
+        pieces: for sequences that share a prefix: (tokens, index of the piece it continues or -1) of each piece; `cu_seq_lens_q` and
             `max_length_q` then describe the full sequences, one per piece.
 
     Returns:
         (1, tokens, heads, size), and None for weights.
 
     Raises:
-        ValueError: the model needs something else.
+        ValueError: the model needs an unsupported feature.
     """
     asked = [name for name in UNKNOWN if others.get(name) is not None]
     if attention_mask is not None or sliding_window is not None or dropout or asked:
@@ -91,7 +92,7 @@ def varlen_attention(
 
 
 def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """The states (1, heads, tokens, size) of each piece after those of the piece it continues."""
+    """States (1, heads, tokens, size) of each piece, prefixed by those of the piece it continues."""
     parts = torch.split(states, [length for length, _ in pieces], dim=2)
     return [part if first < 0 else torch.cat((parts[first], part), dim=2) for part, (_, first) in zip(parts, pieces, strict=True)]
 
@@ -101,7 +102,7 @@ def _over_themselves(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lo
         query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
         found = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling, window_size=CAUSAL, **GROUPED)
         return cast(Tensor, found).unsqueeze(0)
-    # Split, and not sliced: the gradient of each slice would be as long as the row.
+    # Use split instead of slicing: the gradient of each slice would have the length of the row.
     lengths = ends.diff().tolist()
     parts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
     causal: dict[str, Any] = {"is_causal": True, "scale": scaling, "enable_gqa": query.size(1) != key.size(1)}
@@ -121,8 +122,10 @@ def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
 
 
 def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
-    """The configured attention; `auto` is FlashAttention if usable, else `varlen`, else the model's own. Raises RequestError: `varlen` is
-    configured and does not fit the model.
+    """Name of the attention to use; `auto` is FlashAttention if usable, else `varlen`, else the model's default.
+
+    Raises:
+        RequestError: `varlen` is configured and does not fit the model.
     """
     reason = obstacle(model, VARLEN)
     if config.attn_implementation != "auto":
@@ -135,21 +138,21 @@ def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
 
 
 def joins_rows(model: PreTrainedModel) -> bool:
-    """Whether the model's attention keeps sequences of one row apart without a mask."""
+    """Whether the model's attention separates sequences of one row without a mask."""
     chosen = str(model.config._attn_implementation)
     return chosen in JOINED and obstacle(model, chosen) is None
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
-    """Whether sequences may continue another one of the row: `varlen` only."""
+    """Whether sequences may continue another one in the row: `varlen` only."""
     return joins_rows(model) and str(model.config._attn_implementation) == VARLEN
 
 
 @torch.no_grad()
 def keeps_apart(model: PreTrainedModel) -> bool:
-    """Whether `model` computes the same for a sequence that shares its row, told apart by positions, as for the sequence alone.
+    """Whether `model` computes the same for a sequence in a shared row, separated by positions only, as for the sequence alone.
 
-    Tested by a forward pass where nothing says so: stateful and vision models look across borders, and so do others, such as GPT-OSS.
+    Tested by a forward pass unless known: stateful and vision models attend across boundaries, and so do others, such as GPT-OSS.
     """
     if joins_rows(model):
         return True
@@ -167,7 +170,7 @@ def keeps_apart(model: PreTrainedModel) -> bool:
 
 
 def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
-    """Why sequences of `model` cannot share a row under this attention, or None."""
+    """Reason why sequences of `model` cannot share a row with this attention, or None."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     if config is not model.config:
@@ -185,7 +188,7 @@ def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
 
 
 def _installed(model: PreTrainedModel, config: OptimizerConfig) -> list[str]:
-    """FlashAttention, newest first, if installed and usable: on GPUs in half precision."""
+    """Usable FlashAttention versions, newest first: installed, on GPUs, in half precision."""
     if not config.learner.gpus or not model._supports_flash_attn or not computes_in_bfloat16(config, model.num_parameters()):
         return []
     there = (is_flash_attn_3_available(), is_flash_attn_2_available())
@@ -194,11 +197,11 @@ def _installed(model: PreTrainedModel, config: OptimizerConfig) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """Padded rows as one row without padding.
+    """Padded rows joined into one row without padding.
 
     Attributes:
         mask: (rows, tokens), True on tokens.
-        places: index in the flattened `mask` of each token of the joined row; a shared prompt has that of its first row.
+        places: index in the flattened `mask` of each token of the joined row; for a shared prompt, that of its first row.
         pieces: (tokens, index of the piece it continues or -1) of each piece.
     """
 
@@ -208,12 +211,12 @@ class JoinedRows:
 
     @classmethod
     def of(cls, mask: Tensor) -> JoinedRows:
-        """Each row a sequence."""
+        """Join rows, each as one sequence."""
         return cls(mask, _places(mask), tuple((length, -1) for length in mask.sum(dim=1).tolist()))
 
     @classmethod
     def with_shared_prompts(cls, mask: Tensor, ids: Tensor, width: int) -> JoinedRows:
-        """As `of`, but adjacent rows with the same prompt share it, except for its last token, whose successors differ.
+        """Like `of`, but adjacent rows with the same prompt share it, except for its last token, whose successors differ.
 
         Args:
             mask, ids: (rows, tokens).
@@ -232,15 +235,15 @@ class JoinedRows:
         return cls(mask, _places(own), tuple(pieces))
 
     def join(self, values: Tensor) -> Tensor:
-        """(rows, tokens) as (1, tokens), without padding."""
+        """Convert (rows, tokens) to (1, tokens), without padding."""
         return values.flatten()[self.places].unsqueeze(0)
 
     def part(self, values: Tensor) -> Tensor:
-        """(1, tokens) as (rows, tokens), 0 on padding and on prompts that stand with another row."""
+        """Convert (1, tokens) to (rows, tokens), with 0 on padding and on prompts shared from another row."""
         return values.new_zeros(self.mask.numel()).index_copy(0, self.places, values[0]).view(self.mask.shape)
 
     def inputs(self) -> dict[str, Any]:
-        """Positions, borders and, if prompts are shared, pieces, as arguments of the model."""
+        """Model arguments: positions, boundaries and, if prompts are shared, pieces."""
         positions, whole = self.join(self.mask.cumsum(dim=1) - 1), [before + own for before, own in self.spans]
         shared = any(first >= 0 for _, first in self.pieces)
         return {"position_ids": positions, **borders(whole, self.mask.device), **({"pieces": self.pieces} if shared else {})}
@@ -256,7 +259,7 @@ def _places(mask: Tensor) -> Tensor:
 
 
 def borders(lengths: Sequence[int], device: torch.device | None = None) -> dict[str, Any]:
-    """Borders of sequences of these lengths, as transformers takes them."""
+    """Boundaries of sequences of these lengths, as arguments for transformers."""
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     longest = max(lengths)
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
@@ -274,7 +277,7 @@ AT_ONCE = 2**27
 
 
 def can_choose(model: Any, workers: int) -> bool:
-    """Whether `chosen_scores` applies to a model."""
+    """Whether `chosen_scores` supports the model: one worker, on the CPU, with plain logits."""
     if workers > 1 or not isinstance(model, PreTrainedModel) or next(model.parameters()).device.type != "cpu":
         return False
     config = model.config.get_text_config()
@@ -317,7 +320,7 @@ def chosen_scores(
 
 
 def tiled_scores(model: Any, ids: Tensor, chosen: Tensor, **inputs: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The same by TRL's patched head, on GPUs and for models whose logits are more than the head's output.
+    """Like `chosen_scores`, with TRL's patched head, on GPUs and for models whose logits are more than the head's output.
 
     Returns:
         Two tensors (N,), the second None if the head gives no entropies, and the router's auxiliary loss if `inputs` ask for it.

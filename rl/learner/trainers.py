@@ -1,6 +1,6 @@
-"""What training stages share: TRL's trainers and arguments, checkpoints that survive a kill, metrics, LoRA, and writing the policy.
+"""Common parts of training stages: TRL's trainers and arguments, crash-safe checkpoints, metrics, LoRA, and writing of the policy.
 
-Checkpoints hold weights, optimizer, schedule, random state and step, so a resumed stage ends with the weights of an uninterrupted one.
+Checkpoints hold weights, optimizer, schedule, random state and step, so a resumed stage ends with the same weights as an uninterrupted one.
 Progress bars and telemetry are off; progress goes to `on_metric` and the configured trackers.
 """
 
@@ -40,7 +40,7 @@ from rl.learner.metrics import finite_metrics
 from rl.policies.policy import save_policy
 from rl.policies.transfer import adapter_weights
 
-# TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.
+# TRL imports vLLM for generation that is not used here, which takes half of a learner's start time.
 with patch("trl.import_utils.is_vllm_available", return_value=False):
     from trl.trainer.grpo_config import GRPOConfig as GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer as GRPOTrainer
@@ -48,11 +48,11 @@ with patch("trl.import_utils.is_vllm_available", return_value=False):
     from trl.trainer.sft_trainer import SFTTrainer as SFTTrainer
 
 
-huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
+huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each created trainer by default
 datasets.disable_progress_bars()
 
 OnMetric = Callable[[int, dict[str, float]], bool | None]
-"""Called with a step and its metrics; training ends if it returns True. After a resume, steps since the checkpoint are reported again."""
+"""Called with a step and its metrics; training ends if it returns True. A resumed run reports steps since the checkpoint again."""
 
 CHECKPOINTS = "checkpoints"
 
@@ -72,7 +72,7 @@ def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: P
         "bf16": computes_in_bfloat16(config, model.num_parameters()),
         **_distribution(config),
         "save_strategy": "steps",
-        "save_total_limit": 2,  # a kill while one is written leaves the one before
+        "save_total_limit": 2,  # a kill during a save leaves the previous checkpoint
         "report_to": list(config.trackers) or "none",
         "run_name": output.name,
         "disable_tqdm": True,
@@ -98,10 +98,10 @@ def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) 
     trainer.add_callback(MetricsCallback(on_metric))
     if config.save_minutes is not None:
         trainer.add_callback(TimedSaves(config.save_minutes))
-    with trainer.accelerator.main_process_first():  # which deletes what is not whole
+    with trainer.accelerator.main_process_first():  # the main process deletes incomplete checkpoints
         checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
     if checkpoint is not None and _is_finished(trainer, checkpoint):
-        _load_finished(trainer, checkpoint)  # the trainer would make one step too many
+        _load_finished(trainer, checkpoint)  # the trainer would make another step
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
@@ -109,7 +109,7 @@ def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) 
 def write_policy(
     trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, config: OptimizerConfig, without: tuple[str, ...] = ()
 ) -> None:
-    """Write the policy that `trainer` has trained, in `config.policy_dtype`; all workers call it.
+    """Write the policy that `trainer` has trained in `config.policy_dtype`; all workers must call it.
 
     Args:
         without: top-level modules that are not part of the policy.
@@ -121,7 +121,7 @@ def write_policy(
 
 
 def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """The model and the weights of its policy, on the main worker: shards gathered, adapters merged."""
+    """The bare model, and on the main worker the weights of its policy, with shards gathered and adapters merged."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     turned = {name for name, layer in model.named_modules() if getattr(layer, "fan_in_fan_out", False)}
     weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora, turned)
@@ -130,7 +130,7 @@ def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str,
 
 
 def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
-    """peft's configuration and adapter weights by the names of its files; all workers call it, and each gets all weights."""
+    """peft's configuration and the adapter weights by peft's file names; all workers must call it, and each gets all weights."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     found = adapter_weights(model)
     whole = {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in found.items()}
@@ -142,7 +142,7 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint in `folder`; incomplete ones are deleted."""
+    """Newest complete checkpoint in `folder`, or None; deletes newer incomplete ones."""
     found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
     for path in found:
         if _is_whole(path):
@@ -152,7 +152,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class MetricsCallback(TrainerCallback):
-    """Reports a trainer's metrics, and ends training if `on_metric` says so."""
+    """Reports a trainer's metrics, and ends training if `on_metric` returns True."""
 
     def __init__(self, on_metric: OnMetric) -> None:
         self._on_metric = on_metric
@@ -160,27 +160,25 @@ class MetricsCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        """All workers follow the main one's answer."""
-        if logs and "train_runtime" not in logs:  # not the metrics of the run as a whole
+        """All workers follow the main worker's answer."""
+        if logs and "train_runtime" not in logs:  # skip the metrics of the whole run
             control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_metrics(logs))])[0])
 
 
 def keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
-    """Reduce sharded bfloat16 gradients in float32, and pass on log-probabilities unrounded, which accelerate's own policy would not."""
+    """Reduce sharded bfloat16 gradients in float32 and keep outputs unrounded, unlike accelerate's default policy."""
     if config.learner.sharded and trainer.args.bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
 
 
 class Patience(EarlyStoppingCallback):
-    """Early stopping on held-out loss, whose count survives a resume."""
+    """Early stopping on held-out loss, with a count that survives a resume."""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Restore the count of the checkpoint."""
         self.early_stopping_patience_counter = self._counted(state)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether training had ended at `state`."""
         return self._counted(state) >= self.early_stopping_patience
 
     def _counted(self, state: TrainerState) -> int:
@@ -200,14 +198,14 @@ def _state_of(checkpoint: Path) -> TrainerState:
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
     model: Any = trainer.model
-    model.to(trainer.accelerator.device)  # shards are moved in training alone, and NCCL sends from GPUs
+    model.to(trainer.accelerator.device)  # shards move only during training, and NCCL needs GPU tensors
     trainer.state = _state_of(checkpoint)
     best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
     trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
 
 
 def last_metrics(trainer: Trainer) -> dict[str, float]:
-    """The last logged metrics, without those of the whole run."""
+    """Last logged metrics, without those of the whole run."""
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     return finite_metrics(logs[-1]) if logs else {}
 
@@ -223,7 +221,7 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
-    """Devices and sharding. Shards exchange gradients after each pass: held back, whole gradients would lie on each card."""
+    """Devices and sharding. Shards exchange gradients after each pass, because accumulation would keep full gradients on each GPU."""
     on_cpus = not config.learner.gpus or not torch.cuda.is_available()
     shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
@@ -234,7 +232,7 @@ def _distribution(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """The trainer's state is written last."""
+    """Whether a checkpoint is complete; the trainer's state is written last."""
     try:
         json.loads((checkpoint / "trainer_state.json").read_text())
     except (OSError, ValueError):
@@ -247,7 +245,7 @@ WRAPPER = "base_model.model."
 
 
 def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = None) -> dict[str, Any]:
-    """TRL's arguments for adapters, empty without. Seeds torch, since trainers initialise adapters before they seed.
+    """TRL's arguments for adapters, empty without them. Seeds torch, because trainers initialize adapters before they seed.
 
     Args:
         whole: name of a module that is trained in full and checkpointed with the adapters.
@@ -265,7 +263,7 @@ def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = No
 def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turned: Collection[str] = ()) -> dict[str, Tensor]:
     """W + alpha / rank · B A by the names of the bare model (arXiv 2106.09685, §4.1); weights are unchanged without adapters.
 
-    W is (out, in), B (out, rank), A (rank, in); layers in `turned` keep W as (in, out), as in GPT-2.
+    W is (out, in), B (out, rank), A (rank, in); layers in `turned` store W as (in, out), as in GPT-2.
     """
     if lora is None:
         return dict(weights)
@@ -282,10 +280,9 @@ def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turne
 
 
 class TimedSaves(TrainerCallback):
-    """Requests a checkpoint after the first step that ends `minutes` after the last one."""
+    """Requests a checkpoint after the first step that ends `minutes` or more after the last one."""
 
     def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds."""
         self._seconds = 60 * minutes
         self._clock = clock
         self._last = clock()
@@ -294,7 +291,7 @@ class TimedSaves(TrainerCallback):
         self._last = self._clock()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """All workers follow the main one's clock, since they save together."""
+        """All workers follow the main worker's clock, since they save together."""
         if broadcast_object_list([self._clock() - self._last >= self._seconds])[0]:
             control.should_save = True
 

@@ -1,1 +1,1 @@
-"""Policies: models and their tokenizers, created, loaded, saved and transferred; image inputs."""
+"""Policies: create, load, save and transfer models with their tokenizers; image inputs."""

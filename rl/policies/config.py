@@ -9,41 +9,41 @@ from pydantic import PositiveInt, model_validator
 from warehouse.settings import Section
 
 PACKAGED = Path(__file__).parent / "packaged"
-"""The policies that come with the package, a folder each."""
+"""Folder of the packaged policies, one subfolder each."""
 
 
 class PolicyConfig(Section):
-    """The initial policy: a model folder, a packaged policy, or a small Qwen3 from scratch."""
+    """Initial policy: a model folder, a packaged policy, or a small Qwen3 from scratch."""
 
     path: str | None = None
-    """Folder of a causal language model, or a packaged policy such as `reader`; None: from scratch, with the sizes below."""
+    """Folder of a causal language model, or name of a packaged policy such as `reader`; None: from scratch, with the sizes below."""
     layers: PositiveInt = 4
     """Number of layers."""
     width: PositiveInt = 128
     """Hidden size."""
     heads: PositiveInt = 8
-    """Attention heads; many small heads learn to look up facts sooner."""
+    """Query heads per layer; many small heads learn to look up facts sooner."""
     key_value_heads: PositiveInt = 8
-    """Key-value heads, a divisor of `heads`."""
+    """Key-value heads per layer; must divide `heads`."""
     head_size: PositiveInt = 32
-    """Head size; vLLM on CPUs needs at least 32."""
+    """Size of each head; vLLM on CPUs needs at least 32."""
     intermediate_size: PositiveInt = 256
     """Feed-forward size."""
     vocabulary_size: PositiveInt = 1500
-    """Size of the trained tokenizer."""
+    """Size of the trained tokenizer, in tokens."""
     max_position_embeddings: PositiveInt = 1024
-    """Context length."""
+    """Context length in tokens."""
 
     @property
     def folder(self) -> Path | None:
-        """Where the first policy lies; None where it is from scratch."""
+        """Folder of the initial policy; None if it is from scratch."""
         if self.path is None:
             return None
         return PACKAGED / self.path if self.path.isidentifier() and (PACKAGED / self.path).is_dir() else Path(self.path)
 
     @property
     def only_reads(self) -> bool:
-        """Whether the first policy cannot act at all: it is from scratch, or comes with the package, where they have only read."""
+        """Whether the initial policy cannot act yet: it is from scratch, or packaged (packaged policies are only pre-trained)."""
         return self.folder is None or self.folder.parent == PACKAGED
 
     @model_validator(mode="after")

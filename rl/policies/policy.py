@@ -1,7 +1,7 @@
-"""A policy: a folder with weights (safetensors), configuration and tokenizer, from scratch or from a Hugging Face folder.
+"""Create, load and save policies: folders with weights (safetensors), configuration and tokenizer.
 
-The default is a Qwen3 of about a million parameters. Any causal or image-text language model that transformers loads may replace it; it
-keeps its tokenizer, extended by the tags of the dialect `tags` where that is used.
+The default is a Qwen3 with about a million parameters, from scratch. Any causal or image-text language model that transformers loads may
+replace it; it keeps its tokenizer, extended by the tags if the dialect `tags` is used.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from rl.policies.vision import has_vision
 from warehouse.errors import RequestError
 
 INITIALIZER_RANGE = 0.06
-"""Standard deviation of the initial weights; with the usual 0.02 a model of a million parameters does not learn to copy in time."""
+"""Standard deviation of initial weights; with the usual 0.02 a model of a million parameters does not learn to copy in time."""
 ROPE_THETA = 1000.0
-"""Base of the rotary positions; 10,000 spends half of a small head on distances that short contexts do not have."""
+"""Base of the rotary positions; 10,000 wastes half of a small head on distances beyond short contexts."""
 PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-"""Files that may configure the processor of a policy that takes images."""
+"""Files that may configure the image processor of a policy."""
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -60,7 +60,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
 
 
 def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model (on the CPU, in evaluation mode) and tokenizer in `folder`. Trainers compute in bfloat16 over float32 weights."""
+    """Load model (on the CPU, in evaluation mode) and tokenizer. Trainers need the default float32 weights, also to compute in bfloat16."""
     if not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
     kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
@@ -69,7 +69,7 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
 
 
 def parameters_of(folder: Path) -> int:
-    """Number of weights in `folder`, from file headers."""
+    """Number of parameters in `folder`, read from file headers."""
     total = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as weights:
@@ -84,11 +84,11 @@ def save_policy(
     weights: Mapping[str, torch.Tensor] | None = None,
     dtype: str | None = None,
 ) -> None:
-    """Write weights, configuration, tokenizer and image processor into `folder`.
+    """Write weights, configuration, tokenizer and image processor to `folder`.
 
     Args:
-        weights: by name, instead of the model's own.
-        dtype: of the stored floating-point weights; None: unchanged.
+        weights: weights by name, instead of the model's own.
+        dtype: dtype of stored floating-point weights; None: unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = dict(model.state_dict() if weights is None else weights)
@@ -104,13 +104,13 @@ def save_policy(
 
 
 def in_dtype(weights: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
-    """Floating-point weights in that dtype; tied weights stay tied."""
+    """Convert floating-point weights to `dtype`; tied weights stay tied."""
     wanted: torch.dtype = getattr(torch, dtype)
     return _changed(weights, lambda weight: weight.to(wanted) if weight.is_floating_point() else weight)
 
 
 def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A snapshot of the weights in host memory; tied weights stay tied."""
+    """Copy the weights to host memory; tied weights stay tied."""
     return _changed(weights, lambda weight: weight.detach().to("cpu", copy=True))
 
 
@@ -124,7 +124,7 @@ def _changed(weights: Mapping[str, torch.Tensor], change: Callable[[torch.Tensor
 
 
 def _say_dtype(file: Path, dtype: str) -> None:
-    """Record the dtype of the stored weights; transformers records what the model computes in."""
+    """Record the dtype of the stored weights, since transformers records the compute dtype."""
     config = json.loads(file.read_text())
     if config.get("dtype") != dtype:
         file.write_text(json.dumps({**config, "dtype": dtype}, indent=2, sort_keys=True) + "\n")

@@ -1,7 +1,7 @@
-"""Tokenizers: of a policy from scratch, and what foreign ones lack.
+"""Tokenizers of policies from scratch, and extensions of pretrained ones.
 
-Byte-level BPE in which chosen words are single tokens, since a small policy copies only names whose words are one token each. The tags of
-the dialect are special tokens, so that ordinary text cannot spell them.
+Byte-level BPE in which chosen words are single tokens, because small policies copy only names whose words are one token each. The dialect's
+tags are special tokens, so that ordinary text cannot produce them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TAG_TOKENS = tuple(token for tag in TAGS for token in (f"<{tag}>", f"</{tag}>"))
 SPECIAL_TOKENS = (PAD_TOKEN, END_TOKEN, *TAG_TOKENS)
 
 WORD_REPETITIONS = 10_000
-"""Count of each given word in training: more than any other word's, so that it is merged first."""
+"""Count of each given word in the training text; higher than any other word's, so that it is merged first."""
 
 
 def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[str] = ()) -> Qwen2Tokenizer:
     """Train a byte-level BPE tokenizer with the tag dialect's special tokens, deterministically.
 
-    A `Qwen2Tokenizer`, the only class that `AutoTokenizer` (transformers 5) loads for a Qwen2 model. Each of `words` (letters only) becomes
-    one token after a space.
+    Returns a `Qwen2Tokenizer`, the only class that `AutoTokenizer` (transformers 5) loads for a Qwen2 model. Each of `words` (letters only)
+    becomes one token after a space.
 
     Raises:
         RequestError: `vocabulary_size` is too small for bytes, special tokens and words.
@@ -55,7 +55,7 @@ def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[
 
 
 def add_tags(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Add missing tags as special tokens; returns their number."""
+    """Add missing tags as special tokens; return their number."""
     vocabulary = tokenizer.get_vocab()
     missing = [AddedToken(token, special=True, normalized=False) for token in TAG_TOKENS if token not in vocabulary]
     return int(tokenizer.add_tokens(missing, special_tokens=True))
@@ -73,7 +73,7 @@ def is_from_scratch(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def multi_token_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[str]:
-    """Those of `words` that are not one token after a space."""
+    """Those of `words` that are not a single token after a space."""
     unique = list(dict.fromkeys(words))
     if not unique:
         return []

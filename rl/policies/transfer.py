@@ -1,7 +1,7 @@
-"""Transfer of policies and adapters: adapter folders in peft's format, and policy folders sent in pieces to machines that do not see them.
+"""Transfer of policies and adapters: adapter folders in peft's format, and policy folders sent in pieces to machines that do not have them.
 
-Adapters are about a thousandth of a policy, so with `rollout.engine.adapter_rank` a step writes and sends only these. Whether a machine
-sees a folder is decided by names, sizes and times of its files, so a different policy at the same path is not mistaken for it.
+Adapters are about a thousandth of a policy, so with `rollout.engine.adapter_rank` a step writes and sends only these. Whether a machine has
+a folder is decided by names, sizes and modification times of its files, so that another policy at the same path is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ from torch import Tensor, nn
 from warehouse.errors import RequestError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The files of such a folder, by peft's names."""
+"""Files of an adapter folder, by peft's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Adapter files by name, and the folder of the base policy."""
+    """Contents of adapter files by name, and the folder of the base policy."""
 
     base: str
     files: Mapping[str, bytes]
 
 
 def is_adapters(folder: Path) -> bool:
-    """Whether a folder holds adapters alone."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """peft's adapter weights of a model, by the names of its files."""
+    """The model's adapter weights, by peft's file names."""
     return {name.replace(".default.", "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
 
 
 def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write adapters into a new folder; `config` is peft's. Modules trained in full (the critic's head) are not part of the policy."""
+    """Write adapters to a new folder; `config` is peft's. Modules trained in full (the value head) are left out."""
     said = {**config.to_dict(), "modules_to_save": None, "exclude_modules": None, "target_modules": sorted(config.target_modules)}
     said["base_model_name_or_path"] = str(Path(config.base_model_name_or_path).resolve())
     folder.mkdir(parents=True)
@@ -52,12 +51,12 @@ def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> N
 
 
 def read_adapters(folder: Path) -> Adapters:
-    """The adapters in a folder. Raises RequestError if a file is incomplete or the base policy is missing."""
+    """Read the adapters in a folder. Raises RequestError if a file is incomplete or the base policy is missing."""
     return Adapters(base_of(folder), {name: (folder / name).read_bytes() for name in (CONFIG, WEIGHTS)})
 
 
 def base_of(folder: Path) -> str:
-    """The base policy's folder. Raises RequestError as `read_adapters`."""
+    """Folder of the base policy. Raises RequestError as `read_adapters` does."""
     try:
         with safe_open(folder / WEIGHTS, framework="numpy"):
             pass
@@ -70,7 +69,7 @@ def base_of(folder: Path) -> str:
 
 
 def no_adapters(base: str) -> Adapters:
-    """Adapters without effect, with which an engine that serves adapters serves a full policy. vLLM (0.32) wants one known layer."""
+    """Adapters without effect, for an adapter-serving engine to serve a full policy. vLLM (0.32) requires one known layer."""
     said = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["o_proj"], "bias": "none", "inference_mode": True}
     zeros = {f"base_model.model.none.o_proj.lora_{part}.weight": torch.zeros(1, 1) for part in "AB"}
     return Adapters(base, {CONFIG: json.dumps(said).encode(), WEIGHTS: save(zeros)})
@@ -89,13 +88,13 @@ class PolicyFile:
 
 
 def files_in(folder: Path) -> tuple[PolicyFile, ...]:
-    """The files of a folder by name; empty if it does not exist."""
+    """Files of a folder, sorted by name; empty if it does not exist."""
     found = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     return tuple(PolicyFile(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in found)
 
 
 def pieces(folder: Path, files: Sequence[PolicyFile]) -> Iterator[tuple[str, bytes]]:
-    """The content of the files in order, in pieces with the file's name."""
+    """Yield the contents of the files in order, in pieces with the file's name."""
     for each in files:
         with (folder / each.name).open("rb") as file:
             yield each.name, file.read(PIECE_BYTES)
@@ -105,7 +104,7 @@ def pieces(folder: Path, files: Sequence[PolicyFile]) -> Iterator[tuple[str, byt
 
 @dataclass(slots=True)
 class ReceivedPolicy:
-    """Received files of the policy at `path` of another machine."""
+    """Received files of the policy at `path` on another machine."""
 
     path: str
     files: tuple[PolicyFile, ...]
@@ -120,7 +119,7 @@ class ReceivedPolicy:
 
     @property
     def folder(self) -> Path:
-        """Where the files are. Raises ValueError if one is incomplete."""
+        """Folder of the received files. Raises ValueError if one is incomplete."""
         came = {each.name: each.size for each in files_in(Path(self._folder.name))}
         for each in self.files:
             if came.get(each.name, 0) != each.size:

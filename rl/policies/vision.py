@@ -1,6 +1,6 @@
-"""Images for policies that take them: placeholder tokens and pixel inputs, both from the policy's own processor, which its engine uses too.
+"""Image inputs of policies: placeholder tokens and pixels, both from the policy's own processor, which its engine uses too.
 
-How pixels of several images are laid out depends on the model family; `FAMILIES` are supported, others work with text only.
+The pixel layout of several images depends on the model family; policies outside `FAMILIES` are used with text only.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAMILIES = ("idefics3",)
-"""By `model_type`: Idefics3, which includes SmolVLM."""
+"""Supported `model_type`s: Idefics3, which includes SmolVLM."""
 _PIXELS = ("pixel_values", "pixel_attention_mask")
 
 
 class Vision:
-    """The image processing of one policy.
+    """Image processing of one policy.
 
     Attributes:
-        marker: what a chat template writes for an image.
-        placeholder_id: the token of the marker, repeated once per image vector.
+        marker: text that a chat template writes for an image.
+        placeholder_id: token of the marker, repeated once per image vector.
     """
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._lock = threading.Lock()  # its tokenizer is not safe for threads
+        self._lock = threading.Lock()  # its tokenizer is not thread-safe
         self.marker: str = processor.image_token
         self.placeholder_id: int = processor.image_token_id
 
     def placeholders(self, image: PIL.Image.Image) -> tuple[int, ...]:
-        """The token ids for `image`, delimited by control tokens. Raises ImageFault if the processor refuses it."""
+        """Token ids for `image`, delimited by control tokens. Raises ImageFault if the processor rejects it."""
         try:
             with self._lock:
                 ids = self._processor(images=[image], text=self.marker, add_special_tokens=False)["input_ids"][0]
@@ -64,7 +64,7 @@ def has_vision(folder: Path) -> bool:
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """The `Vision` of the policy in `folder`; None if it takes no images. Raises RequestError: its processor is missing or does not fit."""
+    """Load the `Vision` of the policy in `folder`; None if it takes no images. Raises RequestError for a missing or unfit processor."""
     if not has_vision(folder):
         return None
     from transformers import AutoProcessor

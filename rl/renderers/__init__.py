@@ -1,1 +1,1 @@
-"""The dialects, by which prompts, actions and observations become tokens: tags as special tokens, and chat templates."""
+"""Dialects: render prompts, actions and observations as tokens, with tags as special tokens or with chat templates."""

@@ -1,8 +1,8 @@
-"""Protocol of dialects: how prompts, actions and observations are rendered in tokens.
+"""Protocol of dialects, which render prompts, actions and observations as tokens.
 
-A dialect renders the prompt, says where an action ends, parses the action and encodes what comes back. It also renders actions that nobody
-sampled, so that a demonstration has the ids of a rollout of the same actions. Text that the policy did not write never becomes a control
-token: a document that spells `</information>` or `<|im_end|>` contributes letters, not the token.
+A dialect renders the prompt, defines where an action ends, parses the action and encodes results. It also renders actions that were not
+sampled, so that a demonstration has the same ids as a rollout of the same actions. Text that the policy did not write never becomes a
+control token: a document with `</information>` or `<|im_end|>` contributes its characters, not the token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRUNCATION_MARKER = " ..."
 
 Side = Literal["right", "left", "middle"]
 Schema = Mapping[str, Any]
-"""A tool in OpenAI's form: `{"type": "function", "function": {"name": ..., ...}}`."""
+"""Tool schema in OpenAI's format: `{"type": "function", "function": {"name": ..., ...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class ActionTurn:
-    """What the policy wrote in one turn: at least one call, after an optional thought."""
+    """What the policy wrote in one turn: an optional thought, then calls. A parsed turn has at least one call."""
 
     calls: tuple[Action, ...]
     think: str | None = None
@@ -44,14 +44,14 @@ class ActionTurn:
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """Why an action did not parse, as shown to the policy."""
+    """Why an action could not be parsed, as shown to the policy."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one call as the policy sees it; `parts` is set if it is more than text."""
+    """Result of one call as shown to the policy; `parts` is set if it is more than text."""
 
     text: str
     parts: tuple[ContentPart, ...] = ()
@@ -67,14 +67,14 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is appended after an action: token ids, and the images whose placeholders are among them, in order."""
+    """Token ids appended after an action, and the images whose placeholders they contain, in order."""
 
     ids: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
 
 
 class ContentRefused(Exception):
-    """The dialect cannot show a result to this policy, such as an image."""
+    """The dialect cannot show a result, such as an image, to this policy."""
 
 
 class NotExpressible(Exception):
@@ -82,7 +82,7 @@ class NotExpressible(Exception):
 
 
 def named_arguments(tool: str, arguments: str, tools: Sequence[Schema]) -> dict[str, Any]:
-    """A call's arguments by name, from the tool's schema. Raises NotExpressible where they have none."""
+    """A call's arguments by name, according to the tool's schema. Raises NotExpressible if they cannot be named."""
     try:
         return as_object(arguments, parameters_of(tool, tools))
     except ValueError as error:
@@ -90,7 +90,7 @@ def named_arguments(tool: str, arguments: str, tools: Sequence[Schema]) -> dict[
 
 
 class RolloutDialect(Protocol):
-    """What the agent loop needs of a dialect."""
+    """Part of a dialect that the agent loop uses."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -98,17 +98,17 @@ class RolloutDialect(Protocol):
         ...
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
-        """The initial context of a trajectory; `seen` is what the environment shows besides the question."""
+        """Initial context of a trajectory; `seen` is what the environment shows in addition to the question."""
         ...
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse an action; the schemas of the tools on offer type unquoted values. Never raises for sampled ids."""
+        """Parse an action; the schemas of the offered tools give types to unquoted values. Never raises for sampled ids."""
         ...
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """Token ids of an action that was written rather than sampled, including the stop token; `parse` returns its calls.
+        """Token ids of a written (not sampled) action, including the stop token; `parse` returns its calls.
 
-        `tools` are those on offer. A thought that the dialect cannot place is dropped; a turn without calls is a thought alone.
+        `tools` are the offered tools. A thought that the dialect cannot place is dropped; a turn without calls is a thought only.
 
         Raises:
             NotExpressible: a policy could not have written it.
@@ -116,10 +116,10 @@ class RolloutDialect(Protocol):
         ...
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """What is appended after `action_ids`: one result per call, or the correction after a parse error.
+        """Ids to append after `action_ids`: one result per call, or the correction after a parse error.
 
         Raises:
-            ContentRefused: a result holds an image and the policy takes none.
+            ContentRefused: a result contains an image and the policy takes none.
         """
         ...
 
@@ -142,14 +142,14 @@ class TakesImages(Protocol):
 
     @property
     def placeholder_id(self) -> int | None:
-        """The image placeholder token, which no policy may write; None if the policy takes no images."""
+        """Image placeholder token, which no policy may write; None if the policy takes no images."""
         ...
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
-        """`reply_ids` with images. The truncation applies to texts only.
+        """Like `reply_ids`, with images. The truncation applies to text only.
 
         Raises:
-            ContentRefused: a result holds an image and the policy takes none.
+            ContentRefused: a result contains an image and the policy takes none.
             ImageFault: an image cannot be decoded.
         """
         ...
@@ -160,7 +160,7 @@ def holds_image(result: Result) -> bool:
 
 
 def text_of(result: Result) -> str:
-    """The text of a result. Raises ContentRefused if it holds an image."""
+    """Text of a result. Raises ContentRefused if it contains an image."""
     for part in result.parts:
         if isinstance(part, ImagePart):
             raise ContentRefused(
@@ -171,19 +171,19 @@ def text_of(result: Result) -> str:
 
 
 class DialectConfig(Section):
-    """How prompts, actions and observations appear in tokens."""
+    """How prompts, actions and observations are rendered in tokens."""
 
     kind: str = "chat"
-    """`tags`, `chat`, or `module:attribute` (or `file.py:attribute`), a factory called with tokenizer and `options`."""
+    """`tags`, `chat`, or a factory as `module:attribute` or `file.py:attribute`, called with tokenizer and `options`."""
     template: str = "own"
     """`chat`: the tokenizer's `own` template, TRL's `training` variant of it, `chatml_tools`, or a file."""
     system: str | None = None
     """`chat`: system message; None: the template's default."""
     introduce: bool | None = None
-    """`tags`: explain tags and tools in the prompt; None: unless the policy is from scratch."""
+    """`tags`: explain tags and tools in the prompt; None: unless the policy was trained from scratch."""
     variables: dict[str, Any] = Field(default_factory=dict)
     """`chat`: template variables, such as `enable_thinking = false`."""
     today: date = date(2025, 1, 1)
-    """`chat`: the fixed date for templates that use one."""
+    """`chat`: fixed date for templates that show one."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of a custom dialect."""

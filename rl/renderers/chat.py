@@ -1,13 +1,13 @@
-"""The dialect of an existing model: its own chat template, with tool calls in the form it was trained on.
+"""Dialect of a pretrained model: its own chat template, with tool calls in the format it was trained on.
 
-The prompt is rendered once and then only appended to: sampled ids, then the template's markup around results, then its generation prompt. A
+The prompt is rendered once and then only extended: by sampled ids, the template's markup around results, and its generation prompt. A
 message without a call is the answer, and so is a call of a tool named `answer`.
 
-`prove` shows at start-up that appending equals rendering the whole conversation. Conversations with calls, parallel calls, thoughts,
-answers and an unparsable message are rendered as a whole; each must start with everything appended before, continue with a message that
-parses as the calls put in, and end with the ids that the dialect appends. A template that strips or edits earlier thoughts fails here.
+`prove` checks at start-up that extending equals rendering the whole conversation. It renders conversations with calls, parallel calls,
+thoughts, answers and an unparsable message as a whole; each must start with everything appended so far, continue with a message that parses
+as the given calls, and end with the ids that the dialect appends. A template that strips or edits earlier thoughts fails here.
 
-Images in tool results: at start-up the template renders a result of text, image and text. It writes a marker for the image, which the
+For images in tool results, the template renders a result of text, image and text at start-up. It writes a marker for the image, which the
 policy's processor expands into placeholders, the tokens that engine and learner see.
 """
 
@@ -74,11 +74,11 @@ class RenderedImage:
 
 
 ResultPart = str | RenderedImage
-"""Results consist of outside texts and images."""
+"""Results consist of untrusted texts and images."""
 
 
 class ImageRenderer:
-    """How one template shows the images of one policy; `text_filter` is its filter for result texts."""
+    """How a template shows the images of a policy; `text_filter` is its filter for result texts."""
 
     def __init__(self, template: ChatTemplate, vision: Vision, text_filter: Filter) -> None:
         self._template, self._vision, self._text_filter = template, vision, text_filter
@@ -94,7 +94,7 @@ class ImageRenderer:
         """Texts of a result, truncated together, and its images, which are never truncated.
 
         Raises:
-            ContentRefused: the template shows no images.
+            ContentRefused: the template cannot show images.
             ImageFault: an image cannot be decoded, or the processor rejects it.
         """
         if self.refusal is not None:
@@ -115,7 +115,7 @@ class ImageRenderer:
     ) -> Reply:
         """The reply: ids `start`, then the template's `pieces` with their slots filled."""
         ids, images, slots = list(start), list[PlacedImage](), dict(texts)
-        pending: list[Piece] = []  # what is encoded together, as a whole rendering would be
+        pending: list[Piece] = []  # encoded together, as in a full rendering
         before, behind = self._markup
         for piece in pieces:
             if not isinstance(piece, Slot) or piece.number < RESULT:
@@ -139,7 +139,7 @@ class ImageRenderer:
         return RenderedImage(image, self._vision.placeholders(pixels))
 
     def _cut(self, parts: Sequence[ResultPart], cut: Truncation) -> list[ResultPart]:
-        """Parts whose texts fit into `cut.max_tokens` together, kept from the left, or from the right if the cut is on the left."""
+        """Truncate the texts together to `cut.max_tokens`, filling from the left, or from the right if the cut is on the left."""
         room, kept = cut.max_tokens, list[ResultPart]()
         for part in reversed(parts) if cut.side == "left" else parts:
             if isinstance(part, str):
@@ -150,7 +150,7 @@ class ImageRenderer:
         return kept[::-1] if cut.side == "left" else kept
 
     def _check(self) -> None:
-        """Check that a result with an image is rendered as the template would."""
+        """Check that a result with an image is rendered as the template does."""
         message = {**tool_message(0, "lookup", ""), "content": _probe_content(*_PROBES)}
         conversation = self._template.tokenize([_PROBE_QUESTION, call_message([("lookup", "a")]), message], [PROBE_TOOL], generate=True)
         before, behind = map(self._text_filter, _PROBES)
@@ -182,7 +182,7 @@ def _image_markup(template: ChatTemplate, marker: str) -> tuple[str, str]:
 
 
 class ChatDialect:
-    """The dialect of one chat template; `system` is a message before the question, `vision` is set if the policy takes images.
+    """Dialect of one chat template; `system` is a message before the question, `vision` is set if the policy takes images.
 
     Raises:
         RequestError: the template cannot be used with tool calls.
@@ -207,7 +207,7 @@ class ChatDialect:
         """System message, tools and question; `seen` follows the question.
 
         Raises:
-            RequestError: a tool's schema holds a control token, or the template cannot show it.
+            RequestError: a tool's schema contains a control token, or the template cannot show it.
         """
         if seen:
             question = f"{question}\n\n{seen if cut is None else self.template.plain.cut(seen, cut)}"
@@ -216,8 +216,8 @@ class ChatDialect:
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
         """The assistant message as the template writes it after its generation prompt.
 
-        A thought goes where the template has a place for it: as reasoning, or as text before calls. Text before an answer would be part of
-        the answer.
+        A thought goes where the template has a place for it: as reasoning, or as text before calls. Text before an answer would become part
+        of the answer.
         """
         calls: list[tuple[str, Any]] = [
             (call.tool, named_arguments(call.tool, call.arguments, tools)) for call in turn.calls if call.tool != ANSWER
@@ -236,7 +236,7 @@ class ChatDialect:
         return self.template.plain.ids(text)
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse a finished message without special tokens inside. Plain JSON calls count in every layout (`rl.renderers.tool_parsers`)."""
+        """Parse a finished message without special tokens inside. Accepts plain JSON calls in any format (`rl.renderers.tool_parsers`)."""
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):
@@ -251,13 +251,13 @@ class ChatDialect:
         return turn
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """Results as tool messages; an unfinished message is ended first. The cut applies to texts only."""
+        """Results as tool messages; an unfinished message is ended first. The truncation applies to text only."""
         texts = [self._text(result, cut) for result in results]
         end, names, pieces = self._reply_markup(action_ids, len(results))
         return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
-        """`reply_ids` with images, if the policy takes them."""
+        """Like `reply_ids`, with images if the policy takes them."""
         if self.images is None or not any(map(holds_image, results)):
             return Reply(self.reply_ids(action_ids, results, cut))
         parts = [self.images.parts(each.parts, cut) if holds_image(each) else [self._text(each, cut)] for each in results]
@@ -265,14 +265,13 @@ class ChatDialect:
         return self.images.write(end, pieces, names, parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, including control tokens."""
         return self.template.decode(token_ids)
 
     def _written(self, calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None) -> tuple[int, ...]:
-        """Ids of an assistant message after the generation prompt, including the token that ends it.
+        """Ids of an assistant message after the generation prompt, including its stop token.
 
-        Texts are rendered in place, so one that spells a control token is refused. Some templates render an empty thought differently from
-        their generation prompt; then it is written as content.
+        Texts are rendered in place, so a text with a control token is rejected. Some templates render an empty thought differently from
+        their generation prompt; it is then written as content.
         """
         forms: list[Thoughts] = [self.layout.thoughts, "tagged"] if thought is None else [self.layout.thoughts]
         stop = self.layout.call_stop if calls else self.layout.answer_stop
@@ -294,10 +293,10 @@ class ChatDialect:
         return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
 
     def _reply_markup(self, action_ids: Sequence[int], count: int) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
-        """Markup around an action's results: the token that ends an unfinished action, the tools' names, the pieces."""
+        """Markup around an action's results: the token that ends an unfinished action, the tools' names, and the pieces."""
         turn = self.parse(action_ids)
         names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
-        if names in ([], [ANSWER]):  # the tools on offer are not known here, and calls in plain JSON are
+        if names in ([], [ANSWER]):  # tools are unknown here, but plain JSON calls carry names
             text = self.decode(action_ids).removesuffix(self.decode(action_ids[-1:]))
             named = named_calls(text, self.layout.opens_thought)
             names = named if len(named) == count else names
@@ -306,7 +305,7 @@ class ChatDialect:
         return () if ended else (self.template.special[self.layout.call_stop],), dict(enumerate(names, start=NAME)), pieces
 
     def _prompt(self, tools: Sequence[Schema]) -> tuple[Piece, ...]:
-        """Rendered once per set of tools."""
+        """Prompt pieces, rendered once per set of tools."""
         key = digest(list(tools))
         if key not in self._prompts:
             self.template.refuse_control_tokens(tools)
@@ -318,7 +317,7 @@ class ChatDialect:
         return self._prompts[key]
 
     def _reply_pieces(self, count: int) -> tuple[Piece, ...]:
-        """Rendered once per number of calls."""
+        """Reply pieces, rendered once per number of calls."""
         if count not in self._replies:
             self._replies[count] = reply_markup(self.template, count)[1]
         return self._replies[count]
@@ -333,17 +332,17 @@ _RESULTS = ('Found "Blue River".\n\n3 < 4 & more', "  indented\tété \n", "")
 _SPOKEN = "I look."
 _THOUGHT = f"<think>\n{_SPOKEN}\n</think>\n\n"
 _PLAIN, _SPEAKING, _THINKING, _TAGGED = {"content": ""}, {"content": _SPOKEN}, {"reasoning_content": _SPOKEN}, {"content": _THOUGHT}
-"""What precedes a call: nothing, text, or a thought in one of the two forms that templates take."""
+"""What may precede a call: nothing, text, or a thought in one of two forms."""
 _ADVICE = 'give another with the dialect\'s option "template", such as "training" for the one that TRL ships for the model'
 _WIDE = Truncation(10_000)
 _UNREADABLE = {"bare_json": '{"name": "lookup", "parameters": {'}
 
 
 def prove(dialect: ChatDialect) -> None:
-    """Check that what `dialect` appends is what its template renders.
+    """Check that what `dialect` appends equals what its template renders.
 
     Raises:
-        RequestError: it is not; names the place where they differ.
+        RequestError: it differs; the message shows the place.
     """
     try:
         for preamble in _preambles(dialect):
@@ -362,7 +361,7 @@ def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
 
 
 class _ConversationProof:
-    """The proof by one conversation, message by message, rendered and appended."""
+    """Checks one conversation message by message, comparing rendered with appended ids."""
 
     def __init__(self, dialect: ChatDialect, preamble: dict[str, str]) -> None:
         self._dialect = dialect
@@ -388,7 +387,7 @@ class _ConversationProof:
         return _SPOKEN in self._dialect.template.render(asked, [PROBE_TOOL], generate=True)
 
     def _check_dropped_preamble(self) -> None:
-        """Check that the dialect refuses a call after a preamble that the template does not show."""
+        """Check that the dialect rejects a call after a preamble that the template does not show."""
         plain = [*self._messages, call_message([("lookup", "a")]), tool_message(0, "lookup", "b")]
         written = self._dialect.template.tokenize(plain, [PROBE_TOOL], generate=True)[len(self._context) :]
         turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]), ())
@@ -423,7 +422,7 @@ class _ConversationProof:
         self._messages.append({"role": "assistant", **self._preamble, "content": self._preamble.get("content", "") + text})
 
     def _check_step(self, expected: tuple[Action, ...] | None, results: Sequence[Result], where: str) -> None:
-        """Check that the rendering extends the context by a message that is parsed as `expected`, and by the dialect's reply to it."""
+        """Check that the rendering extends the context by a message that parses as `expected`, and by the dialect's reply to it."""
         rendered = self._rendered_ids(generate=True)
         self._expect(rendered[: len(self._context)], self._context, f"what stands before, seen {where}")
         action = self._up_to_stop(rendered[len(self._context) :])

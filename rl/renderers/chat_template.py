@@ -1,8 +1,8 @@
-"""A model's chat template as pieces: its markup, and slots for texts from outside.
+"""A model's chat template split into pieces: its markup, and slots for untrusted texts.
 
 A template is rendered once per message shape with a slot word in place of each text, and split at these words. So no text can change what
-the template does, and control tokens are recognized in markup only. Between control tokens, markup and texts are encoded together, which
-gives the ids of the full rendering. `find_layout` discovers what the template writes around calls and results.
+the template does, and control tokens are recognized in markup only. Markup and texts between control tokens are encoded together, which
+gives the ids of the full rendering. `find_layout` determines what the template writes around calls and results.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from warehouse.errors import RequestError
 Message = Mapping[str, Any]
 _SLOT = re.compile(r"slotc4f9a8e2x(\d+)x")
 _SYNTAX = re.compile(r"</?(think|tool_call|tool_response|arg_key|arg_value)>")
-"""Tokens inside a message, never its end, even if a tokenizer calls them special."""
+"""Tokens that occur inside a message and never end it, even if the tokenizer marks them as special."""
 PROBE_TEXT = ' "a"\\\n<b> & \'é\t'
-"""Reveals the template's filter: leading and trailing whitespace, quotes, a backslash and a line break."""
+"""Reveals the template's filter: has leading and trailing whitespace, quotes, a backslash and a line break."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of text `number`."""
+    """Placeholder of text `number`."""
 
     number: int
 
@@ -42,7 +42,7 @@ Filter = Callable[[str], str]
 
 
 def slot(number: int) -> str:
-    """The word that stands for text `number` during rendering."""
+    """Word that stands for text `number` during rendering."""
     return f"slotc4f9a8e2x{number}x"
 
 
@@ -65,7 +65,7 @@ class ChatTemplate:
             raise RequestError("the policy's tokenizer has no chat template; use the dialect of tags, or name a template.")
 
     def render(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> str:
-        """The conversation as text; with `generate`, up to the generation prompt. Raises TemplateRefused."""
+        """Render the conversation as text; with `generate`, up to the generation prompt. Raises TemplateRefused."""
         try:
             rendered = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
@@ -85,7 +85,7 @@ class ChatTemplate:
         return tuple(Slot(int(part)) if number % 2 else part for number, part in enumerate(parts) if number % 2 or part)
 
     def encode(self, pieces: Sequence[Piece], texts: Mapping[int, str]) -> tuple[int, ...]:
-        """Token ids of pieces with `texts` in their slots; control tokens come from the markup only."""
+        """Token ids of pieces with `texts` in their slots; control tokens come from markup only."""
         ids: list[int] = []
         pending = ""
         for piece in pieces:
@@ -105,15 +105,13 @@ class ChatTemplate:
         return tuple(self._tokenizer(self.render(messages, tools, generate), add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, including control tokens."""
         return self.plain.decode(token_ids)
 
     def after_last_special(self, text: str) -> str:
-        """`text` after its last special token."""
         return self._special.split(text)[-1]
 
     def after_stop(self, pieces: Sequence[Piece], number: int) -> tuple[str | None, tuple[Piece, ...]]:
-        """The first special token after slot `number` and what follows it; (None, ()) if that markup has none."""
+        """First special token after slot `number`, and the pieces after it; (None, ()) if the markup there has none."""
         if Slot(number) not in pieces:
             return None, ()
         place = len(pieces) - 1 - tuple(reversed(pieces)).index(Slot(number))
@@ -127,10 +125,10 @@ class ChatTemplate:
         return None, ()
 
     def filter_of(self, before: Sequence[Message], role: str) -> Filter:
-        """The template's filter for a message of `role` after `before`.
+        """The template's text filter for a message of `role` after `before`.
 
         Raises:
-            TemplateRefused: it neither keeps, strips nor JSON-quotes the text.
+            TemplateRefused: the template neither keeps, strips nor JSON-escapes the text.
         """
         framed = self.render([*before, {"role": role, "content": slot(0)}], (), generate=False)
         shown = self.render([*before, {"role": role, "content": PROBE_TEXT}], (), generate=False)
@@ -141,13 +139,13 @@ class ChatTemplate:
         raise TemplateRefused(f"it changes the text of {role} messages in a way that cannot be followed")
 
     def refuse_spelled(self, text: str) -> None:
-        """Raises TemplateRefused if `text` spells a control token, which would be indistinguishable once rendered."""
+        """Raise TemplateRefused if `text` contains a control token, which would be indistinguishable once rendered."""
         found = self._control.search(text)
         if found is not None:
             raise TemplateRefused(f"it holds the control token {found[0]!r}")
 
     def refuse_control_tokens(self, tools: Sequence[Schema]) -> None:
-        """Raises RequestError if a tool's description, which is part of the markup, spells a control token."""
+        """Raise RequestError if a tool's description, which is part of the markup, contains a control token."""
         for tool in tools:
             found = self._control.search(json.dumps(tool, ensure_ascii=False))
             if found is not None:
@@ -157,7 +155,7 @@ class ChatTemplate:
 
 
 def _any_of(tokens: Mapping[str, int]) -> re.Pattern[str]:
-    """A one-group pattern for any of `tokens`, longest first; matches nothing if there are none."""
+    """One-group pattern for any of `tokens`, longest first; matches nothing if there are none."""
     alternatives = "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))
     return re.compile(f"({alternatives or '(?!)'})")
 
@@ -172,7 +170,7 @@ def _as_json(text: str) -> str:
 
 
 QUESTION, WRITTEN, NAME, ARGUMENT, RESULT = 0, 1, 1_000, 2_000, 3_000
-"""Slot numbers; the last three are the first of one per call."""
+"""Slot numbers; the last three are the first of a series with one per call."""
 ARGUMENT_NAME = "query"
 PROBE_TOOL: Schema = {
     "type": "function",
@@ -186,14 +184,14 @@ _ASKED: Message = {"role": "user", "content": slot(QUESTION)}
 
 
 Thoughts = Literal["reasoning", "tagged", "spoken", "none"]
-"""As `reasoning_content`, in `<think>` within the content, as the content, or nowhere."""
+"""Where a thought goes: `reasoning_content`, `<think>` within the content, the content, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one template does: call format, stop tokens, text filters, markup of a correction.
+    """Properties of a template: call format, stop tokens, text filters, markup of a correction.
 
-    `thoughts` says where a thought goes before a call, `opens_thought` whether the generation prompt already opened one.
+    `thoughts` says where a thought goes before a call; `opens_thought` whether the generation prompt already opens one.
     """
 
     call_format: str
@@ -213,7 +211,7 @@ class Layout:
 
 
 def find_layout(template: ChatTemplate) -> Layout:
-    """The layout of `template`.
+    """Determine the layout of `template`.
 
     Raises:
         TemplateRefused: it shows no tools, calls or results, or no parser knows its call format.
@@ -244,18 +242,18 @@ def call_id(number: int) -> str:
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A call in OpenAI's form."""
+    """A call in OpenAI's format."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_message(calls: Sequence[tuple[str, str]], **preamble: str) -> Message:
-    """An assistant message with one-argument calls; `preamble` is its content, or a thought."""
+    """Assistant message with one-argument calls; `preamble` is its content, or a thought."""
     tool_calls = [tool_call(call_id(number), name, {ARGUMENT_NAME: argument}) for number, (name, argument) in enumerate(calls)]
     return {"role": "assistant", "content": "", **preamble, "tool_calls": tool_calls}
 
 
 def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None, thoughts: Thoughts) -> Message:
-    """An assistant message with calls or an answer, after a thought if `thoughts` has a place for it."""
+    """Assistant message with calls or an answer, after a thought if `thoughts` has a place for it."""
     content = answer or ""
     message: dict[str, Any] = {"role": "assistant"}
     if thoughts == "reasoning":
@@ -271,12 +269,11 @@ def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str |
 
 
 def tool_message(number: int, name: str, content: str) -> Message:
-    """A tool's message in reply to call `number`."""
     return {"role": "tool", "tool_call_id": call_id(number), "name": name, "content": content}
 
 
 def reply_markup(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, ...]]:
-    """The token that ends a message of `count` calls, and the markup of their results up to the next generation prompt."""
+    """Token that ends a message of `count` calls, and the markup of their results up to the generation prompt. Raises TemplateRefused."""
     asked = call_message([(slot(NAME + number), slot(ARGUMENT + number)) for number in range(count)])
     results = [tool_message(number, slot(NAME + number), slot(RESULT + number)) for number in range(count)]
     pieces = template.pieces([_ASKED, asked, *results], (), generate=True)
@@ -289,7 +286,7 @@ def reply_markup(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, 
 
 
 def _call_format(template: ChatTemplate, stop: str) -> str:
-    """The format whose parser returns the calls that the template writes."""
+    """Name of the format whose parser returns the calls that the template writes."""
     asked = "Amber Stone"
     messages = [_ASKED, call_message([("lookup", asked)]), tool_message(0, "lookup", slot(RESULT))]
     text = template.render(messages, [PROBE_TOOL], generate=True)
@@ -339,7 +336,7 @@ def _allows_parallel_calls(template: ChatTemplate) -> bool:
 
 
 def _answer_stop(template: ChatTemplate) -> str:
-    """The token that ends an answer: right after it, or the one that starts the next message."""
+    """Token that ends an answer: right after it, or the one that starts the next message."""
     answer: Message = {"role": "assistant", "content": slot(WRITTEN)}
     for messages in ([_ASKED, answer], [_ASKED, answer, {"role": "user", "content": "a"}]):
         stop, _ = template.after_stop(template.pieces(messages, (), generate=False), WRITTEN)
@@ -349,7 +346,7 @@ def _answer_stop(template: ChatTemplate) -> str:
 
 
 def _correction(template: ChatTemplate) -> tuple[str, tuple[Piece, ...]]:
-    """Role and markup of a message that corrects an action: a tool's if the template allows it, otherwise the user's."""
+    """Role and markup of a message that corrects an action: `tool` if the template allows it, otherwise `user`."""
     for role in ("tool", "user"):
         correction: Message = {"role": role, "content": slot(RESULT)} if role == "user" else tool_message(0, "error", slot(RESULT))
         try:

@@ -1,7 +1,7 @@
-"""Training examples as token ids: the parts of an example rendered by the policy's dialect.
+"""Encode training examples as token ids in the policy's dialect.
 
-Parts are rendered as the agent loop renders a trajectory, prompt first, then actions and replies, by the same methods. So a demonstration
-has the ids, and the loss mask, of a rollout of the same actions. Sampled ids are used as they are.
+Examples are rendered as the agent loop renders a trajectory, with the same methods: prompt, then actions and replies. So a demonstration
+has the same ids and loss mask as a rollout of the same actions. Sampled ids are used unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class EncodedExample:
     trained: tuple[bool, ...]
 
     def labels(self) -> list[int]:
-        """The ids with `IGNORED_LABEL` for untrained tokens; not shifted."""
+        """Token ids with `IGNORED_LABEL` for untrained tokens, not shifted."""
         return [token if trained else IGNORED_LABEL for token, trained in zip(self.token_ids, self.trained, strict=True)]
 
 
 def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Truncation = UNCUT) -> tuple[list[EncodedExample], list[Failure]]:
-    """The examples that the dialect can express, in order, and failures for the others."""
+    """Encode the examples that the dialect can express, in order; failures for the others."""
     encoded: list[EncodedExample] = []
     failures: list[Failure] = []
     for example in examples:
@@ -45,7 +45,7 @@ def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Truncati
 
 
 def encode_example(example: Example, dialect: Dialect, cut: Truncation = UNCUT) -> EncodedExample:
-    """One example in the dialect's tokens; results are truncated as in rollouts. Raises NotExpressible."""
+    """Encode one example; results are truncated as in rollouts. Raises NotExpressible."""
     writer = _Writer(dialect, cut)
     for kind, group in groupby(example.parts, key=_group_of):
         writer.write(kind, list(group))
@@ -54,13 +54,13 @@ def encode_example(example: Example, dialect: Dialect, cut: Truncation = UNCUT) 
 
 
 def _group_of(part: Part) -> PartKind:
-    """Groups neighboring parts: thoughts and calls form one action, results one reply."""
+    """Key to group neighboring parts: thoughts, calls and answers form one action, results one reply."""
     return PartKind.CALL if part.kind in _ACTS else part.kind
 
 
 @dataclass(slots=True)
 class _Writer:
-    """The ids so far, and the state that the next part needs."""
+    """Ids written so far, and the state that the next part needs."""
 
     dialect: Dialect
     cut: Truncation
@@ -72,7 +72,7 @@ class _Writer:
     calls: int = 0
 
     def write(self, kind: PartKind, parts: Sequence[Part]) -> None:
-        """Write neighboring parts of one kind; a question waits for the next group, which may be seen with it."""
+        """Write neighboring parts of one kind. A question is held until the next group, which may be shown with it."""
         seen = kind is PartKind.RESULT and self.question is not None
         self.end("\n".join(part.text for part in parts) if seen else "")
         if seen:
@@ -90,7 +90,7 @@ class _Writer:
                 self._texts(kind, parts)
 
     def end(self, seen: str = "") -> None:
-        """Write the pending question, if any, with what is seen besides it."""
+        """Write the pending question, if any, with `seen` shown in addition to it."""
         if self.question is not None:
             self._add(self.dialect.prompt_ids(self.question.text, seen, self.tools, self.cut), self.question.learnt)
             self.question = None
@@ -102,7 +102,7 @@ class _Writer:
 
     def _actions(self, parts: Sequence[Part]) -> None:
         for own in _turns(parts):
-            if self.action is not None:  # nothing came back: the run went on by itself, as none of ours does
+            if self.action is not None:  # an action without a result before the next one does not occur in rollouts
                 raise NotExpressible("an action follows another without a result between them")
             thought = "\n".join(part.text for part in own if part.kind is PartKind.THOUGHT) or None
             calls = tuple(Action(part.tool or ANSWER, part.text) for part in own if part.kind is not PartKind.THOUGHT)
@@ -132,7 +132,7 @@ class _Writer:
 
 
 def _turns(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Splits parts into actions: a thought after a call starts the next one."""
+    """Split parts into actions; a thought after a call starts the next one."""
     own: list[Part] = []
     for part in parts:
         if part.kind is PartKind.THOUGHT and any(before.kind is not PartKind.THOUGHT for before in own):

@@ -1,6 +1,4 @@
-"""Outside text as tokens: none of it becomes a control token, lone surrogates are mended, and what is too long is truncated at a stated
-side.
-"""
+"""Encode untrusted text: no control tokens, repaired surrogates, truncation to a token limit."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CHARACTERS_A_TOKEN = 64
-"""Texts longer than this per allowed token are shortened before encoding."""
+"""Texts longer than this many characters per allowed token are shortened before encoding."""
 
 
 class PlainText:
-    """The tokenizer without its added tokens."""
+    """A tokenizer without its added tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -41,12 +39,12 @@ class PlainText:
         self._marker = len(self.ids(TRUNCATION_MARKER))
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """Tokens of `text`, none of them a control token."""
+        """Token ids of `text`, none of them a control token."""
         ids = self._encode(text)
         return ids if self.control.isdisjoint(ids) else tuple(i for letter in text for i in self._encode(letter) if i not in self.control)
 
     def cut(self, text: str, cut: Truncation) -> str:
-        """`text`, truncated to `cut.max_tokens` tokens including the marker."""
+        """Truncate `text` to `cut.max_tokens` tokens including the marker."""
         text, shortened = _shortened(text, cut)
         text = mended(text)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -62,7 +60,6 @@ class PlainText:
         return TRUNCATION_MARKER
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, including control tokens."""
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
 
     def _encode(self, text: str) -> tuple[int, ...]:
@@ -70,7 +67,7 @@ class PlainText:
 
 
 def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Truncation) -> str:
-    """`room` tokens of `text`, with the marker in place of the rest."""
+    """Keep `room` tokens of `text`, with the marker in place of the rest."""
     right = {"right": 0, "left": room, "middle": room // 2}[cut.side]
     left = room - right
     start = offsets[left - 1][1] if left else 0
@@ -79,7 +76,7 @@ def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Truncation)
 
 
 def _shortened(text: str, cut: Truncation) -> tuple[str, bool]:
-    """The relevant ends of a very long text, and whether anything was dropped; keeps megabytes of tool output away from the tokenizer."""
+    """Return the relevant ends of a very long text, and whether text was dropped; keeps huge tool outputs away from the tokenizer."""
     most = cut.max_tokens * _CHARACTERS_A_TOKEN
     if len(text) <= 2 * most:
         return text, False

@@ -1,4 +1,4 @@
-"""Opens dialects by name for a policy's tokenizer and proves that they fit."""
+"""Open dialects by name for a policy's tokenizer and check that they fit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 def open_dialect(
     name: str, configured: Mapping[str, DialectConfig], tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None
 ) -> Dialect:
-    """The configured or built-in dialect `name` for a tokenizer; `vision` is set if the policy takes images.
+    """Open the configured or built-in dialect `name` for a tokenizer; `vision` is set if the policy takes images.
 
     Raises:
         RequestError: no such dialect, or it does not fit the tokenizer.

@@ -1,4 +1,4 @@
-"""The dialect of policies from scratch: actions in tags, each tag one special token. Other policies are told what the tags are."""
+"""Dialect of policies from scratch: actions in tags, each a special token. For other policies the prompt explains the tags."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 CALL_TAGS = ("search", "answer", "code")
 """Tags that end an action; the tag is the tool's name."""
 _AROUND = 2
-"""Tag tokens around an observation."""
+"""Number of tag tokens around an observation."""
 
 
 class TagDialect:
     """`<think> ...</think><search> ...</search>`: an optional thought and exactly one call, which its closing tag ends.
 
-    Text inside a tag starts with one space. `introduce` says whether the prompt explains the tags and tools; by default it does unless the
+    Text inside a tag starts with one space. `introduce` says whether the prompt explains tags and tools; by default it does unless the
     policy was trained from scratch.
     """
 
@@ -63,18 +63,17 @@ class TagDialect:
         return ActionTurn((Action(tool, text if tool == ANSWER else of_text(text, parameters_of(tool, tools))),), think)
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """The observations in order."""
         return tuple(chain.from_iterable(self.observation_ids(text_of(result), cut) for result in results))
 
     def observation_ids(self, text: str, cut: Truncation | None = None) -> tuple[int, ...]:
-        """`<information> ...</information>`; the tags count towards the cut."""
+        """`<information> ...</information>`; the tags count towards the token limit."""
         inside = f" {text.strip()}"
         return self._wrapped(
             "information", inside if cut is None else self._plain.cut(inside, Truncation(cut.max_tokens - _AROUND, cut.side))
         )
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """`[<think> ...</think>]<call> ...</call>`; without a call, the thought alone."""
+        """`[<think> ...</think>]<call> ...</call>`; without a call, the thought only."""
         if len(turn.calls) > 1:
             raise NotExpressible("the dialect of tags has one call in an action")
         ids = () if turn.think is None else self._wrapped("think", turn.think)
@@ -86,15 +85,14 @@ class TagDialect:
         return ids
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
-        """A document looks like a search result: a small policy learns to copy sooner if everything it reads has one form."""
+        """Documents are rendered like search results, because a small policy learns to copy sooner if all it reads has one form."""
         return self.observation_ids(text) if is_document else self._plain.ids(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, including control tokens."""
         return self._plain.decode(token_ids)
 
     def _introduction(self, tools: Sequence[Schema]) -> tuple[int, ...]:
-        """The explanation of the tags, with the tags as tokens; empty if the policy knows them."""
+        """Explanation of the tags, with the tags as tokens; empty if the policy knows them."""
         if not self._introduces:
             return ()
         ids = self._plain.ids("Answer the question. You may think first; then write one action, and nothing behind it.\n")
@@ -105,7 +103,7 @@ class TagDialect:
         return ids + self._wrapped("information", "...") + self._plain.ids(": what an action brought.\n")
 
     def _split_thought(self, ids: list[int]) -> tuple[str | None, list[int]]:
-        """The leading thought and the rest; (None, ids) without one."""
+        """Split off the leading thought; (None, ids) without one."""
         if not ids or ids[0] != self._opening["think"] or self._closing["think"] not in ids:
             return None, ids
         end = ids.index(self._closing["think"])
@@ -136,7 +134,7 @@ class TagDialect:
 
 
 def tagged_text(parts: Iterable[Part]) -> str:
-    """An example as tagged text: for training tokenizers, for CPT exports, and for the ids of examples."""
+    """An example as tagged text, for training tokenizers, CPT exports, and digests that identify examples."""
     return "".join(map(_tagged, parts))
 
 

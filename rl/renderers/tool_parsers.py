@@ -1,25 +1,25 @@
-"""Tool calls in a policy's messages: one parser per call format, and calls written as plain JSON in any format.
+"""Parse tool calls in a policy's messages: one parser per call format, and calls as plain JSON in any format.
 
 A policy's format is the one whose parser returns a call rendered with its chat template. A message without a call is an answer. Parsers
 take linear time and never raise.
 
-A closing marker ends something only if the format continues properly after it: `</tool_call>` in a call's JSON, `</parameter>` before other
-text, or a marker in quotes or in a closed fence are text.
+A closing marker counts only if the format continues properly after it; otherwise it is text, such as `</tool_call>` in a call's JSON,
+`</parameter>` before other text, or a marker in quotes or in a closed fence.
 
-Plain JSON (`read_json_calls`) counts only if tools are on offer. After the reasoning, a reply is a call if it is
+Plain JSON (`read_json_calls`) counts only if tools are offered. After the reasoning, a reply is a call if it is
 
-- call-shaped JSON objects, or lists of them, and nothing else: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
-- text followed by one fence at the end that holds only calls of tools on offer. Text after the JSON makes the reply an answer.
+- only call-shaped JSON objects, or lists of them: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
+- text followed by one fence at the end that contains only calls of offered tools. Text after the JSON makes the reply an answer.
 
-The outer braces of an object may be doubled, as Qwen2.5-Coder writes them, because its chat template shows them so.
+The outer braces of an object may be doubled; Qwen2.5-Coder writes them so because its chat template does.
 
 An object is call-shaped if it names a tool (`name`, `tool`, `tool_name`, `function`, `function_name`) and gives arguments (`arguments`,
 `parameters`, `args`, `input`, `tool_input`) as an object or JSON text, with nothing else but `id`, `call_id` and `type`; or if it wraps
-such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be missing if the tool is on offer.
+such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be missing if the tool is offered.
 
-A call-shaped object that names an unknown tool, violates the tool's schema, or is broken JSON after the name of a tool on offer is a
-malformed call: the policy sees why. Any other JSON, such as `{"title": "X", "year": 1999}`, is an answer. A tool named `answer` is always
-on offer.
+A call-shaped object that names an unknown tool, violates the tool's schema, or is broken JSON after the name of an offered tool is a
+malformed call, and the policy sees why. Any other JSON, such as `{"title": "X", "year": 1999}`, is an answer. A tool named `answer` is
+always offered.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _NAMES = ("name", "tool", "tool_name", "function", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 _EXTRA_KEYS = {"id", "call_id", "type"}
 _BETWEEN = re.compile(r"(?:[\s,;]|</?(?:tool_calls?|tools|function_calls?|functioncall)>)*")
-"""Allowed around the objects of several calls."""
+"""Separators and tags allowed around the objects of several calls."""
 _CLOSING = re.compile(r"\}{0,2}")
 _BEGUN = re.compile(rf'[\s\[{{]*"(?:{"|".join(_NAMES)})"\s*:\s*(?:\{{\s*"name"\s*:\s*)?"([^"\\]*)"\s*,\s*"(?:{"|".join(_ARGUMENTS)})"\s*:')
-"""Beginning of a JSON call, with the tool's name."""
+"""Start of a JSON call, with the tool's name as group 1."""
 _LONGEST = 200
-"""Characters of a reason shown to the policy."""
+"""Maximum characters of a reason shown to the policy."""
 
 
 def read_json_calls(text: str, tools: Sequence[Schema], opened: bool = False) -> ActionTurn | ParseError | None:
-    """Calls that a reply writes as plain JSON, or why they are malformed; None if it has no such call. Never raises.
+    """Parse calls that a reply writes as plain JSON, or say why they are malformed; None if it has no such call. Never raises.
 
     Args:
         opened: the prompt has already opened the reasoning.
@@ -81,7 +81,7 @@ def read_json_calls(text: str, tools: Sequence[Schema], opened: bool = False) ->
 
 
 def named_calls(text: str, opened: bool = False) -> list[str]:
-    """Tool names in a reply of plain JSON calls, on offer or not; empty for any other reply."""
+    """Tool names in a reply of plain JSON calls, offered or not; empty for any other reply."""
     _, content = _content(split_reasoning(text, opened)[1])
     try:
         forms = [call_form(value) for value in _values_from(content, 0)]
@@ -108,7 +108,7 @@ def call_form(value: Any) -> tuple[str, Any] | None:
 
 
 def as_action(name: str, arguments: Any) -> Action | ParseError:
-    """The call with JSON arguments; an answer given as a call becomes its only argument, as text or JSON."""
+    """Build the call with JSON arguments; an answer given as a call becomes its only argument, as text or JSON."""
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments)
@@ -136,8 +136,10 @@ def _content(text: str) -> tuple[str, str]:
 
 
 def _values_from(text: str, place: int) -> list[Any]:
-    """The JSON values of a text; lists and OpenAI's `tool_calls` are flattened. Empty if other text follows. Raises ValueError or
-    RecursionError.
+    """JSON values of a text, with lists and OpenAI's `tool_calls` flattened; empty if other text follows.
+
+    Raises:
+        ValueError, RecursionError: invalid JSON.
     """
     values: list[Any] = []
     while place < len(text):
@@ -168,7 +170,7 @@ def _read(value: Any, names: set[str], tools: Sequence[Schema]) -> Action | Pars
 
 
 def _flat(value: Any, names: set[str], tools: Sequence[Schema]) -> ParseError | None:
-    """The objection to an object that names a tool on offer next to one of its arguments; None for any other."""
+    """Error for an object that names an offered tool next to one of its arguments; None for any other."""
     if not isinstance(value, dict):
         return None
     for key in _NAMES:
@@ -201,7 +203,7 @@ def _objection(name: str, values: Mapping[str, Any], tools: Sequence[Schema]) ->
             schema.check(values)
     except ToolError as error:
         return ParseError(str(error)[:_LONGEST])
-    except (ValueError, TypeError, LookupError, RecursionError):  # a reference that leads nowhere, an invalid pattern
+    except (ValueError, TypeError, LookupError, RecursionError):  # an unresolvable reference, an invalid pattern
         return None
     return None
 
@@ -215,7 +217,7 @@ def _schema(name: str, parameters: str) -> ArgumentsSchema | None:
 
 
 class ToolParser(Protocol):
-    """A parser of messages in one format; `opened` means that the prompt opened the reasoning."""
+    """Parser of messages in one format; `opened` means that the prompt has opened the reasoning."""
 
     def __call__(self, text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError: ...
 
@@ -227,7 +229,7 @@ _MARK = re.compile(r"""(?<![`"'])</?tool_call>|</?tool_call>(?![`"'])""")
 """An opening or closing tag that is not quoted."""
 _SPAN = re.compile(r"`[^`\n]+`")
 _END = "\0"
-"""Appended to detect whether reasoning is over; no text ends with it."""
+"""Appended to detect whether reasoning has ended; no text ends with it."""
 _EXTRA = {"name", "id", "type"}
 """Keys that a JSON call without arguments may have."""
 _BLANK = re.compile(r"\s*")
@@ -261,12 +263,12 @@ def parse_pairs_in_tags(text: str, tools: Sequence[Schema] = (), opened: bool = 
 
 
 def parse_bare_json(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
-    """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2.
+    """A message that is only `{"name": ..., "parameters": {...}}`: Llama 3.1 and 3.2.
 
-    If tools are on offer, an object that is not call-shaped is an answer.
+    If tools are offered, an object that is not call-shaped is an answer.
     """
     think, rest = split_reasoning(text, opened)
-    if think or not _OBJECT.match(rest):  # these templates show no thought before a call: such a call is one of `read_json_calls`
+    if think or not _OBJECT.match(rest):  # these templates show no thought before a call; such calls are left to `read_json_calls`
         return _answer(rest, think)
     try:
         value = read_json(rest)
@@ -284,14 +286,14 @@ TOOL_PARSERS: dict[str, ToolParser] = {
     "pairs_in_tags": parse_pairs_in_tags,
     "bare_json": parse_bare_json,
 }
-"""All formats by name."""
+"""Parsers by format name."""
 
 
 def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseError:
-    """An optional thought, optional text, then calls in tags and nothing after them."""
+    """Parse an optional thought, optional text, then calls in tags with nothing after them."""
     found = _mark(text)
     whole: ActionTurn | ParseError | None = None
-    if found is not None and found[0] == _CALL:  # a mark of reasoning inside a call is text, so what stands before is read alone
+    if found is not None and found[0] == _CALL:  # reasoning tags inside a call are text, so parse the part before the call alone
         think, spoken = _before(text[: found.start()], opened)
         whole = None if spoken is None else _calls(text, found.start(), body, think or spoken)
         if isinstance(whole, ActionTurn):
@@ -306,7 +308,7 @@ def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseEr
 
 
 def _before(text: str, opened: bool) -> tuple[str, str | None]:
-    """Reasoning and text before a call; None if reasoning is still open there."""
+    """Reasoning and text before a call; text is None if reasoning is still open there."""
     think, spoken = split_reasoning(text + _END, opened)
     if spoken.endswith(_END):
         return think, spoken.removesuffix(_END).strip()
@@ -314,7 +316,7 @@ def _before(text: str, opened: bool) -> tuple[str, str | None]:
 
 
 def _mark(text: str) -> re.Match[str] | None:
-    """The first call tag outside code; a closing tag counts only at the end, otherwise it is text about tags."""
+    """First call tag outside code; a closing tag counts only at the end, otherwise it is text about tags."""
     guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed]
     guards = sorted([*guards, *(span.span() for span in _SPAN.finditer(text))])
     number = 0
@@ -328,7 +330,7 @@ def _mark(text: str) -> re.Match[str] | None:
 
 
 def _calls(text: str, start: int, body: _Body, think: str) -> ActionTurn | ParseError:
-    """Calls from the tag at `start` to the end."""
+    """Parse calls from the tag at `start` to the end."""
     calls: list[Action] = []
     place = start
     while place < len(text):
@@ -363,9 +365,9 @@ def _json_body(text: str, place: int) -> tuple[Action, int] | ParseError:
 
 
 def _from_json(value: Any, key: str) -> Action | ParseError:
-    """The call in `{"name": ..., key: {...}}`."""
+    """Parse the call `{"name": ..., key: {...}}`."""
     named = isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"].strip()
-    if not named or (key not in value and value.keys() - _EXTRA):  # arguments under another name would be lost
+    if not named or (key not in value and value.keys() - _EXTRA):  # arguments under another key would be lost
         return ParseError(f'a call is a JSON object with "name" and "{key}"')
     return as_action(value["name"].strip(), value.get(key, {}))
 
@@ -408,7 +410,7 @@ def _pairs_body(text: str, place: int, tools: Sequence[Schema]) -> tuple[Action,
 
 
 def _typed(name: str, arguments: Mapping[str, str], tools: Sequence[Schema]) -> dict[str, Any]:
-    """Unquoted values typed by the tool's schema; an answer is text."""
+    """Unquoted values converted by the tool's schema; values of an answer stay text."""
     if name == ANSWER:
         return dict(arguments)
     declared = parameters_of(name, tools).get("properties", {})

@@ -1,1 +1,1 @@
-"""Search over a corpus: by words, by vectors, and as a server."""
+"""Search over a corpus: BM25, embeddings, and a retrieval server."""

@@ -1,4 +1,4 @@
-"""Settings of document search."""
+"""Configuration of document search."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from warehouse.settings import Section
 
 
 class ImperfectSearchConfig(Section):
-    """A deliberately imperfect search (`rl/retrieval/indexes.py`), deterministic in `seed` and the query's words."""
+    """Deliberately imperfect search (`rl/retrieval/indexes.py`), deterministic in `seed` and the words of the query."""
 
     seed: NonNegativeInt = 0
     """Seed of the imperfections."""
     displaced: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of queries whose best document ranks second or third."""
+    """Fraction of queries whose best document ranks second or third."""
     namesakes: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of documents with a namesake about something else, which ranks before a displaced document."""
+    """Fraction of documents with a namesake: the same title with text about something else, ranked before a displaced document."""
     stubs: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of documents with a stub that lacks half of their facts, which ranks before a displaced document."""
+    """Fraction of documents with a stub that lacks half of their facts, ranked before a displaced document."""
     empty: float = Field(default=0.0, ge=0.0, le=0.5)
-    """Share of queries without results."""
+    """Fraction of queries without results."""
     foreign: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of documents cluttered with menus, notices, advertisements and codes."""
+    """Fraction of documents surrounded by menus, notices, advertisements and codes."""
 
 
 class SearchConfig(Section):
@@ -35,17 +35,17 @@ class SearchConfig(Section):
     encoder: str | None = None
     """Folder of the embedding model."""
     library: Literal["sentence_transformers", "transformers"] = "sentence_transformers"
-    """Library of the encoder; `transformers` uses mean pooling, for E5."""
+    """Library that runs the encoder; `transformers` uses mean pooling, as for E5."""
     query_prefix: str = ""
     """Prefix of queries, such as `query: ` for E5."""
     document_prefix: str = ""
     """Prefix of documents, such as `passage: ` for E5."""
     device: str = Field(default="cpu", pattern=DEVICE_NAME)
-    """Device of the encoder; for `cuda` also reserve `rollout.environments.kinds.search.gpus`."""
+    """Device of the encoder; for `cuda` also reserve GPUs with `rollout.environments.kinds.search.gpus`."""
     max_tokens: PositiveInt = 256
     """Maximum tokens per text; longer ones are truncated on the right."""
     imperfect: ImperfectSearchConfig | None = None
-    """Make the search of rollouts imperfect."""
+    """Make the search in rollouts imperfect; None leaves it exact."""
 
     @model_validator(mode="after")
     def _check_encoder(self) -> SearchConfig:

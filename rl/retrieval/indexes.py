@@ -1,21 +1,22 @@
-"""The two indexes of a home: one for training tasks and one for suites. `Document.split` says which index finds a document; a document that
-held-out questions ask about is found by no search of training.
+"""Document indexes for training tasks and for suites, and imperfect search over them.
 
-An imperfect search wraps another index: the right document comes second or third, behind a namesake or a stub of it, or nothing is found.
+`Document.split` says which index contains a document; documents that held-out questions ask about are not in the training index.
+
+An imperfect search wraps another index: the right document ranks second or third, behind its namesake or stub, or nothing is found.
 
 asked        `Amber Stone page 2` is the second page of `Amber Stone`
-found        what the index below finds, best first; each document brings its namesake and its stub along, right after it
+found        results of the wrapped index, best first; each document is followed by its namesake and its stub
 displaced    for some queries the best document moves to second or third place
 empty        some queries find nothing, on any page
-foreign      some documents are surrounded by other page content
+foreign      some documents are surrounded by unrelated page content
 
-Whether a query is displaced or empty follows from the seed and its words, a document's companions from the seed and its id: there is no
-state, and all samples of a task meet the same search. It pays to read on, to rephrase, and to check what a document is about. The best
+Displacement and emptiness depend on the seed and the query's words, a document's companions on the seed and its id. There is no state, so
+all samples of a task see the same search. A policy benefits from reading on, rephrasing, and checking what a document is about. The best
 document of a non-empty query is always among the first three.
 
-A namesake is another document's text under this one's title, with no word in common but names' own and words of half of all documents: in a
-generated world one of another type, which answers no question about this one. On real text hardly any document has one. A stub is the first
-half of a document's statements. Neither is in the lake: their ids are those of their documents with `#namesake` or `#stub`.
+A namesake has the document's title and the text of another document that shares no words with it, except names and words that occur in more
+than half of all documents: in a generated world one of another type, which answers no question about this document. Real text has hardly
+any. A stub is the first half of a document's statements. Neither is in the lake: their ids are the document's with `#namesake` or `#stub`.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from warehouse.digests import seed_from
 from warehouse.records import Document, DocumentSplit, Task
 
 AMONG = 3
-"""Places that the best document may take."""
+"""Number of ranks that the best document may take."""
 MAX_PAGE = 99
 NAMESAKE, STUB = "#namesake", "#stub"
 _DONORS = 32
-"""Documents considered as text of a namesake."""
+"""Number of documents considered as text of a namesake."""
 _MENTIONS = 100
-"""Occurrences replaced by the namesake's title; unbounded, a one-letter title would make the text explode."""
+"""Maximum occurrences replaced by the namesake's title; with a one-letter title the text would otherwise explode."""
 _CLUTTER = (
     "SKIP TO MAIN CONTENT", "MENU / SEARCH / SIGN IN", "we value your privacy: accept all cookies?", "SALE!!! up to 70% off today only >>",
     "share this on:", "3 min read * 1,204 views", "related: ten tricks you won't believe", "(c) all rights reserved",
     "ERR_AD_BLOCKED retry", "subscribe 4 free", "print | e-mail | pdf", "<- previous / next ->", "loading... 87%",
     "terms & conditions apply",
 )  # fmt: skip
-"""Page content around a text."""
+"""Page content placed around a text."""
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
 class ImperfectIndex:
-    """What rollouts search instead of `index`."""
+    """Searches `index` imperfectly, for rollouts."""
 
     paged = True
 
@@ -62,7 +63,7 @@ class ImperfectIndex:
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """Documents of the index below; namesakes and stubs are made on demand."""
+        """Documents of the wrapped index; namesakes and stubs are created on demand."""
         return self._index.documents
 
     def find(self, query: str, k: int = 1) -> Hits:
@@ -82,14 +83,14 @@ class ImperfectIndex:
         return Hits(found, None if found else Miss.NO_FURTHER)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The documents of `find` with scores; namesakes and stubs have their document's."""
+        """Documents of `find` with scores; namesakes and stubs have their document's."""
         asked, page = split_page(query)
         scores = {document.id: score for document, score in self._index.scored(asked, max(page * k, AMONG))}
         found = self.find(query, k).documents
         return [(each, scores[each.id.removesuffix(NAMESAKE).removesuffix(STUB)]) for each in found]
 
     def _likes(self, document: Document) -> Iterator[Document]:
-        """A document's namesake and stub, if any."""
+        """Yield a document's namesake and stub, if any."""
         if self._draws("namesake", document, self._config.namesakes) and (namesake := self._namesake(document)) is not None:
             yield namesake
         if self._draws("stub", document, self._config.stubs) and (stub := stub_of(document)) is not None:
@@ -113,12 +114,12 @@ class ImperfectIndex:
         return None
 
     def _telling(self, document: Document) -> set[str]:
-        """Words that say what a document is about, without names."""
+        """Words that characterize a document, without names."""
         return set(words_of(document.text)).difference(self._common, words_of(document.title))
 
 
 def split_page(query: str) -> tuple[str, int]:
-    """Query and page number: («Amber Stone», 2) of «Amber Stone page 2»."""
+    """Split off the page number: («Amber Stone», 2) from «Amber Stone page 2»."""
     words = query.split()
     if len(words) > 2 and words[-2].casefold() == "page" and words[-1].isascii() and words[-1].isdecimal():
         page = int(words[-1][:4])
@@ -128,13 +129,13 @@ def split_page(query: str) -> tuple[str, int]:
 
 
 def cluttered(text: str, rng: random.Random) -> str:
-    """A text surrounded by one or two pieces of page content and a code on each side."""
+    """Surround a text on each side with one or two pieces of page content and a code."""
     before, after = ([*rng.sample(_CLUTTER, rng.randint(1, 2)), f"#{rng.getrandbits(24):06x}"] for _ in range(2))
     return f"{' '.join(before)} {text} {' '.join(after)}"
 
 
 def stub_of(document: Document) -> Document | None:
-    """The first half of a document's sentences, or of the clauses of its only one; None if there is only one."""
+    """First half of a document's sentences, or of the clauses of its only sentence; None if there is only one clause."""
     head = document.title if document.text.startswith(document.title) else ""
     rest = document.text[len(head) :]
     pieces, glue = _SENTENCES.split(rest.strip()), " "
@@ -148,30 +149,29 @@ def stub_of(document: Document) -> Document | None:
 
 
 def _common_words(documents: Sequence[Document]) -> frozenset[str]:
-    """Words of more than half of the documents."""
+    """Words that occur in more than half of the documents."""
     counts = Counter(word for document in documents for word in set(words_of(document.text)))
     return frozenset(word for word, count in counts.items() if 2 * count > len(documents))
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """The index for training tasks and the one for suites; None without documents."""
+    """Index for training tasks and index for suites; None without documents."""
 
     train: Index | None = None
     held_out: Index | None = None
 
     def of(self, task: Task) -> Index | None:
-        """The index that `task` searches."""
         return self.train if task.is_trained_on else self.held_out
 
     @property
     def any(self) -> Index | None:
-        """Either index, to probe an environment with."""
+        """Either index, for probing environments."""
         return self.held_out if self.train is None else self.train
 
 
 def build_index(documents: Iterable[Document], config: SearchConfig) -> Index:
-    """An index over `documents`, lexical or by vectors, imperfect if configured.
+    """Build an index over `documents`, lexical or by vectors, imperfect if configured.
 
     Raises:
         RequestError: no such encoder, or its library is not installed.
@@ -184,7 +184,7 @@ def as_imperfect(index: Index, config: SearchConfig) -> Index:
 
 
 def build_indexes(documents: Iterable[Document], config: SearchConfig | None = None) -> Indexes:
-    """Both indexes over `documents`; the same object if all documents belong to both. Raises as `build_index` does."""
+    """Build both indexes over `documents`; one shared object if all documents belong to both. Raises as `build_index` does."""
     config, everything = config or SearchConfig(), list(documents)
     parts = [[d for d in everything if d.split is not other] for other in (DocumentSplit.HELD_OUT, DocumentSplit.TRAIN)]
     if config.by == "vectors":

@@ -1,6 +1,6 @@
-"""Search over a corpus: a document with that title first, then BM25 over titles and texts.
+"""Lexical search over a corpus: documents with the queried title first, then BM25 over titles and texts.
 
-The index is one picklable value of numpy arrays and documents, shareable through Ray's object store. Ties are ordered by document id.
+The index is a picklable value of numpy arrays and documents, shareable through Ray's object store. Ties are ordered by document id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warehouse.records import Document
 if TYPE_CHECKING:
     import bm25s
 
-# A filter, not a level: the library sets its level to DEBUG when it is imported, which is later, and in workers too.
+# Use a filter, not a level: the library sets its level to DEBUG on import, which happens later, and in workers too.
 logging.getLogger("bm25s").addFilter(lambda record: record.levelno >= logging.WARNING)
 
 _WORD = re.compile(r"\w+")
@@ -63,8 +63,9 @@ class Index(Protocol):
 
 
 class SearchIndex:
-    """A lexical index: BM25, Lucene variant, k1 = 1.5, b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618). Words are runs of letters and digits in
-    lower case, without stop words or stemming.
+    """Lexical index: BM25, Lucene variant, k1 = 1.5, b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618).
+
+    Words are lower-case runs of letters and digits, without stop words or stemming.
     """
 
     paged = False
@@ -81,7 +82,6 @@ class SearchIndex:
         return len(self.documents)
 
     def search(self, query: str, k: int = 1) -> list[Document]:
-        """The best `k` documents for `query`, best first."""
         return list(self.find(query, k).documents)
 
     def find(self, query: str, k: int = 1) -> Hits:
@@ -91,7 +91,7 @@ class SearchIndex:
         return Hits(tuple(self.documents[position] for position in found), None if found else Miss.NO_HIT)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The documents of `find` with BM25 scores; a title match may score less than what follows it."""
+        """Documents of `find` with BM25 scores; a title match may score lower than later documents."""
         known = self._known(words_of(query))
         scores = np.zeros(len(self), np.float32) if self._scores is None else self._scores.of(known)
         return [(self.documents[position], float(scores[position])) for position in self._found(query, k)]
@@ -118,17 +118,17 @@ class SearchIndex:
 
 
 class WordScores:
-    """BM25 scores of all documents, and the first hit alone, which is the same as in a full ranking at a fraction of the time.
+    """BM25 scores of all documents, and fast retrieval of the single best one.
 
-    Scores are the same sums as `BM25.get_scores_from_ids` without its unbuffered addition; frequent words are added as whole columns. For
-    the first hit, documents with the rarest words are scored first, and the search stops once no other document can win (MaxScore; Turtle
-    and Flood 1995); if that does not happen soon, all are scored.
+    Scores equal those of `BM25.get_scores_from_ids`, computed without its unbuffered addition; frequent words are added as dense columns.
+    To find the best document, documents with the rarest words are scored first until no other document can win (MaxScore; Turtle and Flood
+    1995); if that takes too long, all are scored.
     """
 
     _COMMON = 16
-    """Words in more than one of this many documents get a column."""
+    """Words in more than 1/16 of the documents get a dense column."""
     _WORTH = 128
-    """Scored words per this many documents before falling back to scoring all."""
+    """Budget of the search for the best document: one scored word per this many documents."""
 
     def __init__(self, index: bm25s.BM25, count: int) -> None:
         self._count = count
@@ -152,7 +152,7 @@ class WordScores:
         return scores
 
     def first(self, tokens: Sequence[int]) -> int:
-        """Position of the best document for at least one known word; the first of equals."""
+        """Position of the best document for at least one known word; the first on ties."""
         found = self._pruned(tokens)
         return int(self.of(tokens).argmax()) if found is None else found
 
@@ -167,7 +167,7 @@ class WordScores:
         return self._documents[part], self._values[part]
 
     def _pruned(self, tokens: Sequence[int]) -> int | None:
-        """The same document if the rarest words decide it, else None."""
+        """Position of the best document if the rarest words decide it, else None."""
         highest = {token: self._highest.item(token) * tokens.count(token) for token in tokens}
         rest, left = sum(highest.values()), self._count // self._WORTH
         best, first = 0.0, -1
@@ -182,12 +182,12 @@ class WordScores:
             if score > best or (score == best and document < first):
                 best, first = score, document
             rest -= highest[token]
-            if best > rest * 1.001 + 1e-3:  # far beyond the rounding of either sum
+            if best > rest * 1.001 + 1e-3:  # far beyond the rounding errors of the sums
                 return first
         return None
 
     def _of_some(self, documents: NDArray[np.int32], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Scores of some documents: the same sums in the same order as `of`."""
+        """Scores of some documents, with the same sums in the same order as `of`."""
         scores = np.zeros(len(documents), np.float32)
         for token in tokens:
             column = self._columns.get(token)
@@ -201,9 +201,9 @@ class WordScores:
 
 
 def _best_first(scores: NDArray[np.float32], count: int) -> Iterator[int]:
-    """Positions of the `count` highest positive scores, first of equals first; sets them to 0.
+    """Yield positions of the `count` highest positive scores, first on ties; sets them to 0.
 
-    For short pages, one argmax per place takes a twentieth of a partition and a sort.
+    For short pages, one argmax per rank takes a twentieth of the time of partitioning and sorting.
     """
     for _ in range(count):
         place = int(scores.argmax())
@@ -219,19 +219,18 @@ def by_id(documents: Iterable[Document]) -> tuple[Document, ...]:
 
 
 def passage(document: Document) -> str:
-    """Title and text as an observation shows them; a text that begins with its title gets no second one."""
+    """Title and text as shown in observations; the title is not repeated if the text begins with it."""
     if document.text.startswith(document.title):
         return document.text
     return f"{document.title}\n{document.text}"
 
 
 def passages(documents: Sequence[Document]) -> str:
-    """Several documents as one observation."""
     return "\n".join(passage(document) for document in documents)
 
 
 def shown(hits: Hits) -> str:
-    """The observation of a search: passages, or a sentence that says why there are none."""
+    """Observation of a search: passages, or a sentence that says why there are none."""
     return passages(hits.documents) if hits.miss is None else f"Nothing was found: {hits.miss.value}."
 
 
@@ -240,8 +239,8 @@ def words_of(text: str) -> list[str]:
 
 
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:
-    """The BM25 index, or None if no document holds a word."""
-    import bm25s  # brings numba, for which commands that search nothing do not wait
+    """The BM25 index, or None if no document contains a word."""
+    import bm25s  # imports numba, which is slow and not needed without search
 
     texts = [words_of(f"{document.title} {document.text}") for document in documents]
     if not any(texts):

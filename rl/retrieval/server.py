@@ -1,8 +1,8 @@
-"""A retrieval server in Search-R1's form: `python -P -m rl.retrieval.server documents.jsonl --port 8000`.
+"""Retrieval server with Search-R1's interface: `python -P -m rl.retrieval.server documents.jsonl --port 8000`.
 
-`POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` answers `{"result": [[document, ...], ...]}`, one list per query;
-with scores, items are `{"document": ..., "score": ...}`. A document is `{"id", "contents"}`; `contents` is the quoted title, a line break
-and the text.
+`POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` returns `{"result": [[document, ...], ...]}`, one list per query;
+with scores, items are `{"document": ..., "score": ...}`. A document is `{"id", "contents"}`, where `contents` is the quoted title, a line
+break and the text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RetrieveRequest(BaseModel):
 
 
 def create_app(index: Index, documents: int = 3) -> FastAPI:
-    """The application over `index`; `documents` is the default `topk`."""
+    """Create the application over `index`; `documents` is the default `topk`."""
     app = FastAPI(title="retrieval", docs_url=None, redoc_url=None)
     app.add_middleware(Guard, api_key=None)
 
@@ -62,10 +62,10 @@ def _document(document: Document) -> dict[str, str]:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Documents from JSON lines with `id` and either `contents` (Search-R1) or `title` and `text`.
+    """Read documents from JSON lines with `id` and either `contents` (Search-R1) or `title` and `text`.
 
     Raises:
-        RequestError: names the malformed line.
+        RequestError: a line is malformed; names the line.
     """
     documents = []
     with path.open(encoding="utf-8") as lines:

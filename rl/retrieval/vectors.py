@@ -1,8 +1,8 @@
-"""Vector search: documents with the nearest embeddings.
+"""Vector search: find the documents with the nearest embeddings.
 
 The search is exact: one product of the query with the matrix of unit rows, so scores are cosines. A million documents of width 768 take 3
-GB and tenths of a second per query on two cores; beyond that use a server in Search-R1's form with an approximate index. Ties are ordered
-by id.
+GB and tenths of a second per query on two cores; for more, use a server with Search-R1's interface and an approximate index. Ties are
+ordered by id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENCODER_BATCH = 64
 
 
 class Encoder(Protocol):
-    """An embedding model; picklable, so it travels to workers with the index."""
+    """An embedding model; picklable, because it is sent to workers with the index."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Embeddings of texts, shape (texts, width)."""
@@ -36,7 +36,7 @@ class Encoder(Protocol):
 
 
 class VectorIndex:
-    """An index by cosine similarity of embeddings."""
+    """Document index by cosine similarity of embeddings."""
 
     paged = False
 
@@ -51,7 +51,7 @@ class VectorIndex:
         return len(self.documents)
 
     def among(self, documents: Iterable[Document]) -> VectorIndex:
-        """The index over a subset, without encoding again."""
+        """Index over a subset, without encoding again."""
         wanted = {document.id for document in documents}
         places = [place for place, document in enumerate(self.documents) if document.id in wanted]
         part = copy(self)
@@ -59,14 +59,14 @@ class VectorIndex:
         return part
 
     def find(self, query: str, k: int = 1) -> Hits:
-        """The best `k` documents; none only for an empty query."""
+        """The best `k` documents; none only for an empty query or an empty index."""
         if not query.strip():
             return Hits((), Miss.EMPTY_QUERY)
         found = tuple(document for document, _ in self.scored(query, k))
         return Hits(found, None if found else Miss.NO_HIT)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
-        """The best `k` documents with cosines in [-1, 1]."""
+        """The best `k` documents with their cosines in [-1, 1]."""
         if not query.strip() or not self.documents:
             return []
         scores = self._vectors @ _unit(self._encoder.encode([self._query_prefix + query]))[0]
@@ -75,14 +75,14 @@ class VectorIndex:
 
 
 class LocalEncoder(ABC):
-    """An encoder from a model folder, loaded on first use in each process."""
+    """Encoder from a model folder, loaded on first use in each process."""
 
     def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256, device: str = "cpu") -> None:
         self._folder, self._batch, self._max_tokens, self._device_name = folder, batch, max_tokens, device
 
     @property
     def _device(self) -> Any:
-        """The device. Raises RequestError if this process does not see it."""
+        """The torch device. Raises RequestError if this process does not see it."""
         return open_device(self._device_name, "rollout.search.device")
 
     @abstractmethod
@@ -90,7 +90,7 @@ class LocalEncoder(ABC):
         """Embeddings, float32, shape (texts, width)."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the model."""
+        """Pickle everything but the model."""
         return {name: value for name, value in self.__dict__.items() if name != "_model"}
 
 
@@ -98,7 +98,6 @@ class TransformersEncoder(LocalEncoder):
     """Mean of the last layer's states over the tokens of a text (E5: Wang et al. 2022, arXiv 2212.03533, section 3.1)."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The embeddings of texts, float32, shape (texts, hidden size)."""
         import torch
 
         tokenizer, model = self._model
@@ -123,10 +122,9 @@ class TransformersEncoder(LocalEncoder):
 
 
 class SentenceTransformersEncoder(LocalEncoder):
-    """A model of sentence-transformers, whose own folder says how its embeddings are made."""
+    """A sentence-transformers model, whose folder defines how embeddings are computed."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The embeddings of texts, float32, shape (texts, width)."""
         return np.asarray(self._model.encode(list(texts), batch_size=self._batch, show_progress_bar=False), np.float32)
 
     @cached_property
@@ -144,25 +142,21 @@ class SentenceTransformersEncoder(LocalEncoder):
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Rows of length 1; a row of zeros stays one."""
+    """Normalize rows to length 1; zero rows stay zero."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
 
 
 def build_vectors(documents: Iterable[Document], config: SearchConfig) -> VectorIndex:
-    """The index over `documents` by the vectors that a configuration asks for.
+    """Build the configured vector index over `documents`.
 
     Raises:
-        RequestError: where there is no such encoder, or the library that runs it is not installed.
+        RequestError: no such encoder, or its library is not installed.
     """
     return VectorIndex(documents, _make_encoder(config), config.query_prefix, config.document_prefix)
 
 
 def _make_encoder(config: SearchConfig) -> Encoder:
-    """The encoder that a configuration names.
-
-    Raises:
-        RequestError: where its folder holds no model.
-    """
+    """Create the configured encoder. Raises RequestError if its folder holds no model."""
     folder = Path(config.encoder or "")
     if not (folder / "config.json").is_file():
         raise RequestError(f"rollout.search.encoder = {str(folder)!r} holds no model: there is no config.json in it.")

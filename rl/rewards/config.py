@@ -1,4 +1,4 @@
-"""`[rl.rewards]`: the verifier of RL, and the weights of reward functions."""
+"""Configuration of rewards: the verifier of RL, and weights of reward functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eval.graders.choice import is_verifier, unknown
 from warehouse.settings import Section
 
 TURN_JUDGE = "turn_judge"
-"""The reward function that asks the model under `evaluation.judge` about every turn."""
+"""Name of the reward function in which the model of `evaluation.judge` judges every turn."""
 
 
 class RewardConfig(Section):
@@ -19,15 +19,15 @@ class RewardConfig(Section):
     preset: Literal["outcome", "retool", "search_r1", "search_r1_format"] = "outcome"
     """Verifier's value (`outcome`, `search_r1`), +1 or -1 (`retool`), or a scale over answer and format (`search_r1_format`)."""
     parts: dict[str, float] = Field(default_factory=dict)
-    """Weights of reward functions by name, `module:attribute` or `file.py:attribute`, over the preset's; 0 removes one."""
+    """Weights of reward functions by name, `module:attribute` or `file.py:attribute`; override the preset's, and 0 removes a function."""
     length_tokens: PositiveInt = 512
-    """Action tokens at which the part `length` reaches -1."""
+    """Number of action tokens at which the part `length` reaches -1."""
     verifier: str | None = None
     """Default verifier of RL; None: `evaluation.verifier`."""
 
     @property
     def judges_turns(self) -> bool:
-        """Whether a judge of single turns takes part."""
+        """Whether the turn judge has a weight."""
         return bool(self.parts.get(TURN_JUDGE))
 
     @field_validator("verifier")

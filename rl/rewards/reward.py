@@ -1,8 +1,8 @@
-"""Rewards: from the verifier's verdict to the number that RL trains on, and the reward functions that come with the project.
+"""Rewards: from the verifier's verdict to the number that RL trains on, with the built-in reward functions.
 
-`reward_trajectories` is the one place that sets outcome and reward. A verifier grades each attempt (a `Score`), reward functions look at
-graded attempts, and the reward is their weighted sum (a `RewardPart` each). Faults are invalid and have no reward, nor has a trajectory
-with an unknown part. Non-finite numbers count as unknown. A function with per-turn values is a process reward: its value is their sum.
+Only `reward_trajectories` sets outcome and reward. A verifier grades each attempt (a `Score`), reward functions evaluate graded attempts,
+and the reward is their weighted sum (a `RewardPart` each). Faults are invalid and have no reward; a trajectory with an unknown part has no
+reward either. Non-finite numbers count as unknown. A function with per-turn values is a process reward: its value is their sum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GradedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RewardValue:
-    """The value of an attempt and of its turns, if it is their sum; or an error and no value."""
+    """Value of an attempt, with the values of its turns if it is their sum; or an error and no value."""
 
     value: float | None
     turns: tuple[float, ...] = ()
@@ -53,9 +53,9 @@ class RewardContext:
     """What reward functions may use besides the attempts.
 
     Attributes:
-        evidence: by task, titles of the documents that prove it.
-        turn_judge: the calibrated judge of single turns, if configured.
-        verifiers: those that graded the attempts.
+        evidence: by task key, titles of the documents that prove the answer.
+        turn_judge: calibrated judge of single turns, if configured.
+        verifiers: the verifiers that graded the attempts.
     """
 
     config: RewardConfig
@@ -65,8 +65,7 @@ class RewardContext:
 
 
 RewardFunction = Callable[[Sequence[GradedAttempt], RewardContext], list[RewardValue]]
-"""Values for a step's valid attempts, in order; all at once, since some functions compare within groups. Deterministic. Unknown is
-`RewardValue.unknown`, never 0."""
+"""Values of all valid attempts of a step, in order; deterministic. Return `RewardValue.unknown` for unknown values, never 0."""
 
 REWARD_FUNCTIONS = Registry(
     "part of the reward",
@@ -113,7 +112,7 @@ def reward_trajectories(
 
     Args:
         tasks: the task of each trajectory.
-        verifiers: the default, and those that tasks may name.
+        verifiers: the default verifier, and those that tasks may name.
         context: for reward functions; None: the reward is the verifier's value, as in evaluation.
     """
     graded = _grade(tasks, trajectories, verifiers)
@@ -127,7 +126,7 @@ def reward_trajectories(
 
 
 def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers: Verifiers) -> list[GradedAttempt]:
-    """Attempts with scores, one batch per verifier, since judges answer many at once."""
+    """Score attempts in one batch per verifier, since judges answer many at once."""
     pairs = list(zip(tasks, trajectories, strict=True))
     chosen = [verifiers.of(task) for task in tasks]
     scores: dict[int, Score] = {}
@@ -154,7 +153,7 @@ def weights_of(config: RewardConfig) -> dict[str, float]:
 
 
 def find_functions(config: RewardConfig) -> dict[str, RewardFunction]:
-    """The reward functions with a weight, by name. Raises RequestError: an unknown function, or none has a weight."""
+    """Load the reward functions with a weight, by name. Raises RequestError if one is unknown, or none has a weight."""
     names = list(weights_of(config))
     if not names:
         raise RequestError("rl.rewards.parts removes every part of the reward: give one a weight.")
@@ -214,7 +213,7 @@ def environment(attempts: Sequence[GradedAttempt], context: RewardContext) -> li
 
 
 def evidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """Per turn, the share of required documents found for the first time; 1 in total if all were found.
+    """Per turn, the fraction of required documents found for the first time; sums to 1 if all are found.
 
     Required are the documents that state the facts on the task's path. A retrieval reward, as in arXiv 2505.15117.
     """
@@ -222,7 +221,7 @@ def evidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[
 
 
 def tool_success(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """Per turn, the share of successful calls divided by the number of turns, so that extra calls earn nothing."""
+    """Per turn, the fraction of successful calls divided by the number of turns, so that extra calls earn nothing."""
     return [RewardValue.of_turns([_share_ok(turn) / len(each.trajectory.turns) for turn in each.trajectory.turns]) for each in attempts]
 
 
@@ -233,13 +232,13 @@ def void_turns(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
 
 
 def length(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """Minus the share of `rewards.length_tokens` used by action tokens, at least -1."""
+    """Minus the fraction of `rewards.length_tokens` used by action tokens, at least -1."""
     tokens = [sum(len(turn.action_ids) for turn in attempt.trajectory.turns) for attempt in attempts]
     return [RewardValue(-min(1.0, count / context.config.length_tokens)) for count in tokens]
 
 
 def agreement(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The share of the group that gave the same answer; 0 without an answer. TTRL, arXiv 2504.16084."""
+    """Fraction of the group that gave the same answer; 0 without an answer. TTRL, arXiv 2504.16084."""
     verifier = Agreement(verifiers=context.verifiers)
     return [_of_score(score) for score in verifier.verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
 
@@ -250,7 +249,7 @@ def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
 
 
 def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
-    """The share of turns that a judge finds useful, by turn (`eval/judges.py`); unknown if a turn has no verdict."""
+    """Fraction of turns that a judge finds useful, by turn (`eval/judges.py`); unknown if a turn has no verdict."""
     if context.turn_judge is None:
         return [RewardValue.unknown("no judge of turns is open: name its model under evaluation.judge")] * len(attempts)
     cases = [cases_of(attempt.task, attempt.trajectory) for attempt in attempts]
@@ -296,7 +295,7 @@ def _documents_found(attempt: GradedAttempt, required: frozenset[str]) -> Reward
 
 
 def _has_title(observation: str, title: str) -> bool:
-    """Whether a passage with that title is in an observation: passages begin with their title on a line of its own."""
+    """Whether an observation contains a passage with that title; a passage begins with its title on a line of its own."""
     lines = (line for line in observation.splitlines() if line.startswith(title))
     return any(not line[len(title) : len(title) + 1].isalnum() for line in lines)
 

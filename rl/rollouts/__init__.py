@@ -1,1 +1,1 @@
-"""Rollouts: agent loops, and requests that become trajectories."""
+"""Rollouts: run agent loops and collect the trajectories of training steps."""

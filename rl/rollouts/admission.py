@@ -1,8 +1,8 @@
-"""How many trajectories run concurrently: the configured number, an operator's limit, and what the engines can take.
+"""Number of concurrent trajectories: the configured maximum, an operator's limit, and a window adapted to engine load.
 
-The last by additive increase, multiplicative decrease (Chiu and Jain 1989; TCP, RFC 5681): the window grows while engines keep up and
-trajectories wait, and shrinks to a share of those running when an engine is under pressure. Running trajectories keep their place, so a
-smaller window takes effect as they end, and does not shrink again before. Concurrency never changes what an engine is asked.
+The window follows additive increase, multiplicative decrease (Chiu and Jain 1989; TCP, RFC 5681): it grows while engines keep up and
+trajectories wait, and shrinks to a fraction of the running trajectories when an engine is overloaded. Running trajectories are not stopped,
+so a smaller window takes effect as they end, and does not shrink further before. Concurrency does not change the requests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from rl.engines.config import PressureConfig
 
 
 class Places:
-    """A semaphore with a variable limit, first come, first served; for one event loop. A lower limit only holds back new tasks; 0 holds
-    back all.
+    """First-come, first-served semaphore with a variable limit, for one event loop.
+
+    A lower limit only holds back new tasks; 0 holds back all.
     """
 
     def __init__(self, limit: int) -> None:
@@ -39,7 +40,6 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """Waiting tasks."""
         return len(self._waiting)
 
     async def __aenter__(self) -> None:
@@ -52,9 +52,9 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                with suppress(ValueError):  # it was passed over meanwhile
+                with suppress(ValueError):  # removed by `_admit` meanwhile
                     self._waiting.remove(turn)
-            else:  # its turn had come in the same moment
+            else:  # admitted at the same moment
                 self._leave()
             raise
 
@@ -68,22 +68,22 @@ class Places:
     def _admit(self) -> None:
         while self._waiting and self.taken < self._limit:
             turn = self._waiting.popleft()
-            if not turn.done():  # else whoever waited was cancelled
+            if not turn.done():  # else the waiting task was cancelled
                 self.taken += 1
                 turn.set_result(None)
 
 
 MOST_LOOKS = 10_000
-"""Kept until `take_metrics` is called."""
+"""Maximum observations kept until `take_metrics` is called."""
 
 
 def next_window(window: int, taken: int, waiting: int, pressures: Sequence[EnginePressure], config: PressureConfig, most: int) -> int:
     """The next window, between `config.floor` and `most`.
 
     Args:
-        taken: running trajectories.
-        waiting: trajectories waiting for a place.
-        pressures: of each engine since the last look; an engine without steps is ignored.
+        taken: number of running trajectories.
+        waiting: number of trajectories waiting for a place.
+        pressures: pressure on each engine since the last check; engines without steps are ignored.
     """
     seen = [pressure for pressure in pressures if pressure.steps]
     if not seen or taken > window:
@@ -96,7 +96,7 @@ def next_window(window: int, taken: int, waiting: int, pressures: Sequence[Engin
 
 
 def is_pressed(pressure: EnginePressure, config: PressureConfig) -> bool:
-    """Whether an engine is overloaded: its cache is nearly full or preempted requests, or requests are queued."""
+    """Whether an engine is overloaded: KV cache nearly full, requests preempted, or requests queued."""
     return pressure.preempted > 0 or pressure.kv_usage > config.kv_usage or pressure.queue > config.queue
 
 
@@ -108,10 +108,10 @@ class _Look:
 
 
 class Admission:
-    """The places of all streams; their number follows the engines and the operator. For one event loop."""
+    """Concurrency control of all streams, adapted to engines and operator; for one event loop."""
 
     def __init__(self, most: int, config: PressureConfig | None = None) -> None:
-        """`most`: maximum running trajectories; without a `config` engines are not watched."""
+        """`most`: maximum running trajectories; without a `config` engine load is ignored."""
         self._most = most
         self._config = config
         self._asked: int | None = None
@@ -120,12 +120,12 @@ class Admission:
         self.places = Places(self._window)
 
     def admit(self, asked: int | None) -> None:
-        """An operator's limit; None removes it."""
+        """Set an operator's limit; None removes it."""
         self._asked = asked
         self._set()
 
     def follow(self, pressures: Sequence[EnginePressure]) -> None:
-        """Adjust the window to one look at the engines."""
+        """Adjust the window to the current engine pressures."""
         if self._config is None:
             return
         places = self.places
@@ -134,7 +134,7 @@ class Admission:
         self._set()
 
     def take_metrics(self) -> dict[str, float]:
-        """Mean window and running trajectories, maximum cache use and queue, and preemptions since the last call; empty without looks."""
+        """Mean window and running trajectories, maximum KV cache usage and queue, and preemptions since the last call; may be empty."""
         looks = list(self._looks)
         self._looks.clear()
         if not looks:

@@ -1,8 +1,9 @@
-"""The agent loop: one trajectory from question to end; what is requested, and the protocols of environments and loops.
+"""The agent loop: runs one trajectory from question to end. Also defines rollout requests and the protocols of environments and loops.
 
-Token ids are only appended: sampled ones, then the dialect's rendering of observations. Nothing is decoded and re-encoded. Trajectories run
-concurrently in asyncio, so a slow tool delays only its own. The calls of a turn run concurrently and are recorded each; an answer is given
-after the other calls. A call after the trajectory's end is recorded as not run; one that exceeds its time has no outcome.
+Token ids are only appended: sampled ones, then the dialect's rendering of observations; nothing is decoded and re-encoded. Trajectories run
+concurrently in asyncio, so a slow tool delays only its own trajectory. The calls of a turn run concurrently and are recorded individually;
+an answer is given after the other calls. A call after the trajectory's end is recorded as not run; one that exceeds the time has no
+outcome.
 
     act -> ended by a call (an answer, or the environment is done)    -> ANSWERED
         -> last turn of the horizon                                   -> MAX_TURNS
@@ -51,16 +52,16 @@ from warehouse.records import ANSWER, NOT_RUN, Call, Outcome, StopReason, Task, 
 from warehouse.settings import Section, first_error
 
 KEY = "rollout"
-"""Key of the choice in a task's provenance."""
+"""Key of `RolloutChoice` in a task's provenance."""
 
 
 class RolloutChoice(Section):
-    """What a task chooses in its provenance; None leaves it to the configuration, and offers all tools of the environment."""
+    """What a task chooses in its provenance. None leaves loop and dialect to the configuration and offers all tools of the environment."""
 
     loop: str | None = None
     dialect: str | None = None
     tools: tuple[str, ...] | None = None
-    """The tools that the policy sees and may call; answering is always possible."""
+    """Tools that the policy sees and may call; answering is always possible."""
 
 
 def choice_of(task: Task) -> RolloutChoice:
@@ -77,9 +78,9 @@ class RolloutRequest:
 
     Attributes:
         horizon: maximum turns.
-        temperature: None: the configured one.
-        older_share: probability of each action to be sampled by an older policy.
-        replay: the turns that it begins with, if it continues a stored trajectory.
+        temperature: sampling temperature; None: the configured one.
+        older_share: probability that an action is sampled by an older policy.
+        replay: turns to begin with, if it continues a stored trajectory.
     """
 
     trajectory_id: str
@@ -106,7 +107,7 @@ class RolloutRequest:
         seconds: float | None,
         error: str | None,
     ) -> Trajectory:
-        """The record, not yet graded; a fault makes it invalid."""
+        """Build the ungraded record; a fault makes it invalid."""
         return Trajectory(
             id=self.trajectory_id,
             task_key=self.task.key,
@@ -131,7 +132,7 @@ class RolloutRequest:
 
 
 class EnvironmentHandle(Protocol):
-    """The environment of one trajectory; it raises only `EnvironmentFault`."""
+    """Environment of one trajectory; raises only `EnvironmentFault`."""
 
     async def reset(self, task: Task, seed: int) -> Observation: ...
 
@@ -157,14 +158,14 @@ class _OutOfTime(Exception): ...
 
 @dataclass(slots=True)
 class _Progress:
-    """The state of one trajectory; `deadline` is on the event loop's clock."""
+    """State of one trajectory; `deadline` is on the event loop's clock."""
 
     request: RolloutRequest
     environment: EnvironmentHandle
     tools: tuple[str, ...] | None
     deadline: float | None
     schemas: Sequence[Schema] = ()
-    """Of the offered tools."""
+    """Schemas of the offered tools."""
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
@@ -183,7 +184,7 @@ class AgentLoop:
     limits: Limits
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
-        """Run one trajectory. Faults make it invalid; other exceptions are defects."""
+        """Run one trajectory. Faults make it invalid; other exceptions are bugs and propagate."""
         started, clock = datetime.now(UTC), time.perf_counter()
         progress = _Progress(request, environment, choice_of(request.task).tools, self._deadline())
         try:
@@ -219,11 +220,11 @@ class AgentLoop:
         return stop
 
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
-        """Append one action and its observation; returns the stop reason, or None to continue."""
+        """Append one action and its observation; return the stop reason, or None to continue."""
         clock, replay = time.perf_counter(), progress.request.replay
         generation = None if replay is None else replay.generation(len(progress.turns), self.dialect, progress.schemas)
         if generation is None:
-            shown = (progress.images,) if progress.images else ()  # an engine of text alone need not know of images
+            shown = (progress.images,) if progress.images else ()  # text-only engines need not accept images
             work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
             generation = await _in_time(progress, work)
         progress.context.extend(generation.token_ids)
@@ -252,7 +253,7 @@ class AgentLoop:
         )
 
     async def _after(self, progress: _Progress, generation: Generation, result: TurnResult) -> tuple[StopReason | None, Reply]:
-        """The stop reason after this turn, or the observation to append."""
+        """Stop reason after this turn, or None and the observation to append."""
         over = self._over(progress, generation, result)
         if over is not None:
             return over, Reply(())
@@ -279,12 +280,12 @@ class AgentLoop:
 
     @property
     def _placeholder(self) -> tuple[int, ...]:
-        """The token that no policy may write, if any. Read every turn, and `isinstance` of a protocol is slow."""
+        """Token that the policy may not write, if any. Read every turn; `isinstance` of a protocol would be slow."""
         placeholder = getattr(self.dialect, "placeholder_id", None)
         return () if placeholder is None else (placeholder,)
 
     def _over(self, progress: _Progress, generation: Generation, result: TurnResult) -> StopReason | None:
-        """The stop reason of this action, regardless of the observation."""
+        """Stop reason of this action, regardless of the observation."""
         cut_off = generation.stop_reason is GenerationStop.LENGTH
         if result.done:
             return StopReason.ANSWERED
@@ -302,11 +303,9 @@ class AgentLoop:
         return StopReason.MAX_TOTAL_ACTION_TOKENS if self._actions_left(progress) <= 0 else None
 
     def _room(self, progress: _Progress) -> int:
-        """Tokens left in the context."""
         return self.limits.max_context_tokens - len(progress.context)
 
     def _actions_left(self, progress: _Progress) -> int:
-        """Tokens that the policy may still write."""
         most = self.limits.max_total_action_tokens
         return self.limits.max_context_tokens if most is None else most - progress.action_tokens
 
@@ -320,12 +319,12 @@ class AgentLoop:
 
 
 def uses_lagged_policy(request: RolloutRequest, turn: int) -> bool:
-    """Whether a lagged policy samples this action, at random with a seed. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    """Whether an older policy samples this action, seeded-random. AgentRL's cross-policy sampling, arXiv 2510.04206."""
     return request.older_share > 0 and random.Random(seed_from("older", request.seed, turn)).random() < request.older_share
 
 
 def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...] | None:
-    """The schemas that the policy sees; None if a chosen tool does not exist."""
+    """Schemas that the policy sees; None if a chosen tool does not exist."""
     if chosen is None or not tools:
         return tuple(tools)
     named = {tool["function"]["name"]: tool for tool in tools}
@@ -333,7 +332,7 @@ def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Sch
 
 
 async def _in_time(progress: _Progress, work: Awaitable[T]) -> T:
-    """The result of `work` before the trajectory's deadline."""
+    """Await `work` until the trajectory's deadline. Raises _OutOfTime."""
     try:
         async with asyncio.timeout_at(progress.deadline) as limit:
             return await work
@@ -375,7 +374,7 @@ def _turn(
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The calls of a turn, their results, and whether and why the trajectory ends."""
+    """Calls of a turn, their results, and whether and why the trajectory ends."""
 
     calls: tuple[Call, ...]
     results: tuple[Result, ...]
@@ -386,7 +385,7 @@ class TurnResult:
 
     @property
     def outcome(self) -> str | None:
-        """Of the first call; without one the action is unreadable."""
+        """Outcome of the first call; without a call the action is unparsable."""
         return self.calls[0].outcome if self.calls else ToolOutcome.UNPARSABLE.value
 
 
@@ -433,7 +432,7 @@ class _RunningCall:
         self.seconds = time.perf_counter() - self.begun
 
     def record(self, done: bool) -> Call:
-        """The record; `done`: a call of this turn ended the trajectory."""
+        """The record; `done` says that a call of this turn ended the trajectory."""
         if self.step is not None:
             return call_record(self.action, self.step, self.seconds)
         failed = self.fault if self.fault is not None and not done else None
@@ -442,7 +441,7 @@ class _RunningCall:
 
 
 def call_record(action: Action, step: Step, seconds: float | None = None) -> Call:
-    """The record of an answered call; `seconds` is its latency unless the step has one."""
+    """Record of an answered call; `seconds` is its latency unless the step has one."""
     return Call(
         action.tool,
         action.arguments,
@@ -458,7 +457,7 @@ def call_record(action: Action, step: Step, seconds: float | None = None) -> Cal
 async def _run_all(
     calls: Sequence[_RunningCall], environment: EnvironmentHandle, tools: Sequence[str] | None, deadline: float | None
 ) -> bool:
-    """Run `calls` concurrently; whether they ended in time."""
+    """Run `calls` concurrently; return whether they ended in time."""
     if not calls:
         return True
     try:
@@ -472,7 +471,7 @@ async def _run_all(
 
 
 def _collect(calls: Sequence[_RunningCall], out_of_time: bool) -> TurnResult:
-    """The result of a turn. A call that fails because another ended the trajectory is no fault."""
+    """Result of a turn. A call that fails because another ended the trajectory is not a fault."""
     done = any(call.step is not None and call.step.done for call in calls)
     records = tuple(call.record(done) for call in calls)
     rewards = [record.reward for record in records if record.reward is not None]

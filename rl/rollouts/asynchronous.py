@@ -1,7 +1,7 @@
-"""Continuous rollouts: groups start as places become free, and the learner takes those that have ended and are not too old.
+"""Asynchronous rollouts: groups start as capacity becomes free, and the learner takes completed groups that are not stale.
 
-Engines get new weights while trajectories are in progress. What a step trains on is stored before the weights that it makes reach an
-engine, so an interrupted step is repeated on the same trajectories; those in progress are requested again.
+Engines receive new weights while trajectories run. A step's training data is stored before the resulting weights reach an engine, so an
+interrupted step is repeated on the same trajectories; running ones are requested again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warehouse import Task, Trajectory
 
 @dataclass(slots=True)
 class _GroupUnderWay:
-    """The group of one task in progress."""
+    """A running group of one task."""
 
     task: Task
     step: int
@@ -29,12 +29,12 @@ class _GroupUnderWay:
 
     @property
     def version(self) -> int:
-        """The weight version that it was begun under."""
+        """Weight version at its start."""
         return self.step - 1
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Those of a complete group, in request order."""
+        """Trajectories of a complete group, in request order."""
         return [self.ended[request.trajectory_id] for request in self.requests]
 
     @property
@@ -55,12 +55,12 @@ class AsyncRolloutSource:
     _under_way: list[_GroupUnderWay] = field(default_factory=list)
     _stream: TrajectoryStream | None = None
     _drawn: tuple[int, int] = (0, 0)
-    """The step that tasks were last drawn for, and their number."""
+    """Last step for which tasks were drawn, and their number."""
     _resumed: list[tuple[Task, int, int]] = field(default_factory=list)
-    """Groups in progress at the checkpoint, restarted once the engines have its weights."""
+    """Groups running at the checkpoint, restarted once the engines have its weights."""
 
     def collect(self, step: int) -> Collected:
-        """The trajectories of `step`: those it had before an interruption, or the oldest groups that have ended."""
+        """The trajectories of `step`: those stored before an interruption, or the oldest completed groups."""
         before = self.run.waited_before()
         self._begin(self._resumed)
         self._resumed = []
@@ -77,7 +77,7 @@ class AsyncRolloutSource:
         return replace(collected, reused=tuple(reused), measured=metrics, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
-        """Nothing waits: rollouts continue under the new weights."""
+        """Do nothing: rollouts continue with the new weights."""
 
     def close(self) -> None:
         if self._stream is not None:
@@ -88,7 +88,7 @@ class AsyncRolloutSource:
         return {"replay": self.buffer.state_dict(), "under_way": under_way}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint: groups in progress are read from the store as far as possible, or restarted."""
+        """Restore a checkpoint: running groups are read from the store as far as possible, or restarted."""
         self.buffer.load_state_dict(state["replay"])
         self._resumed = [(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]]
 
@@ -107,7 +107,7 @@ class AsyncRolloutSource:
         return fresh, reused, stale
 
     def _chosen(self, step: int) -> _StepGroups:
-        """The oldest ended groups that are not stale, stored as the step's batch."""
+        """The oldest completed groups that are not stale, stored as the step's batch."""
         stale = self.buffer.expire(step - 1)
         past = self.buffer.past(step)
         wanted = self.run.config.tasks_per_step - len(past)
@@ -125,13 +125,13 @@ class AsyncRolloutSource:
         return fresh, reused, stale
 
     def _is_waited_for(self, step: int, wanted: int) -> bool:
-        """Whether `step` must wait: too few groups have ended, or one would be too old for the next step."""
+        """Whether `step` must wait: too few groups are complete, or one would be too old for the next step."""
         replay, running = self.run.config.replay, [group for group in self._under_way if not group.complete]
         late = replay.stale == "wait" and any(step - 1 - group.version >= replay.max_staleness for group in running)
         return bool(running) and (late or len(self.buffer) + len(self._under_way) - len(running) < wanted)
 
     def _fill(self, step: int) -> None:
-        """Start groups at free places, but no more than the run still needs."""
+        """Start groups up to the replay capacity, but no more than the run still needs."""
         config = self.run.config
         there = len(self._under_way) + len(self.buffer)
         needed = (config.steps - step + 1) * config.tasks_per_step - there
@@ -139,12 +139,13 @@ class AsyncRolloutSource:
         if count <= 0:
             return
         before = self._drawn[1] if self._drawn[0] == step else 0
-        tasks, horizon = self.curriculum.draw(step, before + count), self.curriculum.horizon(step)  # fewer would be the first of them
+        # With a smaller count, `draw` returns a prefix of the same sample.
+        tasks, horizon = self.curriculum.draw(step, before + count), self.curriculum.horizon(step)
         self._drawn = (step, len(tasks))
         self._begin([(task, step, horizon) for task in tasks[before:]])
 
     def _begin(self, wanted: Sequence[tuple[Task, int, int]]) -> None:
-        """Start groups of (task, step, horizon); trajectories that the store has count as ended."""
+        """Start groups of (task, step, horizon); trajectories in the store count as ended."""
         under_way = [_GroupUnderWay(*each, self.run.requests(*each), {}) for each in wanted]
         requests = [request for group in under_way for request in group.requests]
         stored = self.run.store.find(requests)
@@ -165,7 +166,7 @@ class AsyncRolloutSource:
                 group.ended[trajectory.id] = trajectory
 
     def _store(self) -> None:
-        """Store complete groups in one commit; they then wait in the buffer."""
+        """Reward and store complete groups in one commit; they then wait in the buffer."""
         complete = [group for group in self._under_way if group.complete]
         if complete:
             self._under_way = [group for group in self._under_way if not group.complete]

@@ -1,13 +1,14 @@
-"""How the trajectories of a step are collected, in synchronous and one-step-off runs.
+"""Collect the trajectories of a step, in synchronous and one-step-off runs.
 
-    draw      tasks and horizon, by the curriculum                     rl/curriculum.py
-    roll out  a group of trajectories for each task                    rl/rollouts/rollout.py
-    grade     a verifier grades them, reward functions are summed      rl/rewards/reward.py
-    filter    what is left out of training                             here
-    replay    groups that are trained on once more                     here
+    draw      sample tasks and choose the horizon by the curriculum    rl/curriculum.py
+    roll out  run a group of trajectories per task                     rl/rollouts/rollout.py
+    grade     verify them and sum the reward functions                 rl/rewards/reward.py
+    filter    exclude trajectories from training                       here
+    replay    reuse earlier groups                                     here
 
-An interrupted step takes what the store has and samples the rest. One step off, all tokens of a step are sampled under the weights before
-the last update: new weights are published once the step's rollouts have ended. Asynchronous runs: `rl/rollouts/asynchronous.py`.
+An interrupted step uses the stored trajectories and samples the rest. In one-step-off runs, all tokens of a step are sampled with the
+weights before the last update: new weights are published once the step's rollouts have ended. Asynchronous runs:
+`rl/rollouts/asynchronous.py`.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ if TYPE_CHECKING:
 
 STAGE = "rl"
 LIMITS = frozenset(StopReason) - {StopReason.ANSWERED, StopReason.FAULT}
-"""Stop reasons that are a limit."""
+"""Stop reasons that are limits."""
 RECENT = 8
-"""Steps that the number of groups to oversample is estimated from."""
+"""Number of recent steps from which the number of groups to oversample is estimated."""
 
 
 class Filter(StrEnum):
-    """Why a trajectory is left out of training."""
+    """Why a trajectory is excluded from training."""
 
     OVERLONG = "overlong"
     VOID_TURN = "void_turn"
     NO_VARIANCE = "no_variance"
     CERTAIN = "certain"
     OFF_POLICY = "off_policy"
-    """Rejected by `rl.correction`: the policy that sampled it is too far from the learner."""
+    """Rejected by `rl.correction`: the sampling policy differs too much from the learner."""
     STALE = "stale"
     """Too many versions old when the learner was ready for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedSample:
-    """A trajectory that is left out of training, and why."""
+    """A trajectory excluded from training, and why."""
 
     trajectory_id: str
     task_key: str
@@ -72,7 +73,7 @@ class RejectedSample:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The trajectories of a step: all that were sampled, those left out of training, and the environment of each task."""
+    """Trajectories of a step: all sampled ones, those excluded from training, and the environment by task."""
 
     trajectories: tuple[Trajectory, ...]
     drops: tuple[RejectedSample, ...] = ()
@@ -80,22 +81,22 @@ class Collected:
     resamples: int = 1
     """Number of sampling rounds."""
     reused: tuple[Trajectory, ...] = ()
-    """Trajectories that were trained on before and are trained on again."""
+    """Trajectories of earlier steps that are trained on again."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the curriculum and the replay buffer."""
     waited: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Seconds: settling before weights are loaded, waiting for trajectories during that time, waiting for them while collecting."""
     useful: int = 0
-    """Groups with variance after the per-trajectory filters."""
+    """Number of groups with variance after the per-trajectory filters."""
 
     @property
     def kept(self) -> list[Trajectory]:
-        """What is trained on."""
+        """Trajectories to train on."""
         dropped = {drop.trajectory_id for drop in self.drops}
         return [trajectory for trajectory in (*self.trajectories, *self.reused) if trajectory.id not in dropped]
 
     def metrics(self) -> dict[str, float]:
-        """Sampling rounds (`rounds`), the share of trajectories that each filter left out, and `measured`."""
+        """Sampling rounds (`rounds`), the fraction of trajectories that each filter excluded, and `measured`."""
         counts = Counter(drop.filter for drop in self.drops)
         shares = {f"filtered/{name}": counts[name] / max(len(self.trajectories) + len(self.reused), 1) for name in Filter}
         return {"rounds": float(self.resamples), **shares, **self.measured}
@@ -105,10 +106,10 @@ class Collected:
 
 
 def collect_groups(sample: Callable[[int], Sequence[Trajectory]], wanted: int, config: FilterConfig) -> Collected:
-    """Sample `wanted` groups, then up to `config.refills` times more while some have no variance; then filter.
+    """Sample `wanted` groups, then up to `config.refills` times more groups while too few have variance; filter at the end.
 
     Args:
-        sample: gives the groups of so many further tasks, fewer when tasks run out.
+        sample: returns the groups of that many further tasks, or fewer if tasks run out.
     """
     trajectories = list(sample(wanted))
     resamples, useful = 1, _with_variance(trajectories, config)
@@ -122,10 +123,10 @@ def collect_groups(sample: Callable[[int], Sequence[Trajectory]], wanted: int, c
 
 
 def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: float) -> int:
-    """Groups to sample at once for `wanted` with variance, at most `oversampling * wanted`.
+    """Number of groups to sample at once to get `wanted` with variance, at most `oversampling * wanted`.
 
     Args:
-        recent: for each of the last steps, the groups sampled and those with variance.
+        recent: for each of the last steps, groups sampled and groups with variance.
     """
     sampled, useful = sum(groups for groups, _ in recent), sum(some for _, some in recent)
     if not sampled:
@@ -134,7 +135,7 @@ def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: 
 
 
 def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[RejectedSample]:
-    """What is left out: single trajectories first, then groups by what remains. Invalid trajectories are not counted here."""
+    """Trajectories to exclude: single ones first, then whole groups by what remains. Invalid trajectories are not included."""
     single = [drop for trajectory in trajectories if is_valid(trajectory) and (drop := _of_trajectory(trajectory, config)) is not None]
     groups = _groups(trajectories, single)
     deviations = {key: _deviation(members) for key, members in groups.items()}
@@ -165,7 +166,6 @@ def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> 
 
 
 def _groups(trajectories: Iterable[Trajectory], drops: Iterable[RejectedSample]) -> dict[GroupKey, list[Trajectory]]:
-    """The valid trajectories that were not dropped, by group."""
     gone = {drop.trajectory_id for drop in drops}
     groups: dict[GroupKey, list[Trajectory]] = {}
     for trajectory in trajectories:
@@ -184,9 +184,9 @@ def _deviation(members: Sequence[Trajectory]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trajectories of one task that were begun under `version` of the weights, so that no token is older.
+    """Trajectories of one task started with weight `version`, so that no token is older (except tokens of `rl.older_share`).
 
-    (Tokens of `rl.older_share` excepted.) A group is taken as a whole, since advantages are taken within it.
+    Groups are used as a whole, since advantages are computed within them.
     """
 
     version: int
@@ -203,15 +203,15 @@ class Group:
 
 
 def groups_of(trajectories: Sequence[Trajectory]) -> list[Group]:
-    """The groups of trajectories that come group by group."""
+    """Groups of trajectories that are ordered by group."""
     return [Group((step or 1) - 1, tuple(members)) for (_, step), members in groupby(trajectories, key=group_key)]
 
 
 class ReplayBuffer:
-    """Groups that wait to be trained on, and groups that were trained on and may be reused; none is trained on when it is too old."""
+    """Groups waiting to be trained on, and trained groups that may be reused; stale groups are dropped."""
 
     def __init__(self, config: ReplayConfig, per_step: int, seed: int, read: Callable[[Sequence[str]], Sequence[Trajectory]]) -> None:
-        """`per_step`: groups that a step trains on; `read` gives stored trajectories by their ids, since a checkpoint holds only ids."""
+        """`per_step`: groups trained on per step. `read` returns stored trajectories by id, since checkpoints hold only ids."""
         self._config = config
         self._per_step = per_step
         self._seed = seed
@@ -221,15 +221,13 @@ class ReplayBuffer:
         self._dropped = 0
 
     def __len__(self) -> int:
-        """Groups that wait."""
         return len(self._waiting)
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Add groups that wait to be trained on."""
         self._waiting = sorted([*self._waiting, *groups], key=lambda group: (group.version, group.ids))
 
     def expire(self, version: int) -> list[RejectedSample]:
-        """Drop what is too old for a learner at `version`; returns the trajectories that were never trained on."""
+        """Drop groups too old for a learner at `version`; return their trajectories that were never trained on."""
         stale = [group for group in self._waiting if self._is_stale(group, version)]
         self._waiting = [group for group in self._waiting if not self._is_stale(group, version)]
         self._used = [group for group in self._used if not self._is_stale(group, version)]
@@ -242,38 +240,38 @@ class ReplayBuffer:
         ]
 
     def take(self, count: int) -> list[Group]:
-        """Remove and return the `count` oldest waiting groups, or all when they are fewer."""
+        """Remove and return the `count` oldest waiting groups, or all if there are fewer."""
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return taken
 
     def discard(self, ids: Collection[str]) -> None:
-        """Remove the waiting groups with these trajectories: a step has trained on them already."""
+        """Remove waiting groups with these trajectories, because a step has trained on them already."""
         self._waiting = [group for group in self._waiting if set(ids).isdisjoint(group.ids)]
 
     def keep(self, groups: Sequence[Group]) -> None:
-        """Keep groups for reuse, the newest `capacity` of them, as the filters left them; nothing without `reuse`."""
+        """Keep the newest groups for reuse, up to the capacity, as the filters left them; none without `reuse`."""
         if self._config.reuse:
             self._used = [*self._used, *groups][-self._config.groups(self._per_step) :]
 
     def past(self, step: int) -> list[Group]:
-        """Groups that `step` trains on once more, drawn with a seed: the share `reuse` of a step, or fewer when there are no more."""
+        """Groups for `step` to reuse, sampled with a seed: the fraction `reuse` of a step, or fewer if there are not enough."""
         there = [group for group in self._used if not self._is_stale(group, step - 1)]
         count = min(int(self._config.reuse * self._per_step), len(there))
         return random.Random(seed_from("replay", self._seed, step)).sample(there, count)
 
     def metrics(self) -> dict[str, float]:
-        """Groups that wait, that may be reused, and that have been dropped since the last call."""
+        """Numbers of groups that wait, that may be reused, and that were dropped since the last call."""
         metrics = {"replay/waiting": len(self._waiting), "replay/reusable": len(self._used), "replay/dropped": self._dropped}
         self._dropped = 0
         return {name: float(value) for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Versions and ids of all groups, JSON-compatible."""
+        """Versions and ids of all groups, JSON-serializable."""
         parts = {"waiting": self._waiting, "used": self._used}
         return {name: [[group.version, *group.ids] for group in groups] for name, groups in parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint; trajectories are read back. Raises KeyError when one is no longer stored."""
+        """Restore a checkpoint and read its trajectories. Raises KeyError if one is no longer stored."""
         found = {t.id: t for t in self._read([each for groups in state.values() for _, *ids in groups for each in ids])}
         self._waiting, self._used = (
             [Group(version, tuple(found[each] for each in ids)) for version, *ids in state[name]] for name in ("waiting", "used")
@@ -287,33 +285,33 @@ class ReplayBuffer:
 
 
 class RolloutStore(Protocol):
-    """Keeps what a run samples, so that an interrupted step is repeated on the same trajectories."""
+    """Stores a run's samples, so that an interrupted step is repeated on the same trajectories."""
 
     def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
-        """The requested trajectories that are stored already, by id."""
+        """Requested trajectories that are already stored, by id."""
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """The trajectories with `ids`, in that order. Raises KeyError when one is not stored."""
+        """Trajectories with `ids`, in that order. Raises KeyError if one is not stored."""
 
     def batch(self, step: int) -> Batch | None:
-        """What `step` trained on, if that has been stored."""
+        """What `step` trained on, or None if not stored."""
 
     def add(self, records: Iterable[Record]) -> None:
-        """Start storing records in one commit. Raises what storing the previous ones raised."""
+        """Start storing records in one commit. Raises errors of earlier commits."""
 
     def keep(self, records: Iterable[Record]) -> None:
         """Store records some seconds later, together with others."""
 
     def settle(self) -> None:
-        """Wait until everything that was added is stored."""
+        """Wait until everything added is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReinforceRun:
     """What all steps of a run share: requests, rewards, rollouts and the store.
 
-    `environments` maps every task that may be drawn to its environment. Trajectory ids follow from run, step, task and sample, so that a
-    repeated request finds what the store has.
+    `environments` maps every task that may be drawn to its environment. Trajectory ids are derived from run, step, task and sample, so that
+    a repeated request finds stored trajectories.
     """
 
     id: str
@@ -329,14 +327,13 @@ class ReinforceRun:
     waited: Stopwatch = field(default_factory=Stopwatch)
     """Time that the learner waited for trajectories being sampled."""
     settling: Stopwatch = field(default_factory=Stopwatch)
-    """Time that publishing waited for rollouts to end and to be stored, before weights are loaded."""
+    """Time that publishing waited for rollouts to end and be stored, before weights are loaded."""
 
     def waited_before(self) -> tuple[float, float]:
         """Seconds of `settling` and `waited` while the weights of this step were published."""
         return self.settling.take(), self.waited.take()
 
     def requests(self, task: Task, step: int, horizon: int) -> list[RolloutRequest]:
-        """The requests for the group of one task in `step`."""
         return [
             RolloutRequest(
                 trajectory_id=f"{self.id}-{step:05d}-{task.key}-{sample}",
@@ -355,16 +352,15 @@ class ReinforceRun:
         ]
 
     def reward(self, requests: Sequence[RolloutRequest], trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The trajectories with outcomes and rewards; they, their scores and their parts are stored in one commit, as whole groups.
+        """Set outcomes and rewards; store trajectories, scores and reward parts in one commit, as whole groups.
 
-        The learner does not wait for the commit; the engines do, before they load the weights that result from it.
+        The learner does not wait for the commit; engines do, before they load the resulting weights.
         """
         rewarded = reward_trajectories([request.task for request in requests], trajectories, self.verifiers, self.rewards)
         self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.drain_retries()])
         return rewarded.trajectories
 
     def record_drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
-        """Store what is left out of training, and why."""
         where = {"run": self.id, "step": step}
         self.store.keep(
             Failure(STAGE, f"filter_{drop.filter.value}", drop.reason, {**where, "task": drop.task_key, "trajectory": drop.trajectory_id})
@@ -372,18 +368,16 @@ class ReinforceRun:
         )
 
     def record_batch(self, step: int, trajectories: Sequence[Trajectory], reused: Sequence[Trajectory]) -> None:
-        """Store what a step trains on."""
         again = tuple(trajectory.id for trajectory in reused)
         self.store.add([Batch(self.id, step, (*(trajectory.id for trajectory in trajectories), *again), again)])
 
     def environments_of(self, trajectories: Iterable[Trajectory]) -> dict[str, str]:
-        """The environment of each task of the trajectories."""
         return {trajectory.task_key: self.environments[trajectory.task_key] for trajectory in trajectories}
 
 
 @dataclass(slots=True)
 class PendingRollouts:
-    """Requested trajectories: those that the store has, and those being sampled."""
+    """Requested trajectories: those in the store, and those being sampled."""
 
     run: ReinforceRun
     requests: Sequence[RolloutRequest]
@@ -397,7 +391,7 @@ class PendingRollouts:
         self._stream = self.run.rollouts.submit(self._missing) if self._missing else None
 
     def settle(self) -> None:
-        """Wait for all of them, reward and store them."""
+        """Wait for all trajectories, reward and store them."""
         if self._stream is None:
             return
         try:
@@ -409,7 +403,7 @@ class PendingRollouts:
         self._stored |= {trajectory.id: trajectory for trajectory in rewarded}
 
     def trajectories(self) -> list[Trajectory]:
-        """All of them with rewards, in the order of the requests."""
+        """All trajectories with rewards, in the order of the requests."""
         self.settle()
         return [self._stored[request.trajectory_id] for request in self.requests]
 
@@ -421,7 +415,7 @@ class PendingRollouts:
 
 @dataclass(slots=True)
 class SyncRolloutSource:
-    """Samples the steps of one run in order; with `ahead` it begins a step while the learner updates on the one before."""
+    """Samples the steps of one run in order; with `ahead` it starts a step while the learner updates on the previous one."""
 
     run: ReinforceRun
     curriculum: Curriculum
@@ -430,12 +424,12 @@ class SyncRolloutSource:
     _drawn: list[Task] = field(default_factory=list)
     _reused: list[Group] = field(default_factory=list)
     _pending: PendingRollouts | None = None
-    """The first sampling round of the next step, if begun."""
+    """First sampling round of the next step, if started."""
     _recent: list[tuple[int, int]] = field(default_factory=list)
-    """For each of the last steps, the groups sampled and those with variance."""
+    """For each of the last steps, groups sampled and groups with variance."""
 
     def collect(self, step: int) -> Collected:
-        """What `step` trains on: sampled, rewarded and filtered, with further sampling rounds while the filters ask for more groups."""
+        """Sample, reward and filter the trajectories of `step`, with further sampling rounds if the filters require them."""
         before = self.run.waited_before()
         if self._pending is None:
             self._begin_step(step)
@@ -450,23 +444,21 @@ class SyncRolloutSource:
         return replace(collected, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
-        """Let rollouts that run ahead end under the weights that they were begun with."""
+        """Let rollouts of the next step end with the weights they started with."""
         if self._pending is not None:
             self._pending.settle()
 
     def close(self) -> None:
-        """Cancel rollouts that run ahead."""
         if self._pending is not None:
             self._pending.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs; rollouts that run ahead are stored first."""
+        """State for a resumed run; rollouts of the next step are stored first."""
         self.before_update()
-        self.run.waited.take()  # a checkpoint belongs to no step
+        self.run.waited.take()  # checkpoints belong to no step
         return {"replay": self.buffer.state_dict(), "recent": self._recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint."""
         self.buffer.load_state_dict(state["replay"])
         self._recent = [(groups, useful) for groups, useful in state["recent"]]
 
@@ -476,19 +468,18 @@ class SyncRolloutSource:
         self._pending = self._begin_rollouts(step, groups_to_ask(wanted, self._recent, self.run.config.filters.oversampling))
 
     def _sample(self, step: int, count: int) -> list[Trajectory]:
-        """The rewarded groups of `count` tasks that the step has not drawn yet."""
+        """Rewarded groups of `count` tasks that the step has not drawn yet."""
         pending, self._pending = self._pending or self._begin_rollouts(step, count), None
         return pending.trajectories()
 
     def _begin_rollouts(self, step: int, count: int) -> PendingRollouts:
-        """Draw tasks and begin their groups."""
         without = {task.key for task in self._drawn} | {group.task_key for group in self._reused}
         tasks, horizon = self.curriculum.draw(step, count, without), self.curriculum.horizon(step)
         self._drawn += tasks
         return PendingRollouts(self.run, [request for task in tasks for request in self.run.requests(task, step, horizon)])
 
     def _with_reused(self, step: int, collected: Collected) -> Collected:
-        """The step with the groups that it trains on once more; its own groups may be reused later."""
+        """Add the reused groups to the step, and keep its own groups for later reuse."""
         reused = tuple(trajectory for group in self._reused for trajectory in group.trajectories)
         metrics = self.curriculum.metrics()
         if self.run.config.replay.reuse:

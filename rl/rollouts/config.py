@@ -17,30 +17,30 @@ from warehouse.settings import Section
 
 
 class Limits(Section):
-    """Limits of one trajectory; the one that ends it is its stop reason. Training truncates nothing further."""
+    """Limits of one trajectory; the limit that ends it is its stop reason. Training does not truncate further."""
 
     max_action_tokens: PositiveInt = 48
     """Maximum tokens per action; a longer action is unreadable."""
     max_total_action_tokens: PositiveInt | None = None
-    """Maximum tokens of all actions."""
+    """Maximum tokens of all actions together."""
     max_observation_tokens: int = Field(default=160, ge=8)
-    """Maximum tokens per observation, without the chat template around it."""
+    """Maximum tokens per observation, without the chat template's markup."""
     max_total_observation_tokens: PositiveInt | None = None
-    """Maximum tokens of all observations, template included."""
+    """Maximum tokens of all observations together, including the chat template's markup."""
     max_context_tokens: PositiveInt = 1024
-    """Maximum tokens of prompt, actions and observations."""
+    """Maximum tokens of prompt, actions and observations together."""
     max_seconds: PositiveFloat | None = None
-    """Maximum wall time of a trajectory, which then ends as truncated."""
+    """Maximum seconds per trajectory; a trajectory that exceeds it ends as truncated."""
     truncate: Literal["right", "left", "middle"] = "right"
-    """Side on which long observations are truncated."""
+    """Side on which long observations are cut; `middle` keeps both ends."""
     temperature: Temperature = 1.0
-    """Sampling temperature."""
+    """Default sampling temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus sampling; must be 1 for RL."""
+    """Nucleus sampling probability; must be 1 for RL."""
 
     @property
     def totals(self) -> list[str]:
-        """Names of the limits of total tokens that are set."""
+        """Names of the total token limits that are set."""
         return [name for name in ("max_total_action_tokens", "max_total_observation_tokens") if getattr(self, name) is not None]
 
 
@@ -53,11 +53,11 @@ class RolloutConfig(Section):
     loops: dict[str, str] = Field(default_factory=dict)
     """Custom agent loops by name, each `module:attribute` or `file.py:attribute`."""
     dialect: str = "tags"
-    """Default dialect: `tags`, `chat`, or one of `dialects`."""
+    """Default dialect: `tags`, `chat`, or a key of `dialects`."""
     dialects: dict[str, DialectConfig] = Field(default_factory=dict)
     """Custom dialects by name."""
     concurrency: PositiveInt = 256
-    """Maximum concurrent trajectories."""
+    """Maximum number of concurrent trajectories."""
     engine: EngineConfig = EngineConfig()
     environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
     search: SearchConfig = SearchConfig()
@@ -71,7 +71,7 @@ class RolloutConfig(Section):
 
     @property
     def reserved_cpus(self) -> float:
-        """CPUs to start Ray with on one's own machine: engines, and the environments that tasks may ask for."""
+        """CPUs to reserve when starting Ray locally: for engines, and for environments that tasks may use."""
         return total_cpus([self.engine.reservation("rollout.engine")]) + self.environments.reserved_cpus
 
     @property
@@ -81,7 +81,7 @@ class RolloutConfig(Section):
 
 
 def check_rollouts(config: ReinforceConfig, rollout: RolloutConfig) -> None:
-    """Raises ValueError where RL cannot train on these rollouts or send weights to these engines."""
+    """Raise ValueError if RL cannot train on these rollouts or send weights to these engines."""
     engine, learner = rollout.engine, config.learner
     if rollout.limits.top_p < 1:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Replays: a trajectory begins with the actions of a stored one, and the policy goes on from the state that they lead to.
+"""Replays: a trajectory begins with the actions of a stored one, and the policy continues from the resulting state.
 
-No environment has to be copied. It is reset with the stored trajectory's seed and given the same calls, which must bring what they brought
-then. Anything else is a fault: the trajectory is invalid and says nothing about the policy. Nobody sampled replayed actions, so their
-log-probabilities are recorded as zeros.
+Environments need not be copied: the environment is reset with the stored trajectory's seed and receives the same calls, which must return
+the same results. Anything else is a fault, and the trajectory is invalid. Replayed actions were not sampled, so their log-probabilities are
+recorded as zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warehouse.records import Call, StopReason
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTurn:
-    """An action to take again; `brought` are the results of its calls the first time, None if it is taken for the first time."""
+    """An action to repeat; `brought` are the results of its calls the first time, None if it has not been taken before."""
 
     action: ActionTurn
     brought: tuple[str, ...] | None = None
@@ -32,8 +32,10 @@ class Replay:
     turns: tuple[ReplayedTurn, ...]
 
     def generation(self, number: int, dialect: RolloutDialect, tools: Sequence[Schema]) -> Generation | None:
-        """The action of turn `number` as if it had been sampled; None if the policy takes it. Raises EnvironmentFault if the dialect
-        cannot express it.
+        """Return the action of turn `number` as if sampled; None if the policy takes it.
+
+        Raises:
+            EnvironmentFault: the dialect cannot express it.
         """
         if number >= len(self.turns):
             return None
@@ -44,7 +46,7 @@ class Replay:
         return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
 
     def check(self, number: int, calls: Sequence[Call], stop: StopReason | None) -> None:
-        """Raises EnvironmentFault if turn `number` brought anything new, or ended the trajectory before the last replayed turn."""
+        """Raise EnvironmentFault if turn `number` gave other results, or ended the trajectory before the last replayed turn."""
         if number >= len(self.turns) or stop is StopReason.FAULT:
             return
         brought = self.turns[number].brought

@@ -1,8 +1,8 @@
-"""Rollouts: requests in, trajectories out.
+"""Rollouts: take requests and return trajectories.
 
-`Rollouts` owns engines and environments on Ray and an event loop in its own thread, so that synchronous stages call it like a function. All
+`Rollouts` owns engines and environments on Ray and an event loop in its own thread, so that synchronous stages call it like a function. The
 trajectories of all calls run concurrently. Engines and learner alternate (`rollout`, `pause`, `load_weights`, `resume`; a paused stream
-continues where it was) or run at once (`submit` yields trajectories as they end; `load_weights` may come at any time).
+continues where it stopped) or run concurrently (`submit` yields trajectories as they end; `load_weights` may be called at any time).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ OnProgress = Callable[[int, int], None]
 
 
 PROBE_TOKENS = 32
-"""Tokens that an engine samples to prove its weights."""
+"""Tokens that an engine samples for a weight probe."""
 
 
 class Rollouts:
-    """Engines and environments; created by `start`, or `begin` and `open`; ended by `close` or a `with` block."""
+    """Engines and environments; create with `start`, or `begin` and `open`; end with `close` or a `with` block."""
 
     def __init__(self, config: RolloutConfig, loops: AgentLoops) -> None:
         self.config = config
@@ -69,7 +69,7 @@ class Rollouts:
         """Start engines with the policy in folder `policy_path`, and environments over `documents`.
 
         Raises:
-            RequestError: no policy there, or it does not fit the dialect or the context; or this machine cannot transfer weights so.
+            RequestError: no policy there, it does not fit dialect or context, or this machine does not support the weight transfer.
             EngineFault: an engine does not start.
         """
         rollouts = cls.begin(config, policy_path, version)
@@ -82,7 +82,7 @@ class Rollouts:
 
     @classmethod
     def begin(cls, config: RolloutConfig, policy_path: Path, version: int = 0) -> Rollouts:
-        """Start engines without waiting; call `open` before rolling out. Raises RequestError as `start`."""
+        """Start engines without waiting; call `open` before rolling out. Raises RequestError as `start` does."""
         check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
@@ -101,7 +101,7 @@ class Rollouts:
         return rollouts
 
     def open(self, documents: Iterable[Document] = ()) -> None:
-        """Wait for the engines and open environments over `documents`. Raises as `EnginePool.up`."""
+        """Wait for the engines and open environments over `documents`. Raises as `EnginePool.up` does."""
         environments = EnvironmentPool(self.config.environments, build_indexes(documents, self.config.search))
         self.wait(self.pool.up())
         self._environments = environments
@@ -113,14 +113,14 @@ class Rollouts:
         return self._environments is not None
 
     def rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None = None) -> list[Trajectory]:
-        """Run a trajectory per request and return them in order; faults come back as invalid trajectories.
+        """Run one trajectory per request and return them in order; faults are returned as invalid trajectories.
 
         Args:
             on_progress: called with (done, total) after each trajectory.
 
         Raises:
-            RequestError: an environment, loop or dialect of a task is unavailable; nothing has run then.
-            CircuitOpen: too many faults of an environment or tool; trajectories in progress are lost.
+            RequestError: an environment, loop or dialect of a task is unavailable; nothing has run.
+            CircuitOpen: too many faults of an environment or tool; running trajectories are lost.
         """
         stream, found = self.submit(requests), {}
         try:
@@ -133,8 +133,10 @@ class Rollouts:
         return [found[request.trajectory_id] for request in requests]
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
-        """Begin a trajectory per request; the stream yields them as they end. At most `concurrency` of all streams run at a time. Raises
-        RequestError: an environment, loop or dialect of a task is unavailable.
+        """Start one trajectory per request; the stream yields them as they end. At most `concurrency` run at a time, over all streams.
+
+        Raises:
+            RequestError: an environment, loop or dialect of a task is unavailable.
         """
         self.wait(self._check(requests))
         stream = TrajectoryStream(self.event_loop, requests, self._one)
@@ -142,41 +144,40 @@ class Rollouts:
         return stream
 
     def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
-        """Add requests to a stream. Raises as `submit`."""
+        """Add requests to a stream. Raises as `submit` does."""
         self.wait(self._check(requests))
         stream.extend(requests)
 
     def load_weights(self, path: Path, version: int) -> None:
-        """Load the weights in folder `path` into all engines as `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
     def probe(self, question: str, temperature: float) -> list[WeightProbe]:
-        """What each engine generates for a question under its current weights."""
+        """Let each engine generate for a question with its current weights."""
         return self.wait(self.pool.probe(self.dialect.prompt_ids(question), PROBE_TOKENS, temperature))
 
     @property
     def weight_sync(self) -> WeightSyncHandle:
-        """How a learner sends weights to the engines, if `engine.transfer` is not `files`."""
+        """Callbacks with which a learner sends weights to the engines, unless `engine.transfer` is `files`."""
         return WeightSyncHandle(self._begin_transfer, self._step_transfer, self._record_weights)
 
     def pause(self) -> None:
-        """Stop sampling while the learner updates, and free memory by `engine.sleep_level`; requests in progress wait."""
+        """Stop sampling during a learner update, and free memory according to `engine.sleep_level`; running requests wait."""
         self.wait(self.pool.sleep())
 
     def resume(self) -> None:
-        """Take memory back and continue sampling with the loaded weights."""
+        """Reallocate memory and continue sampling with the loaded weights."""
         self.wait(self.pool.wake())
 
     def admit(self, most: int | None) -> None:
-        """Limit concurrent trajectories to `most`, at most `concurrency`; None removes the limit, 0 holds back new ones. Thread-safe."""
+        """Limit concurrent trajectories to `most`, up to `concurrency`; None removes the limit, 0 holds back new ones. Thread-safe."""
         self.event_loop.call_soon_threadsafe(self._admission.admit, most)
 
     def add_engine(self) -> str:
-        """Start another engine during rollouts; returns its name once it serves. Raises as `EnginePool.add_engine`."""
+        """Start another engine during rollouts; return its name once it serves. Raises as `EnginePool.add_engine` does."""
         return self.wait(self.pool.add_engine())
 
     def remove_engine(self, name: str, drain: bool = True) -> None:
-        """Remove an engine during rollouts. Raises as `EnginePool.remove_engine`."""
+        """Remove an engine during rollouts. Raises as `EnginePool.remove_engine` does."""
         self.wait(self.pool.remove_engine(name, drain))
 
     def figures(self) -> PoolFigures:
@@ -193,11 +194,11 @@ class Rollouts:
         return EnvironmentPoolFigures(waiting, self._environments.figures(), self._environments.breaker.figures())
 
     def drain_retries(self) -> list[Failure]:
-        """Trajectories restarted since the last call, each with its fault, for the lake's `failures`."""
+        """Trajectories restarted since the last call, each with its fault, as `failures` for the lake."""
         return [self._retries.popleft() for _ in range(len(self._retries))]
 
     def close(self) -> None:
-        """End streams, engines, environments, a Ray started here, and the thread. Idempotent."""
+        """Stop streams, engines, environments, a Ray started here, and the thread. Idempotent."""
         if self.event_loop.is_closed():
             return
         for stream in list(self._streams):
@@ -220,19 +221,19 @@ class Rollouts:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of tasks that choose none."""
+        """Dialect of tasks that choose none."""
         return self._loops.dialect(self.config.dialect)
 
     @property
     def pool(self) -> EnginePool:
-        """The engines; to be called in their event loop, by `wait`."""
+        """The engines; call their methods with `wait`."""
         if self._engines is None:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
 
     @property
     def environments(self) -> EnvironmentPool:
-        """The environments; to be called in the event loop, by `wait`."""
+        """The environments; call their methods with `wait`."""
         if self._environments is None:
             raise RuntimeError("rollouts are not open: use Rollouts.start, or open after begin")
         return self._environments
@@ -255,7 +256,7 @@ class Rollouts:
             await asyncio.sleep(every_seconds)
             try:
                 self._admission.follow(await self.pool.pressures())
-            except EngineFault as error:  # the next look may do better
+            except EngineFault as error:  # retry at the next interval
                 logger.warning("the engines' pressure is not known: %s", error)
 
     async def _taken_metrics(self) -> dict[str, float]:
@@ -288,12 +289,12 @@ class Rollouts:
         return trajectory, environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine run in the event loop's thread."""
+        """Run a coroutine in the event loop's thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
 
 
 async def _end_tasks() -> None:
-    """End what still waits in this event loop: collectors of actors that are gone."""
+    """Cancel what still waits in this event loop, such as result collectors of dead actors."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -301,14 +302,14 @@ async def _end_tasks() -> None:
 
 
 def check_context(config: RolloutConfig, policy_path: Path) -> None:
-    """Check that the policy exists and takes the context of trajectories. Raises RequestError."""
+    """Check that the policy exists and supports the context length of trajectories. Raises RequestError."""
     if not (Path(policy_path) / "config.json").is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
     check_positions(config, config.engine.positions(Path(policy_path)), f"the policy in {policy_path}")
 
 
 def check_positions(config: RolloutConfig, positions: int | None, policy: str) -> None:
-    """Check the engine's and the trajectories' context against a policy's `positions`. Raises RequestError."""
+    """Check the context lengths of engine and trajectories against a policy's `positions`. Raises RequestError."""
     asked, context = config.engine.max_model_len, config.limits.max_context_tokens
     if positions is not None and asked is not None and asked > positions:
         raise RequestError(f"rollout.engine.max_model_len = {asked} is more than the {positions} positions of {policy}; lower it.")
@@ -320,10 +321,10 @@ def check_positions(config: RolloutConfig, positions: int | None, policy: str) -
 
 
 class TrajectoryStream(Iterator[Trajectory]):
-    """Iterates over trajectories in the order in which they end.
+    """Iterator over trajectories in the order in which they end.
 
-    They run in the event loop of another thread, read or not. An exception (`CircuitOpen` or a defect; faults are outcomes) cancels the
-    others and is raised here.
+    They run in the event loop of another thread, whether read or not. An exception (`CircuitOpen` or a bug; faults are outcomes) cancels
+    the others and is raised here.
     """
 
     def __init__(
@@ -343,11 +344,11 @@ class TrajectoryStream(Iterator[Trajectory]):
 
     @property
     def ready(self) -> bool:
-        """Whether the next one can be read without waiting."""
+        """Whether the next trajectory can be read without waiting."""
         return not self._ended.empty()
 
     def __len__(self) -> int:
-        """Unread trajectories."""
+        """Number of unread trajectories."""
         return self._left
 
     def __next__(self) -> Trajectory:
@@ -363,7 +364,7 @@ class TrajectoryStream(Iterator[Trajectory]):
         return ended
 
     def cancel(self) -> None:
-        """Cancel those in progress and drop unread ones."""
+        """Cancel running trajectories and drop unread ones."""
         self._left = 0
         for work in self._work:
             work.cancel()
@@ -392,7 +393,7 @@ LOOPS = Registry(
 
 
 class AgentLoops:
-    """The agent loop of each task, one per pair of loop and dialect.
+    """Agent loops by task, one per combination of loop and dialect.
 
     The configuration may name a loop by an import path; a task may name those in `LOOPS`, installed ones, and `rollout.loops`.
     """
@@ -414,7 +415,7 @@ class AgentLoops:
                 self.loop_for(task, engine)
 
     def dialect(self, name: str) -> Dialect:
-        """Opened once. Raises as `open_dialect`."""
+        """The dialect `name`, opened once. Raises as `open_dialect` does."""
         if name not in self._dialects:
             self._dialects[name] = open_dialect(name, self._config.dialects, self._tokenizer, self._vision)
         return self._dialects[name]

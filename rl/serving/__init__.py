@@ -1,1 +1,1 @@
-"""The policy behind an OpenAI-compatible endpoint whose requests become trajectories."""
+"""Serve the policy on an OpenAI-compatible endpoint and record requests as trajectories."""

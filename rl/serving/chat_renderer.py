@@ -1,5 +1,6 @@
-"""A client's messages as tokens: rendered once by the policy's chat template, then only appended to. Texts go into slots of the markup, so
-nothing that a client or a tool says becomes a control token.
+"""Render a client's chat messages as tokens with the policy's chat template: once for the prompt, then only appending.
+
+Texts go into slots of the markup, so nothing that a client or a tool says becomes a control token.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from warehouse.errors import RequestError
 from warehouse.records import ANSWER
 
 _NAMES, _ARGUMENTS = 1_000_000, 2_000_000
-"""Slot numbers of the reply; lower numbers are the messages' contents, in order."""
+"""First slot numbers of the reply's names and arguments; lower numbers are the messages' contents, in order."""
 _ASKED: Message = {"role": "user", "content": "a"}
 _ROLES = {"developer": "system"}
 
 
 class ChatRenderer:
-    """One policy's chat template."""
+    """Renderer of one policy's chat template."""
 
     def __init__(self, dialect: ChatDialect) -> None:
         self.dialect = dialect
@@ -33,7 +34,7 @@ class ChatRenderer:
         """Token ids of a conversation up to the generation prompt.
 
         Raises:
-            Refused: the template cannot render it, or a call or tool in it spells a control token.
+            Refused: the template cannot render it, or a call or tool in it contains a control token.
         """
         shaped = [self._shaped(number, message, {}) for number, message in enumerate(messages)]
         return self._encoded(shaped, self._texts(messages, 0), tools)
@@ -46,12 +47,12 @@ class ChatRenderer:
         added: Sequence[ChatMessage],
         tools: Sequence[Schema],
     ) -> tuple[int, ...]:
-        """Token ids to append after the sampled `reply_ids` and the messages `added`. Raises as `prompt` does."""
+        """Token ids to append after the sampled `reply_ids`, for the messages `added`. Raises as `prompt` does."""
         names = {call.id: slot(_NAMES + number) for number, call in enumerate(reply.calls)}
         messages = [*before, reply, *added]
         shaped = [self._shaped(number, message, names) for number, message in enumerate(messages)]
         place = len(before)
-        # Even an empty reply has its place: what follows is found by it.
+        # Give even an empty reply a slot, because the text after it is located by that slot.
         shaped[place] = _reply_message(reply) if reply.calls else {"role": "assistant", "content": slot(place)}
         self._refuse_control_tokens(shaped[place + 1 :])
         mark = _ARGUMENTS + len(reply.calls) - 1 if reply.calls else place
@@ -70,7 +71,7 @@ class ChatRenderer:
     def reply(self, reply_ids: Sequence[int], tools: Sequence[Schema], first_call: int) -> tuple[ChatMessage, str | None]:
         """The policy's message for the client, and its reasoning; calls are numbered from `first_call`.
 
-        `tools` are those on offer. What parses neither as calls nor as an answer is returned as text.
+        `tools` are the offered tools. Ids that parse neither as calls nor as an answer are returned as text.
         """
         turn = self.dialect.parse(reply_ids, tools)
         if isinstance(turn, ParseError) or (not tools and turn.calls[0].tool != ANSWER):
@@ -92,7 +93,7 @@ class ChatRenderer:
             raise Refused(str(error)) from error
 
     def _refuse_control_tokens(self, shaped: Sequence[Message]) -> None:
-        """Calls and result ids have no slots: templates write them into the markup."""
+        """Check calls and result ids, which templates write into the markup instead of slots."""
         for message in shaped:
             for written in (*message.get("tool_calls", ()), message.get("tool_call_id", "")):
                 try:
@@ -110,7 +111,7 @@ class ChatRenderer:
         return shaped
 
     def _texts(self, messages: Sequence[ChatMessage], start: int) -> dict[int, str]:
-        """Contents of the slots of messages from `start` on, filtered as the template would."""
+        """Contents of the slots of messages from `start` on, filtered as the template does."""
         return {number: self._filter(message.role)(message.text) for number, message in enumerate(messages) if number >= start}
 
     def _filter(self, role: str) -> Filter:
@@ -145,7 +146,7 @@ def _reply_message(reply: ChatMessage) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Arguments as an object, as templates expect."""
+    """Parse arguments to an object, as templates expect."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

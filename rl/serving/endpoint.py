@@ -1,4 +1,4 @@
-"""Handling of one request: find the context that it continues, generate, record the segment of its trajectory, answer."""
+"""Handle requests: find the context that a request continues, generate, record the segment of its trajectory, and answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Tur
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """An append-only context. `history` is what the client sent and received, in its own form, to recognize a continuation."""
+    """An append-only context. `history` is what the client sent and received, in the client's form, to recognize continuations."""
 
     id: str
     conversation: str
@@ -39,7 +39,6 @@ class Segment:
     seconds: float = 0.0
 
     def append(self, observation_ids: Sequence[int], text: str) -> None:
-        """Append what came after the last action."""
         self.turns[-1] = replace(self.turns[-1], observation_ids=tuple(observation_ids), observation=text)
         self.ids.extend(observation_ids)
         self.busy = True
@@ -71,12 +70,12 @@ class Segment:
         self.seconds = (datetime.now(UTC) - self.started).total_seconds()
 
     def fail(self, error: str) -> None:
-        """The engine failed: the trajectory is invalid and cannot be extended."""
+        """Mark the trajectory as invalid after an engine failure; it cannot be extended."""
         self.error, self.history, self.busy = error, None, False
 
 
 class Recorder:
-    """Open segments of all conversations; `policy` and `stage` go into their trajectories."""
+    """Open segments of all conversations; `policy` and `stage` are recorded in their trajectories."""
 
     def __init__(self, policy: str, stage: str, run: str) -> None:
         self._policy, self._stage, self._run = policy, stage, run
@@ -84,7 +83,7 @@ class Recorder:
         self._count = 0
 
     def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Segment | None:
-        """The longest segment that a request extends, of one conversation or of all.
+        """The segment with the longest history that a request extends, in one conversation or in all.
 
         `extends` returns how much of the request a segment's history covers, or None.
         """
@@ -94,14 +93,14 @@ class Recorder:
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def begin(self, conversation: str | None, task_key: str | None, prompt_ids: Sequence[int], seed: int, kind: str) -> Segment:
-        """A new segment, with the reason why the request extends none."""
+        """Begin a segment, recording why the request extends no other."""
         if conversation is None:
             conversation = f"{self._run}-{self._count:06d}"
             self._count += 1
         others = self._segments.setdefault(conversation, [])
         taken = {segment.id for segments in self._segments.values() for segment in segments}
         names = (f"{conversation}.{number}" if number else conversation for number in count(len(others)))
-        name = next(name for name in names if name not in taken)  # a client may call a conversation as another's segment is called
+        name = next(name for name in names if name not in taken)  # a client may name a conversation like another's segment
         reason = _segment_reason(others)
         segment = Segment(name, conversation, task_key or conversation, reason, tuple(prompt_ids), seed, kind, ids=list(prompt_ids))
         others.append(segment)
@@ -113,7 +112,7 @@ class Recorder:
         return segments[-1].turns if segments else []
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
-        """Remove and return trajectories of one conversation, or of all; those with a request in flight stay."""
+        """Remove and return the trajectories of one conversation, or of all; conversations with a request in flight stay."""
         names = list(self._segments) if conversation is None else [conversation]
         ready = [name for name in names if not any(segment.busy for segment in self._segments.get(name, ()))]
         return [self._trajectory(segment) for name in ready for segment in self._segments.pop(name, ())]
@@ -160,7 +159,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class _ChatHistory:
-    """History of a chat segment: canonical messages, digest of its tools, the last reply as given."""
+    """History of a chat segment: canonical messages, digest of its tools, and the last reply as returned."""
 
     messages: tuple[str, ...]
     tools: str
@@ -169,14 +168,14 @@ class _ChatHistory:
 
 @dataclass(frozen=True, slots=True)
 class _CompletionHistory:
-    """History of a completion segment, as ids and as text. No text if the policy ended its last reply: the end token has no text."""
+    """History of a completion segment, as ids and as text. Text is None if the policy ended its last reply (the end token has no text)."""
 
     ids: tuple[int, ...]
     text: str | None
 
 
 class Endpoint:
-    """Answers both kinds of requests, up to `context_tokens`. Without `renderer` there is no chat, for the reason `no_chat`."""
+    """Answers chat and completion requests, up to `context_tokens`. Without `renderer` chat is refused with the reason `no_chat`."""
 
     def __init__(
         self,
@@ -194,7 +193,7 @@ class Endpoint:
         self._vocabulary = plain.size
 
     async def chat(self, request: ChatRequest, caller: Caller) -> dict[str, Any]:
-        """`POST /v1/chat/completions`, not streamed. Raises `Refused`."""
+        """Answer `POST /v1/chat/completions`, not streamed. Raises `Refused`."""
         self._check_model(request.model)
         if self._renderer is None:
             raise Refused(self._no_chat)
@@ -233,7 +232,7 @@ class Endpoint:
         return segment, limit
 
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
-        """`POST /v1/completions`, not streamed. A text prompt is plain text, whatever control tokens it spells. Raises `Refused`."""
+        """Answer `POST /v1/completions`, not streamed. A text prompt never produces control tokens. Raises `Refused`."""
         self._check_model(request.model)
         prompt = request.prompt if isinstance(request.prompt, str) else self._checked_ids(request.prompt)
         segment, limit = self._completion_segment(request, prompt, caller)
@@ -280,7 +279,7 @@ class Endpoint:
             raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404, param="model")
 
     def _checked_ids(self, prompt_ids: list[int]) -> tuple[int, ...]:
-        """The ids; an id outside the vocabulary would kill the engine."""
+        """Check that all ids are in the vocabulary; others would crash the engine."""
         if not all(0 <= token < self._vocabulary for token in prompt_ids):
             raise Refused(f"prompt holds an id outside the policy's vocabulary of {self._vocabulary} tokens")
         return tuple(prompt_ids)
@@ -318,7 +317,7 @@ class Endpoint:
 
 
 async def server_sent_events(answer: dict[str, Any], options: StreamOptions | None) -> AsyncIterator[str]:
-    """An answer as server-sent events: the message in one chunk, because a turn is recorded before it is sent."""
+    """An answer as server-sent events, with the message in one chunk, because a turn is recorded before it is sent."""
     chunk = {key: value for key, value in answer.items() if key != "usage"}
     (choice,) = answer["choices"]
     if answer["object"] == "chat.completion":
@@ -356,14 +355,14 @@ def _message(reply: ChatMessage, thought: str | None) -> dict[str, Any]:
 
 
 def _covered_messages(history: Any, messages: tuple[str, ...], tools: str) -> int | None:
-    """Number of the request's messages that a segment's history covers; None if it does not continue it."""
+    """Number of the request's messages that a segment's history covers; None if the request does not continue it."""
     if not isinstance(history, _ChatHistory) or history.tools != tools or len(messages) <= len(history.messages):
         return None
     return len(history.messages) if messages[: len(history.messages)] == history.messages else None
 
 
 def _covered_prompt(history: Any, prompt: str | tuple[int, ...]) -> int | None:
-    """Length of the prompt that a segment's history covers; None if it does not continue it."""
+    """Length of the prompt that a segment's history covers; None if the prompt does not continue it."""
     if not isinstance(history, _CompletionHistory):
         return None
     past = history.text if isinstance(prompt, str) else history.ids

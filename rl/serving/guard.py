@@ -1,4 +1,4 @@
-"""ASGI guard in front of the endpoint: the key is checked before a body is read, bodies are bounded, errors have OpenAI's form."""
+"""ASGI middleware of the endpoint: check the key before reading a body, bound body sizes, and return errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY_BYTES = 8 * 2**20
-"""Per request: a million tokens as ids, or several as text."""
+"""Maximum body size per request: a million tokens as ids, or several million as text."""
 _TYPES = {401: "authentication_error", 404: "not_found_error"}
 
 
 def error_response(message: str, status: int, param: str | None = None) -> JSONResponse:
-    """An error as OpenAI's clients expect it."""
+    """An error in the format of OpenAI's clients."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     body = {"message": message, "type": kind, "param": param, "code": None}
     return JSONResponse({"error": body}, status_code=status)
 
 
 class Guard:
-    """Rejects requests without the key (if there is one) and with too large a body."""
+    """Rejects requests without the key (if one is set) or with too large a body."""
 
     def __init__(self, app: ASGIApp, api_key: str | None) -> None:
         self._app = app
@@ -66,7 +66,7 @@ async def _body(receive: Receive) -> Message | None:
 
 
 def _replayed(message: Message, receive: Receive) -> Receive:
-    """`receive` with `message` put back."""
+    """Wrap `receive` to return `message` first."""
     waiting = iter([message])
 
     async def replay() -> Message:

@@ -1,8 +1,8 @@
 """LangChain and LangGraph agents on a policy: the policy as a chat model, and a graph as an agent loop.
 
-The chat model uses the `Endpoint` that also serves HTTP, so requests are assigned to trajectories and recorded the same way. Any graph over
-messages works (`build`); the default is the ReAct agent. Tokens are recorded as sampled; a graph that rewrites its past makes the
-trajectory invalid, since there is no single context that it was sampled in.
+The chat model uses the same `Endpoint` as the HTTP server, so requests are assigned to trajectories and recorded the same way. Any graph
+over messages works (`build`); the default is the ReAct agent. Tokens are recorded as sampled. A graph that rewrites its message history
+makes the trajectory invalid, since no single context was sampled.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ except ImportError as error:
     raise RequestError("LangChain and LangGraph are not installed: install agent-flywheel[langchain] to run their agents.") from error
 
 SCHEMA = "flywheel_schema"
-"""Metadata key of a LangChain tool that holds the schema shown to the policy."""
+"""Metadata key of a LangChain tool, for the schema shown to the policy."""
 
 
 class PolicyChatModel(BaseChatModel):
     """A chat model over an endpoint, callable from any thread and event loop.
 
     Attributes:
-        loop: the event loop of the engines.
-        conversation, task_key: name the trajectory.
-        seed: each request derives its own from it.
+        loop: event loop of the engines.
+        conversation, task_key: names of the trajectory and its task.
+        seed: seed from which each request's seed is derived.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -141,7 +141,7 @@ def _result(answer: dict[str, Any]) -> ChatResult:
 
 
 Build = Callable[[PolicyChatModel, Sequence[BaseTool]], Any]
-"""Makes a compiled graph over `MessagesState` from the policy and the environment's tools."""
+"""Builds a compiled graph over `MessagesState` from the policy and the environment's tools."""
 
 
 def react_agent(model: PolicyChatModel, tools: Sequence[BaseTool]) -> Any:
@@ -168,7 +168,7 @@ _Calls = defaultdict[int, list[Call]]
 
 
 class LaggedEngine:
-    """The engine of one trajectory: each action is sampled by an older policy with probability `older_share`, as in the loop `react`."""
+    """Engine of one trajectory: an older policy samples each action with probability `older_share`, as in the loop `react`."""
 
     def __init__(self, engine: Generator, request: RolloutRequest) -> None:
         self._engine, self._request, self._turn = engine, request, 0
@@ -182,8 +182,10 @@ class LaggedEngine:
 
 
 class LangGraphLoop:
-    """Runs trajectories by a graph, within the limits of one action, one observation, the context, the horizon and seconds. Raises
-    RequestError: the dialect is not of kind chat, or a limit of total tokens is set.
+    """Agent loop that runs a LangGraph graph, within the limits per action, per observation, of context, horizon and seconds.
+
+    Raises:
+        RequestError: the dialect is not of kind chat, or a limit of total tokens is set.
     """
 
     def __init__(self, engine: Generator, dialect: Dialect, limits: Limits, build: Build = react_agent) -> None:
@@ -222,7 +224,7 @@ class LangGraphLoop:
             return StopReason.MAX_TURNS
         except ContextFull:
             if not recorder.turns(request.trajectory_id):
-                raise  # the question alone: it says nothing of the policy
+                raise  # the prompt alone is too long, which is no fault of the policy
             return StopReason.MAX_CONTEXT_TOKENS
         except _Done:
             return StopReason.ANSWERED
@@ -273,7 +275,7 @@ class LangGraphLoop:
 
 
 async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequence[Turn], calls: _Calls) -> StopReason:
-    """Give the environment the answer that the graph ended with, if the policy's last message is one."""
+    """Give the environment the final answer, if the policy's last message is one."""
     if not isinstance(last, AIMessage) or not turns or turns[-1].tool != ANSWER:
         return StopReason.LEFT
     action = Action(ANSWER, turns[-1].arguments or "")
@@ -282,7 +284,7 @@ async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequ
 
 
 def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, calls: _Calls) -> Trajectory:
-    """The trajectory of the one recorded segment, with its call records."""
+    """Trajectory of the recorded segment, with its call records; more than one segment is a fault."""
     rewritten = f"the graph rewrote its past: it made {len(segments)} contexts out of one trajectory" if len(segments) > 1 else None
     recorded = segments[0] if segments else None
     error = rewritten or (recorded.error if recorded else None) or error
@@ -298,7 +300,7 @@ def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopR
 
 
 def _with_calls(turn: Turn, records: Sequence[Call]) -> Turn:
-    """Calls without a record were not run."""
+    """Add call records to a turn; calls without a record were not run."""
     waiting = list(records)
     calls = []
     for asked in turn.calls:

@@ -1,6 +1,6 @@
-"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy can honor.
+"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy supports.
 
-Settings that could only be ignored are refused by name: an agent that asks for a stop string or four choices must not believe it got them.
+Unsupported settings are refused by name instead of ignored, so that an agent that asks for stop strings or four choices gets an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rl.engines.config import Temperature
 
 
 class Refused(Exception):
-    """A request that cannot be honored: message, HTTP status, and the parameter."""
+    """A request that cannot be served, with HTTP status and parameter name."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class ToolCall(_Part):
 
 
 class ChatMessage(BaseModel):
-    """One message. Other keys (`refusal`, `audio`, …) are ignored: clients echo them."""
+    """One message. Other keys (`refusal`, `audio`, …) are ignored, because clients echo them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -61,14 +61,12 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text content, or an empty string."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Calls of an assistant message."""
         return self.tool_calls or []
 
     @property
@@ -84,7 +82,7 @@ class StreamOptions(_Part):
 
 
 class _Request(_Part):
-    """Fields of both kinds of requests. Settings with one allowed value are those that clients send by default."""
+    """Common request fields. Settings with a single allowed value exist because clients send them by default."""
 
     model: str
     temperature: Temperature = 1.0
@@ -116,7 +114,6 @@ class ChatRequest(_Request):
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """Tools shown to the policy."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property
@@ -131,7 +128,7 @@ class CompletionRequest(_Request):
     prompt: str | list[int]
     max_tokens: PositiveInt | None = 16
     logprobs: Literal[0, 1, None] = None
-    """0 or 1 returns each sampled token's log-probability; there are no alternatives."""
+    """With 0 or 1, return each sampled token's log-probability; alternatives are not available."""
 
     @model_validator(mode="after")
     def _check_prompt(self) -> CompletionRequest:

@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class ServingConfig(Section):
-    """The OpenAI-compatible endpoint over the engines."""
+    """OpenAI-compatible endpoint over the engines."""
 
     host: str = "127.0.0.1"
     port: NonNegativeInt = 0
-    """0 picks a free port."""
+    """Port to listen on; 0 picks a free one."""
     api_key: str | None = None
-    """Bearer token required of clients; mandatory unless `host` is loopback."""
+    """Bearer token that clients must send; required unless `host` is loopback."""
     dialect: str = "chat"
-    """Renders messages: `chat`, or one of `rollout.dialects` of that kind."""
+    """Dialect that renders messages: `chat`, or a key of `rollout.dialects` of kind `chat`."""
     stage: str = "rl"
-    """Stage of the recorded trajectories."""
+    """Stage recorded in trajectories."""
     run: str | None = None
-    """Prefix of ids of unnamed conversations; None: unique per server."""
+    """Id prefix of unnamed conversations; None: unique per server."""
 
     @model_validator(mode="after")
     def _check_key(self) -> ServingConfig:
@@ -62,7 +62,7 @@ _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
 
 def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:
-    """The application with all routes; with `api_key`, every request needs it."""
+    """Create the application with all routes; with `api_key`, every request needs it."""
     routes = _Routes(endpoint)
     app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, api_key=api_key)
@@ -107,7 +107,7 @@ class _Routes:
 
 
 def _with_user(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
-    """The caller; the header names the conversation, else `user`."""
+    """The caller, with `user` as conversation if no header names one."""
     if caller.conversation is not None or not request.user:
         return caller
     _check_name("user", request.user)
@@ -130,7 +130,6 @@ async def _too_deep(request: Request, error: Exception) -> Response:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """Unknown routes and unreadable bodies."""
     assert isinstance(error, HTTPException)
     return error_response(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
 
@@ -140,7 +139,6 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """The first validation error as a sentence."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honored: {first['msg']}"
@@ -159,7 +157,7 @@ class PolicyServer:
 
     @classmethod
     async def start(cls, endpoint: Endpoint, config: ServingConfig) -> PolicyServer:
-        """Listen; returns when requests are accepted.
+        """Listen; return when requests are accepted.
 
         Raises:
             RequestError: the address is not available.
@@ -174,7 +172,6 @@ class PolicyServer:
 
     @property
     def url(self) -> str:
-        """Base URL for clients."""
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         return f"http://{host}:{port}/v1"
 
@@ -187,19 +184,18 @@ class PolicyServer:
         try:
             await self._server.serve()
         except SystemExit:
-            # uvicorn exits where it cannot bind; `start` sees it by the task that is done.
+            # uvicorn exits if it cannot bind; `start` detects the finished task.
             return
 
 
 class Serving(AbstractContextManager["Serving"]):
-    """A running endpoint. Leaving the `with` block ends it; trajectories that were not taken are lost."""
+    """A running endpoint, closed on leaving the `with` block; trajectories that were not taken are lost."""
 
     def __init__(self, server: PolicyServer, rollouts: Rollouts) -> None:
         self._server, self._rollouts = server, rollouts
 
     @property
     def url(self) -> str:
-        """Base URL for clients."""
         return self._server.url
 
     def chat_model(self, **settings: Any) -> PolicyChatModel:
@@ -209,7 +205,7 @@ class Serving(AbstractContextManager["Serving"]):
         return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
-        """Trajectories since the last call, of one conversation or of all; those with a request in flight stay."""
+        """Trajectories since the last call, of one conversation or of all; conversations with a request in flight stay."""
         return self._rollouts.wait(self._take(conversation))
 
     def close(self) -> None:

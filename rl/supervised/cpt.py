@@ -1,8 +1,8 @@
-"""Agentic continual pre-training: packed text of every kind (documents, plans, reasoning, decisions), loss on all tokens.
+"""Agentic continual pre-training: packed text of all kinds (documents, plans, reasoning, decisions), with loss on all tokens.
 
-One stage, or several of growing context (AgentFounder, arXiv 2509.13310: 32 K tokens, then 128 K on the long examples), each with its own
-trainer, schedule and checkpoints; steps are numbered across stages. Each may mix in general text against forgetting (Tongyi DeepResearch,
-technical report, 2025), cut into stretches of the context.
+Trains in one stage, or several with growing context (AgentFounder, arXiv 2509.13310: 32 K tokens, then 128 K on the long examples), each
+with its own trainer, schedule and checkpoints; steps are numbered across stages. Each may mix in general text against forgetting (Tongyi
+DeepResearch, technical report, 2025), cut into pieces of the context length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 SUMS = ("examples", "tokens", "trained_tokens", "rows", "steps", "seconds")
-"""Metrics that add up over stages."""
+"""Metrics that are summed over stages."""
 
 
 def train_cpt(
@@ -40,14 +40,14 @@ def train_cpt(
     general: Sequence[str] = (),
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on all tokens of `examples` and write it into `output`; the same call resumes an interrupted one.
+    """Train the policy in `policy_path` on all tokens of `examples` and write it to `output`; the same call resumes an interrupted run.
 
-    Metrics: examples, examples_left_out (too long), tokens, trained_tokens, rows, packed (share of the rows' capacity), steps, seconds (of
-    this call), loss in nats per token. With `config.contexts` they cover all stages, and `stage_N` holds each stage's; stages without
+    Metrics: examples, examples_left_out (too long), tokens, trained_tokens, rows, packed (fraction of the rows' capacity), steps, seconds
+    (of this call), loss in nats per token. With `config.contexts` they cover all stages, and `stage_N` holds each stage's; stages without
     examples are skipped. With `config.general`: general_tokens, general_share, general_loss_before and general_loss_after.
 
     Args:
-        general: texts that `config.general` takes its share from.
+        general: texts from which `config.general` takes its share.
 
     Raises:
         RequestError: nothing to train on, or a stage's rows cannot be divided among the workers.
@@ -69,7 +69,7 @@ def train_cpt(
 
 
 def stages_of(config: CptConfig) -> list[CptConfig]:
-    """The settings of each stage. Rows grow with the context and their number per step falls, so that a step keeps its tokens."""
+    """Settings of each stage. Rows grow with the context and their number per step falls, so that a step keeps its token count."""
     return [_with_context(config, context) for context in config.contexts] or [config]
 
 
@@ -90,9 +90,9 @@ def _in_stages(
     on_metric: OnMetric,
     ray: RayConfig | None,
 ) -> TrainResult:
-    """Stage by stage; all but the last leave their policy among the checkpoints, for resumption."""
+    """Train stage by stage; all but the last write their policy next to the checkpoints, for resuming."""
     for stage in stages_of(config):
-        passes_of(stage)  # what the last stage refuses is refused before the first
+        passes_of(stage)  # fail before the first stage if any stage is invalid
     parts = _by_context(examples, stages_of(config))
     used = [number for number, (_, chosen) in parts.items() if chosen]
     if not used:
@@ -149,11 +149,11 @@ def _together(found: Mapping[int, Mapping[str, Any]], left_out: int, config: Cpt
 
 
 LONGEST_TEXT = 200_000
-"""Characters of a text that are encoded at once."""
+"""Maximum characters that are encoded at once."""
 
 
 def split_texts(texts: Sequence[str], held_out: int, seed: int) -> tuple[list[str], list[str]]:
-    """Training and held-out texts, in a seeded order; no text is on both sides. Raises RequestError: none would be left to train on."""
+    """Split distinct texts into training and held-out ones, in a seeded order. Raises RequestError if none is left to train on."""
     ordered = sorted(dict.fromkeys(texts), key=lambda text: (seed_from("general", seed, text), text))
     if len(ordered) <= held_out:
         raise RequestError(f"cpt.general has {len(ordered)} distinct texts; held_out = {held_out} leaves none to train on.")
@@ -161,7 +161,7 @@ def split_texts(texts: Sequence[str], held_out: int, seed: int) -> tuple[list[st
 
 
 def stretches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, context: int) -> Iterator[tuple[int, ...]]:
-    """Token ids of `texts`, without control tokens, in stretches of at most `context` tokens."""
+    """Token ids of `texts`, without control tokens, in pieces of at most `context` tokens."""
     plain = PlainText(tokenizer)
     for text in texts:
         for start in range(0, len(text), LONGEST_TEXT):
@@ -170,7 +170,7 @@ def stretches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, context:
 
 
 def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]:
-    """The next `pieces` as examples, until they hold `tokens` tokens."""
+    """Convert the next `pieces` to examples, until they have `tokens` tokens."""
     taken: list[EncodedExample] = []
     while tokens > 0 and (ids := next(pieces, None)) is not None:
         taken.append(EncodedExample(ids, (True,) * len(ids)))
@@ -181,7 +181,7 @@ def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]
 def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptConfig, ray: RayConfig | None) -> float:
     if not config.learner.on_ray:
         return mean_loss(policy_path, texts, config.row_tokens)
-    from rl.learner.group import learn_on_workers  # Ray: not where this process is enough
+    from rl.learner.group import learn_on_workers  # imports Ray, which a single process does not need
 
     device, path, context = "cuda" if config.learner.gpus else "cpu", policy_path.resolve(), config.row_tokens
     alone = config.learner.model_copy(update={"workers": 1, "sharded": False})
@@ -190,11 +190,11 @@ def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptC
 
 @torch.no_grad()
 def mean_loss(policy_path: Path, texts: Sequence[str], context: int, device: str = "cpu") -> float:
-    """Mean loss of a policy on `texts` in nats per token, each token after at most `context` others."""
+    """Mean loss of a policy on `texts` in nats per token, each token with at most `context` tokens before it."""
     model, tokenizer = load_policy(policy_path)
     torch.nn.Module.to(model, device)
     total, tokens = 0.0, 0
-    for stretch in stretches(texts, tokenizer, context):  # each by itself, for not every model keeps those of one row apart
+    for stretch in stretches(texts, tokenizer, context):  # one per pass, since not every model separates sequences of one row
         if len(stretch) > 1:
             ids = torch.tensor([stretch], device=device)
             total += model(input_ids=ids, labels=ids, use_cache=False).loss.item() * (len(stretch) - 1)

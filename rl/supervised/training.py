@@ -1,8 +1,8 @@
 """Next-token training on packed examples with TRL's `SFTTrainer`: cold-start SFT, and the common part of SFT and CPT.
 
-TRL packs examples (best fit, decreasing) into rows of fixed length. Where attention takes borders (`rl/learner/packing.py`), the rows of a
-pass are joined into one. Elsewhere position ids restart with each example, from which transformers builds a quadratic mask. Models that
-look across such borders (`keeps_apart`) get the sequences of a row side by side, padded, packed by similar length.
+TRL packs examples (best fit, decreasing) into rows of fixed length. If attention supports boundaries (`rl/learner/packing.py`), the rows of
+a pass are joined into one. Otherwise position ids restart with each example, from which transformers builds a quadratic mask. For models
+that attend across such boundaries (see `keeps_apart`), the sequences of a row are padded side by side and packed by similar length.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from warehouse.errors import RequestError
 
 
 class PackedTrainer(SFTTrainer):
-    """TRL's trainer, but on a CPU the head sees the labels only; TRL's computes entropy and accuracy of every token."""
+    """TRL's trainer, but on CPUs the head computes labelled tokens only; TRL also computes entropy and accuracy of every token."""
 
     def _loss_of_labels(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None) -> Tensor:
         labels = inputs.pop("labels")
@@ -57,7 +57,7 @@ class PackedTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
     ) -> Any:
-        """The mean over the step's labels, times the workers, over whose gradients the mean is taken."""
+        """Mean over the step's labels, times the number of workers, over which gradients are averaged."""
         bare: Any = self.model
         if can_choose(bare, self.accelerator.num_processes) and not return_outputs:
             return self._loss_of_labels(bare, dict(inputs), num_items_in_batch)
@@ -74,19 +74,19 @@ def train_on_examples(
     masked: bool,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on `examples` and write it into `output`, from the last checkpoint if there is one.
+    """Train the policy in `policy_path` on `examples` and write it to `output`, from the last checkpoint if there is one.
 
     Args:
-        masked: whether the loss is over trained tokens only.
-        ray: where the learner's workers run, if there are any.
+        masked: whether the loss covers trained tokens only.
+        ray: how to connect to Ray, if the learner has workers.
 
     Raises:
         RequestError: no example is left, or the workers' passes do not divide `rows_per_step`.
     """
-    passes_of(config)  # what it refuses is refused before anything starts
+    passes_of(config)  # fail before anything starts
     if not config.learner.on_ray:
         return _train(policy_path, examples, output, config, seed, on_metric, masked)
-    from rl.learner.group import Starter, learn_on_workers  # Ray: not where one process is enough
+    from rl.learner.group import Starter, learn_on_workers  # imports Ray, which a single process does not need
 
     paths = (policy_path.resolve(), output.resolve())
 
@@ -131,10 +131,10 @@ def packed_trainer(
     masked: bool,
     held_out: Sequence[EncodedExample] = (),
 ) -> PackedTrainer:
-    """A trainer of `model` on packed examples in this process, with checkpoints below `output`. Raises RequestError without examples."""
+    """Trainer of `model` on packed examples in this process, with checkpoints below `output`. Raises RequestError without examples."""
     set_attention(model, config)
     apart = not keeps_apart(model)
-    if apart:  # the padding of one row is bounded, and that of several side by side is not
+    if apart:  # padding is bounded within a row, but not across rows of a pass
         config = config.model_copy(update={"rows_per_pass": 1})
     rows = _rows(trained, config, masked, apart)
     return PackedTrainer(
@@ -151,14 +151,14 @@ def packed_trainer(
 
 
 def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[list[EncodedExample], list[EncodedExample]]:
-    """Training and held-out examples, about `share` of all; equal token ids are always on the same side."""
+    """Split into training and held-out examples, the latter about `share` of all; equal token ids are always in the same part."""
     held_out = {example.token_ids for example in examples if seed_from("held out", example.token_ids) < share * 2**31}
     trained = [example for example in examples if example.token_ids not in held_out]
     return trained, [example for example in examples if example.token_ids in held_out]
 
 
 def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
-    """Steps for `rows` packed rows: all epochs, each rounded up to full steps, or up to `max_tokens`; at least one."""
+    """Steps for `rows` packed rows: all epochs, each rounded up to full steps, limited by `max_tokens`; at least one."""
     steps = config.steps_of_epochs(math.ceil(rows / config.rows_per_step))
     if config.max_tokens is not None:
         steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
@@ -191,7 +191,7 @@ def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, s
         gradient_accumulation_steps=passes_of(config),
         activation_offloading=config.activation_offloading and torch.cuda.is_available(),
         max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
+        dataset_kwargs={"skip_prepare_dataset": True},  # rows are already packed and labelled
     )
 
 
@@ -229,11 +229,11 @@ def train_sft(
 
 
 def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:
-    """Rows with the columns `input_ids`, `labels` and `seq_lengths`; the order is deterministic.
+    """Pack examples into rows with the columns `input_ids`, `labels` and `seq_lengths`; the order is deterministic.
 
     Args:
         examples: non-empty; one longer than `row_tokens` gets a row of its own.
-        masked: whether untrained tokens leave the loss.
+        masked: whether untrained tokens are excluded from the loss.
     """
     long = [example for example in examples if len(example.token_ids) > row_tokens]
     short = [example for example in examples if len(example.token_ids) <= row_tokens]
@@ -245,7 +245,7 @@ def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: b
 
 
 def pack_alike(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:
-    """Rows of sequences to be padded side by side: of similar length, so that `row_tokens` bounds their padding too."""
+    """Pack sequences of similar length for padding side by side, so that `row_tokens` bounds a row including its padding."""
     rows: list[list[EncodedExample]] = []
     for example in sorted(examples, key=lambda each: -len(each.token_ids)):
         if not rows or (len(rows[-1]) + 1) * len(rows[-1][0].token_ids) > row_tokens:
@@ -260,7 +260,7 @@ def _parts(example: EncodedExample) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def packed_share(lengths: Iterable[Sequence[int]], row_tokens: int) -> float:
-    """Share of the rows' capacity that tokens fill."""
+    """Fraction of the rows' capacity that tokens fill."""
     filled = [sum(row) for row in lengths]
     return sum(filled) / sum(max(size, row_tokens) for size in filled)
 
@@ -275,13 +275,13 @@ def _dataset(examples: Sequence[EncodedExample], masked: bool) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class PackingCollator:
-    """Batches of packed rows: `input_ids`, `labels` and `position_ids`, (rows, tokens) or (1, tokens) if `joined`."""
+    """Batches of packed rows: `input_ids`, `labels` and `position_ids`, (rows, tokens), or (1, tokens) if `joined`."""
 
     pad_token_id: int
     joined: bool = False
-    """One row of all, with borders and without padding."""
+    """Join all rows into one, with boundaries and without padding."""
     apart: bool = False
-    """Each sequence in a row of its own, with an `attention_mask` instead of positions."""
+    """Put each sequence into its own row, with an `attention_mask` instead of positions."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return self._one_row(rows) if self.joined else self._side_by_side(rows) if self.apart else self._padded(rows)
@@ -310,7 +310,7 @@ class PackingCollator:
 
 
 def _without_firsts(labels: Tensor, positions: Tensor) -> Tensor:
-    """Without the first token of each example, which would be predicted from the previous example."""
+    """Mask the first token of each example, which would otherwise be predicted from the previous example."""
     return labels.masked_fill(positions == 0, IGNORED_LABEL)
 
 

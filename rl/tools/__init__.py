@@ -1,7 +1,7 @@
-"""Tools: what a policy may call. A typed function under `tool`, a class with state per trajectory, or a tool of an MCP server.
+"""Tools, which a policy may call: a typed function under `tool`, a class with state per trajectory, or a tool of an MCP server.
 
-A tool that is called wrongly raises `ToolError`, one that finds nothing `ToolMiss`: the policy sees the reason and may try again. Any other
-exception is a fault of the tool, and makes the trajectory invalid.
+A tool raises `ToolError` if called wrongly and `ToolMiss` if it finds nothing; the policy sees the reason and may try again. Any other
+exception is a fault of the tool and makes the trajectory invalid.
 """
 
 from rl.tools.python_tools import FunctionTool, tool

@@ -1,7 +1,7 @@
-"""Try out the tools of a file before training with them: `python -P -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
+"""Try out the tools of a file before training: `python -P -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
 
-With only the file it lists and probes the tools, and exits with 1 if one is dead. With a tool and its arguments it calls that tool once, as
-a trajectory would, and prints what the policy would see. A bad request is one sentence and exit status 2.
+With only the file, list and probe the tools; exit status 1 if one is dead. With a tool and its arguments, call that tool once, as a
+trajectory would, and print what the policy would see. An invalid request prints one sentence and exits with status 2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
 
 @contextmanager
 def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
-    """The tools of a file, on a Ray that is started if one of them runs in a worker."""
+    """Tools of a file; starts Ray if one of them runs in a worker."""
     runtime = None
     workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
     if workers:

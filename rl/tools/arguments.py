@@ -1,7 +1,7 @@
-"""The arguments of a tool: a JSON schema from a function's annotations and Google docstring, and validation of calls.
+"""Arguments of tools: JSON schemas from a function's annotations and Google docstring, and validation of calls.
 
-A function that cannot be called with named JSON arguments is refused when it becomes a tool, not when a policy first calls it. Schemas from
-elsewhere, such as those of MCP tools, are validated with `jsonschema`.
+A function that cannot be called with named JSON arguments is rejected when it becomes a tool, not when a policy first calls it. Schemas
+from other sources, such as MCP tools, are validated with `jsonschema`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNNAMED = {
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """The cached signature of a function as the tool `name`; of a method, without `self`.
+    """Cached signature of a function as the tool `name`; of a method, without `self`.
 
     Raises:
         RequestError: a policy could not call it.
@@ -47,7 +47,7 @@ def _read(function: Callable[..., Any], name: str, skip: int) -> Signature:
 
 
 class Signature:
-    """The arguments of the tool `name`: `parameters` is their JSON schema, `description` the docstring up to its first section."""
+    """Arguments of the tool `name`: `parameters` is their JSON schema, `description` the docstring up to its first section."""
 
     def __init__(self, function: Callable[..., Any], name: str, skip: int = 0) -> None:
         """Read a function, ignoring the first `skip` parameters, such as `self`."""
@@ -62,7 +62,7 @@ class Signature:
             self.parameters = self._arguments.model_json_schema()
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises ToolError if they do not fit."""
+        """Convert arguments for the function. Raises ToolError if they do not fit."""
         try:
             checked = self._arguments.model_validate(dict(values))
         except ValidationError as error:
@@ -70,7 +70,7 @@ class Signature:
         return {str(one.alias): getattr(checked, field) for field, one in type(checked).model_fields.items()}
 
     def check_result(self, value: Any) -> Any:
-        """The result itself. Raises TypeError if it does not have the annotated type."""
+        """Return the result unchanged. Raises TypeError if it does not have the annotated type."""
         try:
             self._returns.validate_python(value)
         except ValidationError as error:
@@ -81,7 +81,7 @@ class Signature:
 def _arguments_model(
     function: Callable[..., Any], name: str, hints: Mapping[str, Any], described: Mapping[str, str], skip: int
 ) -> type[BaseModel]:
-    """A model with a field per parameter, aliased to its name: not every parameter name is a valid field name."""
+    """A model with a field per parameter, aliased to its name, because not every parameter name is a valid field name."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RequestError(f"the tool {name!r} yields: a tool returns its result whole.")
     fields: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 class ArgumentsSchema:
-    """A JSON schema for the arguments of the tool `name`."""
+    """JSON schema of the arguments of the tool `name`."""
 
     def __init__(self, schema: Mapping[str, Any], name: str) -> None:
         """Raises RequestError for an invalid schema. External references are not followed."""

@@ -1,7 +1,6 @@
-"""One call of a tool, from its arguments to its result: in a thread or the event loop, within its deadline, with retries of faults.
+"""Call a tool: parse arguments, run in a thread or the event loop within a deadline, retry faults. Probes are calls too.
 
-Each call gets its own thread rather than one of a pool: a pool of hung threads would block the calls of every trajectory. The probe that
-shows whether a tool is alive is a call too.
+Each call gets its own thread instead of one from a pool, because hung threads of a pool would block the calls of every trajectory.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ MAX_BACKOFF_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The `response` of a call, or the `refusal` that the policy is shown.
+    """The `response` of a call, or the `refusal` to show to the policy.
 
-    `arguments` is None if they could not be read. `retries` counts the faults before success; `latency_seconds` covers all attempts and
+    `arguments` is None if they could not be parsed. `retries` counts faults before success; `latency_seconds` covers all attempts and
     pauses.
     """
 
@@ -61,7 +60,7 @@ async def call_tool(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, 
     """Call a tool that was opened for a trajectory.
 
     Raises:
-        ToolFault: all attempts failed; it names the tool.
+        ToolFault: all attempts failed; names the tool.
         RequestError: the user must fix something.
     """
     call = _CallInProgress()
@@ -78,13 +77,13 @@ async def call_tool(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, 
 
 
 def bounded_refusal(refusal: ToolError | ToolMiss, rules: CallRules) -> ToolError | ToolMiss:
-    """The same refusal, no longer than a result may be."""
+    """The same refusal, truncated to the limit of results."""
     text, _ = cut_off(str(refusal), rules.max_characters)
     return ToolError(text) if isinstance(refusal, ToolError) else ToolMiss(text)
 
 
 async def dead_tools(tools: Mapping[str, Tool]) -> tuple[str, ...]:
-    """A sentence for each dead tool; all are probed at once."""
+    """Probe all tools concurrently; return a sentence for each dead one."""
     answers = await asyncio.gather(*map(check_health, tools.values()), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, ToolFault):
@@ -93,10 +92,10 @@ async def dead_tools(tools: Mapping[str, Tool]) -> tuple[str, ...]:
 
 
 async def check_health(tool: Tool) -> None:
-    """Check that a tool is alive: by its own health check, and by its probe if it has one.
+    """Check a tool with its own health check, and with its probe if it has one.
 
     Raises:
-        ToolFault: it is dead; the sentence names it.
+        ToolFault: it is dead; names the tool.
     """
     try:
         await tool.examine()
@@ -109,7 +108,7 @@ async def check_health(tool: Tool) -> None:
 
 
 async def run(function: Callable[..., Any], values: dict[str, Any], finish: Callable[[Any], T], seconds: float) -> T:
-    """`finish(function(**values))`: in a thread for a plain function, else in this loop.
+    """Return `finish(function(**values))`, run in a thread for a plain function, else in this loop.
 
     Raises:
         ToolTimeout: it takes longer than `seconds`, or than its deadline allows.
@@ -121,7 +120,7 @@ async def run(function: Callable[..., Any], values: dict[str, Any], finish: Call
 
 
 async def within(work: Awaitable[T], seconds: float) -> T:
-    """The result of `work`, within `seconds` and the deadline of the call. Work that resists cancellation is not waited for."""
+    """Await `work` within `seconds` and the deadline of the call. Work that resists cancellation is abandoned. Raises ToolTimeout."""
     with deadline(seconds) as limit:
         task = asyncio.ensure_future(_contained(work))
         try:
@@ -136,7 +135,7 @@ async def within(work: Awaitable[T], seconds: float) -> T:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """The result of a function that runs in a new thread, in the caller's context."""
+    """Run a function in a new thread, in the caller's context, and return its result."""
     future: Future[T] = Future()
     work = partial(contextvars.copy_context().run, function)
     threading.Thread(target=_settle, args=(future, work), daemon=True, name="tool").start()
@@ -156,7 +155,7 @@ async def _probe(tool: Tool, arguments: Mapping[str, Any]) -> ToolError | ToolMi
 
 async def _with_retries(tool: Tool, opened: OpenTool, call: _CallInProgress) -> ToolResponse:
     rules = tool.rules
-    if not rules.retries:  # most tools: tenacity's bookkeeping takes as long as a quick call
+    if not rules.retries:  # fast path: tenacity's bookkeeping takes as long as a quick call
         call.attempts = 1
         return await opened.call(call.arguments or {})
     attempts = AsyncRetrying(
@@ -173,7 +172,7 @@ async def _with_retries(tool: Tool, opened: OpenTool, call: _CallInProgress) -> 
 
 
 def _may_be_retried(error: BaseException) -> bool:
-    """Only faults, while time remains: a wrong call would be just as wrong again, and a cancelled one is no longer wanted."""
+    """Retry only faults, and only while time remains; a wrong call would fail again, and a cancelled one is no longer needed."""
     return isinstance(error, Exception) and not isinstance(error, ToolError | ToolMiss | RequestError) and remaining() != 0
 
 
@@ -185,14 +184,14 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
     future.set_running_or_notify_cancel()
     try:
         future.set_result(function())
-    except StopIteration as error:  # no future can hold one: the caller would wait forever
+    except StopIteration as error:  # a future cannot hold it, and the caller would wait forever
         future.set_exception(ToolFault(f"it raised {error!r}"))
     except BaseException as error:
         future.set_exception(error)
 
 
 async def _contained(work: Awaitable[T]) -> T:
-    """`work`, unable to end the process: asyncio lets these two exceptions through its loop."""
+    """Convert exceptions that would end the process, which asyncio lets through its loop, to ToolFault."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

@@ -1,4 +1,4 @@
-"""The configuration of tools: how they are called, and the format of a file that names them."""
+"""Configuration of tools: how they are called, and the format of a tools file."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ class CallLimits(Section):
     """How a tool is called, and how much of its result is shown."""
 
     timeout_seconds: PositiveFloat = 30.0
-    """A call that takes longer is a fault. Waiting for a slot in a tool's worker does not count."""
+    """Maximum seconds per call; a longer call is a fault. Waiting for a slot in a tool's worker does not count."""
     retries: NonNegativeInt = 0
-    """Number of retries after a fault; a wrong call is never retried. Only for tools that may run twice."""
+    """Number of retries after a fault, for tools that may run twice; a wrong call is never retried."""
     backoff_seconds: NonNegativeFloat = 0.5
-    """Pause before the first retry; it doubles with each."""
+    """Seconds before the first retry; doubled for each further one."""
     max_characters: PositiveInt = 65_536
-    """Longer results are truncated on the right, in the tool's own process."""
+    """Maximum characters of a result; longer ones are truncated on the right, in the tool's own process."""
     max_image_bytes: PositiveInt = 4_194_304
-    """Larger images are a fault."""
+    """Maximum bytes of all images in a result; more are a fault."""
 
 
 class CallRules(CallLimits):
-    """The limits of one tool, and its probe."""
+    """Call limits and probe of one tool."""
 
     probe: dict[str, Any] | None = None
-    """Known good arguments. They are called before the first step: a tool that refuses them is dead."""
+    """Valid arguments for a test call before the first step; a tool that refuses them counts as dead."""
 
 
 class WorkerConfig(Section):
-    """A separate process for a tool that is heavy or needs a device: a Ray actor shared by all trajectories."""
+    """Run a tool in a separate process, a Ray actor shared by all trajectories, because it is heavy or needs a device."""
 
     cpus: NonNegativeFloat = 0.5
-    """Ray CPUs reserved."""
+    """Ray CPUs to reserve."""
     gpus: NonNegativeFloat = 0
-    """Ray GPUs reserved."""
+    """Ray GPUs to reserve."""
     concurrency: PositiveInt = 1
-    """Concurrent calls; others wait for a slot."""
+    """Maximum concurrent calls; others wait for a slot."""
     start_timeout_seconds: PositiveFloat = 120.0
-    """Time to start and load what it needs."""
+    """Maximum seconds to start and load the tool."""
 
 
 class ToolConfig(CallRules):
-    """One tool of a file: a function, or a class."""
+    """One tool of a file: a function or a class."""
 
     function: str | None = None
-    """`module:attribute`, or `file.py:attribute` relative to the file that names it."""
+    """The function: `module:attribute`, or `file.py:attribute` relative to the tools file."""
     kind: str | None = Field(default=None, alias="class")
-    """A class, named likewise."""
+    """The class, in the same form; given instead of `function`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the class."""
     worker: WorkerConfig | None = None
-    """Run it in a Ray worker of its own."""
+    """Run the tool in its own Ray worker; None: in the environment's process."""
 
     @model_validator(mode="after")
     def _check_source(self) -> ToolConfig:
@@ -66,26 +66,26 @@ class ToolConfig(CallRules):
 
 
 class ServerConfig(CallLimits):
-    """An MCP server, by the command that starts it or by its address. `${NAME}` stands for an environment variable."""
+    """An MCP server, given by the command that starts it or by its address. `${NAME}` stands for an environment variable."""
 
     command: list[str] | None = Field(default=None, min_length=1)
-    """Program and arguments; it speaks over standard input and output, and runs in the folder of the file that names it. The program
-    `python` is this package's interpreter, whatever PATH says; a path names another.
+    """Program and arguments of a server on standard input and output, run in the folder of the tools file. The program `python` is this
+    package's interpreter, regardless of PATH; to use another, give its path.
     """
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables for the command, in addition to the few (PATH, HOME, USER, ...) that it inherits."""
+    """Environment variables for the command, in addition to the few that it inherits (PATH, HOME, USER, ...)."""
     url: str | None = None
     """Address of a streamable HTTP server."""
     headers: dict[str, str] = Field(default_factory=dict)
     """Headers of each request to `url`."""
     only: list[str] | None = None
-    """Tools to take, by the server's names; None takes all."""
+    """Tools to use, by the server's names; None uses all."""
     prefix: str = ""
-    """Prefix of the server's names."""
+    """Prefix added to the server's tool names."""
     probes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Known good arguments, by the server's tool names."""
+    """Probe arguments, by the server's tool names."""
     errors_are_faults: bool = False
-    """The protocol does not distinguish a wrong call from a broken tool. By default the policy is shown both; this makes both a fault."""
+    """Treat errors that the server reports as faults of the tool; by default the policy sees them. MCP does not distinguish the two."""
 
     @model_validator(mode="after")
     def _check_address(self) -> ServerConfig:
@@ -99,7 +99,7 @@ class ServerConfig(CallLimits):
 
 
 class ToolsFile(Section):
-    """A file that names tools."""
+    """A file that lists tools."""
 
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
     """Tools, by the names that the policy calls."""

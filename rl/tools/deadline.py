@@ -1,7 +1,7 @@
-"""The deadline of a call: set where the call enters, and inherited by everything below it.
+"""Deadline of a call: set where the call enters, and inherited by everything below it.
 
-A deadline inside another one ends no later than that. It is a context variable, so tasks and threads started below it inherit it; a message
-to another process carries the seconds that remain (`rl.env_pool.batched_actor`).
+A nested deadline never ends later than the enclosing one. Deadlines are context variables, so tasks and threads started below inherit them;
+a message to another process carries the remaining seconds (`rl.env_pool.batched_actor`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment of this process's monotonic clock, and the seconds that the call had when it was set."""
+    """A time on this process's monotonic clock, and the seconds that the call had when it was set."""
 
     at: float
     seconds: float
@@ -31,7 +31,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[Deadline]:
-    """Give what runs in this context `seconds`, or what remains of the enclosing deadline if that is less."""
+    """Set a deadline of `seconds` for this context, or keep the enclosing one if it is earlier."""
     own, outer = Deadline(time.monotonic() + seconds, seconds), _current.get()
     nearest = own if outer is None or own.at < outer.at else outer
     token = _current.set(nearest)
@@ -42,6 +42,6 @@ def deadline(seconds: float) -> Iterator[Deadline]:
 
 
 def remaining() -> float | None:
-    """Seconds that the current call has left; None without a deadline."""
+    """Seconds left for the current call; None without a deadline."""
     current = _current.get()
     return None if current is None else current.remaining

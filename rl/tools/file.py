@@ -1,15 +1,15 @@
-"""A TOML file that names tools, so that an environment needs no code except the tools themselves.
+"""Load tools from a TOML file, so that an environment needs no code except the tools themselves.
 
     [tools.look_up]                                  # the name that the policy calls
     function = "my_tools.py:look_up"                 # or module:attribute; a file path is relative to this file
     retries = 2                                      # any field of `CallRules`, for any kind of tool
 
     [tools.notebook]
-    class = "my_tools.py:Notebook"                   # an instance for each trajectory
+    class = "my_tools.py:Notebook"                   # one instance per trajectory
     options = { pages = 5 }
 
     [tools.read_page]
-    class = "my_models:PageReader"                   # one instance in a Ray worker of its own, for all trajectories
+    class = "my_models:PageReader"                   # one instance in its own Ray worker, for all trajectories
     worker = { gpus = 1, concurrency = 8 }
 
     [servers.files]
@@ -45,19 +45,18 @@ from warehouse.settings import Section, fault_of, read_toml
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a file by name, and the servers behind some of them."""
+    """Tools of a file by name, and the servers behind some of them."""
 
     tools: dict[str, Tool]
     servers: tuple[McpServer, ...] = ()
 
     def close(self) -> None:
-        """Close the sessions with the servers."""
         for server in self.servers:
             server.close()
 
 
 def read_tools_file(path: Path) -> ToolsFile:
-    """The validated configuration in a file.
+    """Read and validate a tools file.
 
     Raises:
         RequestError: it is missing or invalid, or names no tool.
@@ -72,10 +71,10 @@ def read_tools_file(path: Path) -> ToolsFile:
 
 
 def check_tools_file(path: Path) -> None:
-    """Check what can be checked before anything starts: import tools without a worker, and look for the programs of servers.
+    """Check a tools file before anything starts: import tools without a worker, and look for the programs of servers.
 
     Raises:
-        RequestError: as `load_tools`.
+        RequestError: as `load_tools` does.
     """
     file, folder = read_tools_file(path), path.absolute().parent
     for name, config in file.tools.items():
@@ -102,7 +101,7 @@ def _fault(error: ValidationError) -> str:
 
 
 def load_tools(path: Path) -> Toolbox:
-    """The tools that a file names, once their servers and workers are up.
+    """Load the tools of a file and wait until their servers and workers are up.
 
     Raises:
         RequestError: the file, a tool, a server or a worker is unusable.
@@ -127,7 +126,7 @@ def _make(source: ToolSource) -> Tool:
 
 
 def by_name(tools: Iterable[Tool], where: str = "") -> dict[str, Tool]:
-    """Tools by name. Raises RequestError if two have the same."""
+    """Tools by name. Raises RequestError if two have the same name."""
     named: dict[str, Tool] = {}
     for tool in tools:
         if tool.name in named:

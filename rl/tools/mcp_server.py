@@ -1,8 +1,8 @@
-"""MCP servers: their tools, over one session that all trajectories of a process share.
+"""Tools of MCP servers, over one session per server that all trajectories of a process share.
 
-A session lives in a thread with its own event loop: the library wants it closed by the task that opened it, and large messages take time to
-parse. After a fault the next call opens a new session, which restarts a server that died or hangs; the old session closes with its last
-call. Library: `mcp`, imported only when a client is made.
+A session runs in a thread with its own event loop, because the library requires it to be closed by the task that opened it, and large
+messages take time to parse. After a fault the next call opens a new session, which restarts a server that died or hangs; the old session
+closes with its last call. Library: `mcp`, imported only when a client is created.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INVALID_PARAMS = -32602
-"""JSON-RPC's code for invalid parameters."""
+"""JSON-RPC code for invalid parameters."""
 _UNANSWERED = frozenset({-32000, -32001, -32600, -32601, -32700})
-"""Codes that the library uses for a closed connection, a timeout, or an HTTP response that is no answer."""
+"""Codes that the library uses for a closed connection, a timeout, or an invalid HTTP response."""
 _HTTP_FAULT = "Server returned an error response"
-"""The library's message for an HTTP status of 500 and above; its code is one that servers use too."""
+"""The library's message for HTTP statuses from 500; its code is also used by servers."""
 
 
 class Session:
-    """A client that one task holds open, as the library demands, until it is retired and unused."""
+    """A client held open by one task, as the library requires, until it is retired and unused."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -56,7 +56,7 @@ class Session:
 
     @classmethod
     async def open(cls, client: Client) -> Session:
-        """A session after its handshake."""
+        """Open a session and complete its handshake."""
         session = cls(client)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         session._holder = asyncio.create_task(session._hold(ready))
@@ -68,17 +68,16 @@ class Session:
         return session
 
     async def end(self) -> None:
-        """Close it, even if it is in use."""
+        """Close the session, even if it is in use."""
         self._over.set()
         if self._holder is not None:
             await asyncio.wait({self._holder})
 
     @asynccontextmanager
     async def use(self, seconds: float) -> AsyncIterator[Client]:
-        """The client for one call of at most `seconds`.
+        """Yield the client for one call of at most `seconds`.
 
-        Any error except the server's own answer retires the session, which closes once it is unused; a cancelled call says nothing about
-        the server.
+        Any error except the server's own answer retires the session, which closes once it is unused. A cancelled call does not retire it.
         """
         self._users += 1
         try:
@@ -100,18 +99,18 @@ class Session:
         except Exception as error:
             if not ready.done():
                 ready.set_exception(error)
-            # Otherwise a server died: the call that was under way has raised its own error.
+            # Otherwise a server died, and the running call raises its own error.
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether an error is the server's answer rather than a fault on the way to it."""
+    """Whether an error is the server's answer rather than a transport fault."""
     from mcp import MCPError
 
     return isinstance(error, MCPError) and error.code not in _UNANSWERED and error.message != _HTTP_FAULT
 
 
 def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:
-    """A factory of clients that are not open yet."""
+    """A factory of unopened clients. Raises RequestError if an environment variable is missing."""
     env, headers = _filled(name, config.env), _filled(name, config.headers)
     command = None if config.command is None else [_filled(name, {"": part})[""] for part in config.command]
 
@@ -146,15 +145,15 @@ def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 MAX_PAGES = 100
-"""Most pages of a list of tools: a server might never stop."""
+"""Maximum pages of a tool list, since a server might never stop."""
 START_SECONDS = 60.0
-"""Time for a server to start, or to list its tools."""
+"""Maximum seconds for a server to start, or to list its tools."""
 END_SECONDS = 10.0
-"""Time for calls in progress to end with their server."""
+"""Seconds for running calls to end with their server."""
 
 
 class McpServer:
-    """A server by its configuration; `start` makes its tools."""
+    """A configured server; `start` creates its tools."""
 
     def __init__(self, name: str, config: ServerConfig, folder: Path) -> None:
         """`name` is for messages; a command runs in `folder`."""
@@ -166,7 +165,7 @@ class McpServer:
         self._opening = asyncio.Lock()
 
     def start(self) -> list[Tool]:
-        """Open the session and make the configured tools. Blocks.
+        """Open the session and create the configured tools. Blocks.
 
         Raises:
             RequestError: the server does not come up, or lacks a configured tool.
@@ -186,16 +185,16 @@ class McpServer:
             raise RequestError(f"the MCP server {self.name!r} cannot be started: {with_type(error)}.") from error
 
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool by the server's name for it; restarting the server does not count against the tool's own time."""
+        """Call a tool by its name on the server; restarting the server does not count towards the tool's time limit."""
         most = START_SECONDS + self.config.timeout_seconds + END_SECONDS
         return await within(asyncio.wrap_future(self._run(self._call(name, values))), most)
 
     async def check_alive(self) -> None:
-        """List the tools, which every server can; raises if that fails."""
+        """List the tools, which every server supports; raises if that fails."""
         await within(asyncio.wrap_future(self._run(self._list())), START_SECONDS + self.config.timeout_seconds)
 
     def close(self) -> None:
-        """End the session, with it the command, and the thread."""
+        """End the session (and with it the command) and the thread."""
         if self._loop.is_closed():
             return
         self._run(self._end()).result()
@@ -219,7 +218,7 @@ class McpServer:
 
     async def _call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
         session = await self._opened()
-        with deadline(self.config.timeout_seconds) as limit:  # the client gives up first, and tells the server
+        with deadline(self.config.timeout_seconds) as limit:  # shorter than the session's limit, so that the client can notify the server
             async with session.use(limit.remaining + END_SECONDS) as client:
                 return await client.call_tool(name, dict(values), read_timeout_seconds=limit.remaining)
 
@@ -286,7 +285,7 @@ class McpTool(StatelessTool):
 
 
 def read_result(result: CallToolResult) -> ToolResult:
-    """The result of a server's tool, as parts if it holds more than text."""
+    """Convert a server's result, to parts if it contains more than text."""
     parts = [_part(block) for block in result.content]
     if not parts:
         return ToolResult(json=result.structured_content)

@@ -1,15 +1,15 @@
-"""Typed functions and classes as tools, and the tools that a file names.
+"""Typed functions and classes as tools, and the tools of a file.
 
-A class has an instance per trajectory, which keeps state between calls:
+A class has one instance per trajectory, which keeps state between calls:
 
     class Notebook:
-        def __init__(self, pages: int = 10) -> None: ...                      # options, from the file that names the tool
+        def __init__(self, pages: int = 10) -> None: ...                      # options, from the tools file
         def create(self, trajectory_id: str, seed: int) -> None: ...          # the trajectory begins
         def execute(self, note: str) -> str: ...                              # one call; its signature is the tool's
         def release(self) -> None: ...                                        # the trajectory is over, however it ended
 
-Each method may be plain (it runs in a thread) or a coroutine function. The calls of one trajectory run one after another, in order; those
-of different trajectories run concurrently. An optional method `health` is called before the first trajectory.
+Each method may be plain (run in a thread) or a coroutine function. Calls of one trajectory run one at a time, in order; those of different
+trajectories run concurrently. An optional method `health` is called before the first trajectory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def tool(
 
 
 class ClassTool(Tool):
-    """A class with an instance per trajectory."""
+    """A class with one instance per trajectory."""
 
     def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
         """Raises RequestError if the class lacks a method, rejects the options, or could not be called by a policy."""
@@ -85,19 +85,18 @@ class ClassTool(Tool):
         super().__init__(name, self.signature.description, self.signature.parameters, rules or CallRules())
 
     async def open(self, trajectory_id: str, seed: int) -> OpenInstance:
-        """A new instance, after its `create`."""
+        """Create an instance and call its `create`."""
         instance = await within(in_thread(self._make), self.rules.timeout_seconds)
         values = {"trajectory_id": trajectory_id, "seed": seed}
         await run(instance.create, values, _unchanged, self.rules.timeout_seconds)
         return OpenInstance(instance, self.signature, self.rules)
 
     async def examine(self) -> None:
-        """Call the method `health` of a new instance, if there is one."""
         await _check_instance(await within(in_thread(self._make), self.rules.timeout_seconds), self.rules)
 
 
 class OpenInstance:
-    """An instance in use by a trajectory."""
+    """An instance used by one trajectory."""
 
     def __init__(self, instance: Any, signature: Signature, rules: CallRules) -> None:
         self._instance, self._signature, self._rules = instance, signature, rules
@@ -117,10 +116,10 @@ class OpenInstance:
 
 
 class SharedTool(FunctionTool):
-    """One instance of a class for all trajectories, in a worker. It needs only `execute`, and may keep no state per trajectory."""
+    """One instance of a class for all trajectories, in a worker. It needs only `execute`, and must not keep state per trajectory."""
 
     def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
-        """Make the instance, however long that takes. Raises RequestError if the class cannot be shared."""
+        """Create the instance, which may take long. Raises RequestError if the class cannot be shared."""
         if not callable(getattr(kind, "execute", None)):
             raise RequestError(f"the class of the tool {name!r} has no method 'execute'.")
         of_one = [method for method in ("create", "release") if hasattr(kind, method)]
@@ -145,7 +144,7 @@ def _factory(kind: type, name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 async def _check_instance(instance: Any, rules: CallRules) -> None:
-    """Call an instance's method `health`, if it has one: it raises, or returns False, if something is wrong."""
+    """Call an instance's method `health`, if it has one; raises ToolFault if it returns False."""
     health = getattr(instance, "health", None)
     if health is not None and await run(health, {}, _unchanged, rules.timeout_seconds) is False:
         raise ToolFault("its health() is False")
@@ -161,7 +160,7 @@ def _unchanged(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolSource:
-    """The tool `name` of a file in `folder`."""
+    """Definition of the tool `name` in a file in `folder`."""
 
     name: str
     config: ToolConfig
@@ -169,15 +168,15 @@ class ToolSource:
 
     @property
     def identity(self) -> Any:
-        """What the tool is made from, as JSON."""
+        """What the tool is created from, as JSON."""
         return [self.name, str(self.folder), self.config.model_dump(mode="json")]
 
     def make(self) -> Tool:
-        """The tool, in this process. Raises RequestError if it does not exist or is no tool."""
+        """Create the tool in this process. Raises RequestError if it does not exist or is not a tool."""
         return self._make(ClassTool)
 
     def make_shared(self) -> FunctionTool:
-        """The tool that a worker holds for all trajectories. Raises as `make`."""
+        """Create the tool that a worker holds for all trajectories. Raises as `make` does."""
         return self._make(SharedTool)
 
     def _make(self, tool_of_class: Callable[..., T]) -> T | FunctionTool:
@@ -200,7 +199,7 @@ class ToolSource:
         return found
 
     def _rules(self, own: CallRules) -> CallRules:
-        """The rules of the file; those it does not set come from the tool's decorator."""
+        """Rules of the file; those it does not set come from the tool's decorator."""
         given = self.config.model_fields_set & CallRules.model_fields.keys()
         return own.model_copy(update={field: getattr(self.config, field) for field in given})
 

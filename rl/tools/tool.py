@@ -1,8 +1,8 @@
-"""The interface of tools, and the results and errors of their calls.
+"""Interface of tools, and results and errors of their calls.
 
-A tool has a name and a schema of arguments; it is opened for a trajectory and then called. It may return text, anything JSON can hold,
-content parts, or a `ToolResult` that adds a reward for the turn and figures. `to_response` bounds it in the tool's own process: a result of
-100 MB is cut before it travels, and lone surrogates are replaced, because no tokenizer accepts them.
+A tool has a name and a schema of arguments; it is opened for a trajectory and then called. It may return text, any JSON value, content
+parts, or a `ToolResult` that adds a reward for the turn and figures. `to_response` bounds the result in the tool's own process, so that a
+result of 100 MB is cut before it is sent, and replaces unpaired surrogates, which tokenizers reject.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ class ToolMiss(Exception):
 
 
 class ToolFault(Exception):
-    """The tool failed, took too long or broke its contract; says nothing about the policy."""
+    """The tool failed, took too long or broke its contract; not the policy's fault."""
 
 
 class ToolTimeout(ToolFault, TimeoutError): ...
 
 
 class ToolImageFault(ToolFault, ImageFault):
-    """The tool returned an image that cannot be decoded or has too many pixels."""
+    """The tool returned an image that cannot be decoded or is too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A result with more than its content: give at most one of `text`, `json` and `parts`.
+    """A result with more than its content; give at most one of `text`, `json` and `parts`.
 
-    `reward` is the tool's own for this turn. `figures` are numbers recorded with the call that the policy never sees.
+    `reward` is the tool's own reward for this turn. `figures` are numbers recorded with the call that the policy does not see.
 
     Raises:
-        ValueError: it holds several contents, or a reward or figure is not a finite number.
+        ValueError: several contents are given, or a reward or figure is not a finite number.
     """
 
     text: str | None = None
@@ -77,7 +77,7 @@ class ToolResult:
 class ToolResponse:
     """A result as the policy will see it: bounded, and of plain types.
 
-    `cut` counts the characters left out; for JSON, which is encoded no further than shown, it is a lower bound.
+    `cut` is the number of characters left out; for JSON, which is encoded no further than shown, a lower bound.
     """
 
     text: str
@@ -88,7 +88,7 @@ class ToolResponse:
 
 
 def to_response(value: Any, limits: CallLimits) -> ToolResponse:
-    """The bounded form of what a tool returned.
+    """Bound what a tool returned.
 
     Raises:
         TypeError, ValueError: it cannot be shown.
@@ -116,7 +116,7 @@ def _as_result(value: Any) -> ToolResult:
 
 
 def _to_json(value: Any, characters: int) -> str:
-    """JSON of a value, encoded no further than `characters`."""
+    """JSON of a value, encoded only up to about `characters`."""
     pieces, size = [], 0
     for piece in json.JSONEncoder(ensure_ascii=False, default=_jsonable).iterencode(value):
         pieces.append(piece)
@@ -127,7 +127,7 @@ def _to_json(value: Any, characters: int) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """A JSON value for known kinds; anything else may be endless, and is refused."""
+    """JSON value of known types; others are rejected, since they may be endless."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -142,14 +142,14 @@ def _jsonable(value: Any) -> Any:
 
 
 def cut_off(text: str, characters: int) -> tuple[str, int]:
-    """At most `characters` of a text, and the number of characters left out."""
+    """Truncate a text to `characters`; return it with the number of characters left out."""
     left_out = max(0, len(text) - characters)
     kept = text[: max(0, characters - len(CUT_MARK))] + CUT_MARK if left_out else text
     return mended(kept), left_out
 
 
 def _bounded(parts: Sequence[ContentPart], limits: CallLimits) -> tuple[tuple[ContentPart, ...], int]:
-    """Parts whose texts together, and images together, are within the limits; and the number of characters left out."""
+    """Parts within the limits for all texts and all images together, and the number of characters left out."""
     kept: list[ContentPart] = []
     room, cut = limits.max_characters, 0
     _check_images([part for part in parts if isinstance(part, ImagePart)], limits)
@@ -183,11 +183,11 @@ class OpenTool(Protocol):
     """A tool opened for one trajectory."""
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Call it once. Raises ToolError, ToolMiss, or anything else for a fault."""
+        """Call the tool once. Raises ToolError, ToolMiss, or anything else for a fault."""
         ...
 
     async def release(self) -> None:
-        """Release what the trajectory held."""
+        """Release the trajectory's resources."""
         ...
 
 
@@ -202,20 +202,20 @@ class Tool(ABC):
 
     @abstractmethod
     async def open(self, trajectory_id: str, seed: int) -> OpenTool:
-        """The tool for one trajectory."""
+        """Open the tool for one trajectory."""
 
     async def examine(self) -> None:
-        """Raises an error if the tool is dead; its probe is checked separately."""
+        """Raise an error if the tool is dead; its probe is checked separately."""
         return
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool in the format of chat templates and OpenAI-compatible servers."""
+        """The tool's schema in the format of chat templates and OpenAI-compatible servers."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     def read(self, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments as an object: the object itself, its JSON, or the plain text of the only required argument.
+        """Parse arguments to an object: the object itself, its JSON, or the plain text of the only required argument.
 
         Raises:
             ToolError: they are none of these, or contain what JSON or Unicode cannot represent.
@@ -229,7 +229,7 @@ class Tool(ABC):
 
 
 class StatelessTool(Tool):
-    """A tool without state per trajectory: `open` returns the tool itself."""
+    """A tool without state per trajectory; `open` returns the tool itself."""
 
     async def open(self, trajectory_id: str, seed: int) -> OpenTool:
         return self
@@ -243,7 +243,7 @@ class StatelessTool(Tool):
 
 
 def check_name(name: str, where: str = "") -> str:
-    """`name`, if models and servers allow it for a tool. Raises RequestError if not."""
+    """Return `name` if models and servers allow it for a tool. Raises RequestError if not."""
     if name == ANSWER:
         raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: call it something else.")
     if not _NAME.fullmatch(name):

@@ -1,7 +1,7 @@
-"""Heavy tools: each in a named Ray actor of its own, shared by the trajectories of all environment workers.
+"""Heavy tools, each in its own named Ray actor that the trajectories of all environment workers share.
 
-Only the actor imports the tool's module, so torch and the device stay there. The first environment worker that asks for it owns it. Ray
-restarts it if it dies, and it is recreated if its owner died too; a call in progress is a fault. When it ends itself because its threads
+Only the actor imports the tool's module, so torch and the device stay there. The first environment worker that needs it owns it. Ray
+restarts it if it dies, and it is recreated if its owner died too; a running call is then a fault. If it ends itself because its threads
 hang, waiting calls are sent to its successor.
 """
 
@@ -24,17 +24,17 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError, with_type
 
 MAX_WAITING = 10_000
-"""Calls that may wait in a worker for a slot."""
+"""Maximum calls that may wait in a worker for a slot."""
 EXIT_SECONDS = 0.2
-"""Time for the last answers of a worker that ends itself."""
+"""Seconds for the last answers of a worker that ends itself."""
 HUNG_SECONDS = 5.0
-"""Grace period after the timeout before a thread counts as hung and loses its slot."""
+"""Seconds after the timeout before a thread counts as hung and loses its slot."""
 PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDescription:
-    """The description, argument schema and rules of a tool."""
+    """Description, argument schema and rules of a tool."""
 
     description: str
     parameters: dict[str, Any]
@@ -69,7 +69,7 @@ class ThreadedCall:
 
 
 class ToolHost:
-    """The process of a heavy tool; used as a Ray actor."""
+    """Process of a heavy tool; used as a Ray actor."""
 
     def __init__(self, source: ToolSource, concurrency: int) -> None:
         self._source = source
@@ -82,17 +82,17 @@ class ToolHost:
         self._ending = False
 
     async def describe(self) -> ToolDescription:
-        """The tool's description; the first caller waits until the tool is made."""
+        """The tool's description; the first caller waits until the tool is created."""
         tool = await self._ready()
         return ToolDescription(tool.description, dict(tool.parameters), tool.rules)
 
     async def call(self, values: dict[str, Any]) -> ToolResponse:
-        """Call the tool once a slot is free. Errors leave as text: their classes may only be importable here."""
+        """Call the tool once a slot is free. Errors are sent as text, because their classes may be importable only here."""
         tool = await self._ready()
         await self._places.acquire()
         threaded: ThreadedCall | None = None
         try:
-            await self.check()  # the place that is given back brings the next in line here
+            await self.check()  # the slot may have been released by a worker that is ending
             if not inspect.iscoroutinefunction(tool.function):
                 tool = copy(tool)
                 tool.function = threaded = ThreadedCall(tool.function)
@@ -112,7 +112,7 @@ class ToolHost:
                 self._places.release()
 
     async def check(self) -> None:
-        """Raises `NotBegun` if the worker is about to end itself."""
+        """Raise `NotBegun` if the worker is about to end itself."""
         if self._ending:
             raise NotBegun("its worker ended before the call began")
 
@@ -129,9 +129,9 @@ class ToolHost:
             return self._tool
 
     async def _wait_for(self, call: ThreadedCall, seconds: float) -> None:
-        """Hold the place of an abandoned call until its thread leaves the function or hangs.
+        """Hold the slot of an abandoned call until its thread leaves the function or hangs.
 
-        A hung thread cannot be ended. Once as many hang as there are places, the process ends itself, and Ray restarts it.
+        A hung thread cannot be stopped. Once as many threads hang as there are slots, the process ends itself, and Ray restarts it.
         """
         try:
             async with asyncio.timeout(call.begun + seconds + HUNG_SECONDS - time.monotonic()):
@@ -148,10 +148,10 @@ class WorkerTool(StatelessTool):
     """A tool that runs in a `ToolHost`."""
 
     def __init__(self, source: ToolSource, config: WorkerConfig) -> None:
-        """Find or start the worker, and wait until the tool is made.
+        """Find or start the worker, and wait until the tool is created.
 
         Raises:
-            RequestError: Ray is not running or lacks resources, or the tool cannot be made.
+            RequestError: Ray is not running or lacks resources, or the tool cannot be created.
             WorkerDied: its process died.
         """
         self._source, self._config = source, config
@@ -166,7 +166,7 @@ class WorkerTool(StatelessTool):
         await self._ask("examine")
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        """The worker's answer, or the next one's if this one ends before the call has begun."""
+        """The worker's answer, or its successor's if it ends before the call has begun."""
         while True:
             try:
                 return await self._ask_once(method, *arguments)
@@ -203,7 +203,7 @@ class WorkerTool(StatelessTool):
             raise
 
     def _handle(self) -> Any:
-        """The worker, an actor named after its tool and a digest of what the tool is made from, so that no other is mistaken for it."""
+        """The worker, an actor named after its tool and a digest of the tool's definition, so that no other is mistaken for it."""
         import ray
 
         if self._worker is None:

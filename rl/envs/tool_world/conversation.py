@@ -1,9 +1,8 @@
-"""A simulated user: a model that plays a person with a hidden goal, whom the policy talks to (tau-bench, arXiv 2406.12045).
+"""Simulated user: a model that plays a person with a hidden goal, with whom the policy talks (tau-bench, arXiv 2406.12045).
 
-The policy speaks through the tool `respond` and reads the user's reply. The user ends the conversation, and with it the trajectory, by a
-stop mark; the state at that point is graded. Messages of the user are checked (`slip_in`). The user cannot know a name that is in the
-world's rows, but neither in the goal nor in the policy's messages. A slip, or a server that does not answer, makes the trajectory invalid:
-it says nothing about the policy.
+The policy speaks through the tool `respond`, which returns the user's reply. The user ends the conversation, and with it the trajectory,
+with a stop mark; the world's state at that point is graded. `slip_in` checks the user's messages: for example, the user cannot know a name
+from the world's rows that occurs neither in the goal nor in the policy's messages. A slip or a failing server makes the trajectory invalid.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ USER = "user"
 RESPOND = "respond"
 """Name of the tool that talks to the user."""
 STOP = "###STOP###"
-"""Ends the conversation, with success or without."""
+"""Ends the conversation, successful or not."""
 LONGEST_MESSAGE = 2_000
 """Maximum characters of a message."""
 
@@ -47,11 +46,11 @@ _REFUSES = re.compile(
 )
 
 Said = tuple[str, str]
-"""Speaker, `user` or `policy`, and message."""
+"""Speaker (`user` or `policy`) and message."""
 
 
 class UserGoal(Section):
-    """The user of a task."""
+    """User of a task, from its provenance."""
 
     goal: str = Field(min_length=1, max_length=4_000)
     """What the user wants; hidden from the policy."""
@@ -61,19 +60,19 @@ class SimulatedUser(Protocol):
     """Plays the users of all trajectories of a worker."""
 
     async def say(self, goal: str, said: Sequence[Said], seed: int) -> str:
-        """The next message of a user with this goal. Any exception is a fault."""
+        """Return the next message of a user with this goal. Any exception is a fault."""
         ...
 
 
 SimulatedUserFactory = Callable[[Mapping[str, Any]], SimulatedUser]
-"""Makes a simulated user from its options."""
+"""Creates a simulated user from its options."""
 
 
 class UserOptions(Section):
-    """The simulated user of tasks that have one."""
+    """Simulated user, for tasks that have one."""
 
     factory: str
-    """Its factory: an entry point of `agent_flywheel.simulated_users`, `module:factory` or `file.py:factory`."""
+    """Factory: an entry point of `agent_flywheel.simulated_users`, `module:factory` or `file.py:factory`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the factory."""
     most_messages: PositiveInt = 30
@@ -81,16 +80,16 @@ class UserOptions(Section):
 
 
 class Conversation:
-    """The conversation of one trajectory."""
+    """Conversation of one trajectory."""
 
     def __init__(self, user: SimulatedUser, goal: str, names: frozenset[str], seed: int, most_messages: int) -> None:
-        """`names` are in the world's rows; the user knows them only from the goal or the policy."""
+        """`names` are names in the world's rows, which the user may know only from the goal or the policy."""
         self._user, self._goal, self._names, self._seed, self._most = user, goal, names, seed, most_messages
         self.said: list[Said] = []
         self.over = False
 
     async def open(self) -> str:
-        """The user's first message. Raises EnvironmentFault for a slip."""
+        """Return the user's first message. Raises EnvironmentFault for a slip."""
         return await self._next()
 
     async def respond(self, message: str) -> str:
@@ -117,11 +116,11 @@ class Conversation:
 
 
 def slip_in(text: str, told: Sequence[str], names: frozenset[str], is_first: bool = False) -> str | None:
-    """Why a message breaks the user's role, or None.
+    """Return why a message breaks the user's role, or None.
 
     Args:
         told: what the user knows: the goal and the policy's messages.
-        names: what the user may only know from `told`.
+        names: names that the user may know only from `told`.
     """
     words = text.replace(STOP, "").strip()
     if not text:

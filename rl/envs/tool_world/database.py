@@ -1,13 +1,13 @@
-"""A tool world in use: one in-memory SQLite database for one trajectory, and the tools over it.
+"""A running tool world: one in-memory SQLite database per trajectory, and the tools over it.
 
-A definition comes with a task, and a task may come from anywhere, so its SQL is hostile until shown otherwise:
+A definition comes with a task, which may come from anywhere, so its SQL is untrusted. Restrictions:
 
-    authorizer        SELECT, and INSERT, UPDATE and DELETE of its own tables; the functions of `_FUNCTIONS`; nothing else
-    progress handler  a call ends after a bounded number of steps of SQLite's virtual machine
-    limits            pages of the database, bytes of a value or row, depth of expressions, rows and characters that are returned
-    clock             "now" is the same moment in every world, and no function draws at random
+    authorizer        SELECT; INSERT, UPDATE and DELETE on its own tables; the functions of `_FUNCTIONS`; nothing else
+    progress handler  a call stops after a bounded number of steps of SQLite's virtual machine
+    limits            database pages, bytes of a value or row, expression depth, returned rows and characters
+    clock             "now" is the same moment in every world; there are no random functions
 
-What a trajectory did is a difference of tables: see `ToolDatabase.state`.
+A trajectory's effect is a difference of tables, see `ToolDatabase.changes`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from rl.tools.config import CallRules
 from rl.tools.tool import StatelessTool, ToolResponse, check_name, to_response
 
 MOST_ROWS = 50
-"""Rows that a call returns."""
+"""Maximum rows that a call returns."""
 LONGEST_RESULT = 8_000
-"""Characters that a call returns."""
+"""Maximum characters that a call returns."""
 MOST_STEPS = 250_000
-"""Steps of the virtual machine in one call."""
+"""Maximum virtual-machine steps of a call."""
 MOST_PAGES = 256
-"""Pages of 4 KiB that a database may have."""
+"""Maximum database pages, of 4 KiB each."""
 MOST_TABLES = 12
 NOW = "2026-01-05 09:00:00"
-"""The moment that it is in every world: a Monday."""
+"""The current time in every world: a Monday."""
 _STEPS_PER_TICK = 1_000
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 8_000,
@@ -75,10 +75,10 @@ Tables = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What identifies the rows of a table.
+    """How the rows of a table are identified.
 
-    `key` are the columns of its primary key. `generated` is one that SQLite counts up: it depends on what was inserted before, and so it
-    identifies only the rows that the world began with. `parents` are the tables that columns refer to.
+    `key` are the columns of the primary key. `generated` is True if SQLite assigns it as a counter; it then depends on earlier inserts and
+    only identifies the initial rows. `parents` maps columns to the tables they reference.
     """
 
     name: str
@@ -90,13 +90,13 @@ class _Table:
 
 
 class ToolDatabase:
-    """One world for one trajectory; not to be used by several threads at once."""
+    """World of one trajectory; not thread-safe."""
 
     def __init__(self, definition: WorldDefinition) -> None:
-        """Make the database and check every statement.
+        """Create the database and check every statement.
 
         Raises:
-            ValueError: SQLite refuses something of the definition; the text says what and where.
+            ValueError: SQLite rejects part of the definition; the message says what and where.
         """
         self.definition = definition
         self._known: frozenset[str] | None = None
@@ -118,17 +118,16 @@ class ToolDatabase:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Column → its SQL type; the first table's where several have one."""
+        """SQL type by column name; on duplicate names, that of the first table."""
         pairs = [pair for table in reversed(self._tables.values()) for pair in zip(table.columns, table.types, strict=True)]
         return dict(pairs)
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """Its tools, by name."""
         return {name: SqlTool(name, tool, self) for name, tool in self.definition.tools.items()}
 
     def check_tool(self, name: str, tool: ToolDefinition) -> None:
-        """Compile the statements of a tool. Raises ValueError where one cannot be, or names a parameter that is not declared."""
+        """Compile the statements of a tool. Raises ValueError if one is invalid or uses an undeclared parameter."""
         for number, statement in enumerate(tool.statements, 1):
             place = f"tools.{name}: statement {number}"
             with self._checked(place):
@@ -137,13 +136,13 @@ class ToolDatabase:
                 raise ValueError(f"{place}: the parameter :{min(unknown)} is not declared")
 
     def parameters_of(self, sql: str) -> set[str]:
-        """The names of the parameters of a statement, which is compiled and not executed. Raises sqlite3.Error where it cannot be."""
+        """Parameter names of a statement, which is compiled but not executed. Raises sqlite3.Error if it does not compile."""
         asked = _AskedNames()
         self._connection.execute(f"EXPLAIN {sql}", asked).close()
         return asked.names
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What a tool returns. The changes of a call that raises are undone.
+        """Call a tool and return its result. If the call raises, its changes are rolled back.
 
         Raises:
             ToolError, ToolMiss: the call is refused, or finds nothing.
@@ -154,7 +153,7 @@ class ToolDatabase:
         return self.execute(tool.statements, bound)
 
     def execute(self, statements: Sequence[Statement], bound: Mapping[str, Any]) -> Any:
-        """Execute statements as one transaction; raises as `call` does."""
+        """Execute statements as one transaction. Raises as `call` does."""
         self._ticks = 0
         try:
             self._trusted_execute("BEGIN")
@@ -173,32 +172,32 @@ class ToolDatabase:
         return result
 
     def rows(self) -> Rows:
-        """All rows as a definition holds them."""
+        """All rows, in the format of a definition."""
         with self._trusted():
             return {
                 name: [dict(zip(table.columns, row, strict=True)) for row in self._select(table)] for name, table in self._tables.items()
             }
 
     def query(self, sql: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of our own, without limits."""
+        """Run a trusted query, without limits, and return its rows."""
         with self._trusted():
             cursor = self._connection.execute(sql, values or {})
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def changes(self) -> dict[str, Any]:
-        """What was changed since the beginning: `table/key/column` → value, null where it is gone; see `eval.graders.state`."""
+        """Changes since the start: `table/key/column` → value, null if deleted; see `eval.graders.state`."""
         if self._connection.total_changes != self._seen:
             self._seen, self._changes = self._connection.total_changes, changes(self._before, self._state())
         return dict(self._changes)
 
     def names(self) -> frozenset[str]:
-        """The texts in its rows that begin with a capital or hold a digit."""
+        """Texts in the rows, of at least 3 characters, that begin with a capital or contain a digit."""
         texts = (value for rows in self.rows().values() for row in rows for value in row.values() if isinstance(value, str))
         return frozenset(text for text in texts if len(text) > 2 and (text[0].isupper() or any(map(str.isdigit, text))))
 
     def copy(self) -> ToolDatabase:
-        """Another database in the same state, with the same beginning."""
+        """Copy the database in its current state, with the same initial state."""
         other = copy(self)
         other._open()
         with other._trusted():
@@ -207,18 +206,17 @@ class ToolDatabase:
         return other
 
     def close(self) -> None:
-        """Free the database."""
         self._connection.close()
 
     def _open(self) -> None:
-        # Without a cache of statements: one that was compiled while the authorizer trusted us would run for a tool as well.
+        # No statement cache: a statement compiled while trusted would also run for a tool.
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
         self._ticks, self._is_trusted = 0, False
         for limit, value in _LIMITS.items():
             self._connection.setlimit(limit, value)
         for pragma in (f"max_page_count = {MOST_PAGES}", "temp_store = MEMORY", "foreign_keys = ON"):
             self._connection.execute(f"PRAGMA {pragma}").close()
-        self._connection.execute("SELECT 1 FROM json_each('[]')").close()  # SQLite declares this virtual table when it is first used
+        self._connection.execute("SELECT 1 FROM json_each('[]')").close()  # declares this virtual table, which SQLite does on first use
         self._connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         for name in _CLOCKS:
             self._connection.create_function(name, -1, partial(_at_now, name))
@@ -237,9 +235,9 @@ class ToolDatabase:
             return second.lower() in _FUNCTIONS
         if action == sqlite3.SQLITE_SELECT:
             return True
-        if self._known is None:  # the tables are being made, which SQLite does by writing its master table itself
+        if self._known is None:  # while creating tables, SQLite itself writes to its master table
             return database == "main" and (action in _SCHEMA_ACTIONS or (action in _WRITES and table in _MASTER))
-        if action == sqlite3.SQLITE_READ:  # without a column, the name may be that of a common table expression
+        if action == sqlite3.SQLITE_READ:  # without a column, `table` may be a common table expression
             return table in self._known or table in _VIRTUAL or (not second and not table.startswith(("sqlite_", "pragma_")))
         return action in _WRITES and table in self._known and database == "main"
 
@@ -261,7 +259,7 @@ class ToolDatabase:
 
     @contextmanager
     def _checked(self, place: str) -> Iterator[None]:
-        """Raise ValueError, with the place, for what SQLite refuses."""
+        """Convert SQLite errors to ValueError with `place`."""
         self._ticks = 0
         try:
             yield
@@ -317,11 +315,11 @@ class ToolDatabase:
             return [row[place] for row in self._select(table)]
 
     def _state(self) -> Tables:
-        """Every row under what identifies it, without NULLs.
+        """All rows by key, without NULLs.
 
-        That is its primary key. A row that was inserted under a generated key, and one of a table without any key, is identified by its
-        content, in which the generated key of another new row is that one's content: so it does not matter in which order, or after
-        which mistakes, rows were inserted.
+        The key of a row is its primary key. A row inserted under a generated key, or in a table without key, is identified by its content
+        instead, in which generated keys of other new rows are replaced by those rows' content. The state thus does not depend on the order
+        of inserts or on earlier mistakes.
         """
         with self._trusted():
             found = {
@@ -356,7 +354,7 @@ class _Naming:
         return "new " + json.dumps({name: _shown(value) for name, value in self.content(table, row, depth).items()}, ensure_ascii=False)
 
     def content(self, table: _Table, row: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-        """The columns that do not belong to the key of the row; of a table of keys alone, all."""
+        """Columns outside the row's key; all columns if there are no others."""
         columns = [column for column in table.columns if column not in table.key] or table.columns
         return {column: self._named(table.parents.get(column), row[column], depth) for column in columns}
 
@@ -369,7 +367,7 @@ class _Naming:
 
 
 class SqlTool(StatelessTool):
-    """A tool of a world."""
+    """One tool of a world."""
 
     def __init__(self, name: str, definition: ToolDefinition, database: ToolDatabase) -> None:
         rules = CallRules(max_characters=LONGEST_RESULT)
@@ -377,7 +375,6 @@ class SqlTool(StatelessTool):
         self._database = database
 
     async def call(self, values: Mapping[str, Any]) -> ToolResponse:
-        """Check the arguments, and call it."""
         _checker(self.name, json.dumps(self.parameters)).check(values)
         return to_response(self._database.call(self.name, values), self.rules)
 
@@ -388,7 +385,7 @@ def _checker(name: str, schema: str) -> ArgumentsSchema:
 
 
 class _AskedNames(dict[str, None]):
-    """A mapping for binding that has every name and remembers those that were asked for."""
+    """Binding that accepts any parameter name and records the names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -399,11 +396,11 @@ class _AskedNames(dict[str, None]):
 
 
 _HELPER = sqlite3.connect(":memory:", check_same_thread=False)
-"""Has the functions of time as SQLite ships them."""
+"""Provides SQLite's original time functions."""
 
 
 def _at_now(name: str, *values: Any) -> Any:
-    """A function of time, for which it is `NOW`."""
+    """SQLite's time function `name` with "now" fixed to `NOW`."""
     leading = 1 if name == "strftime" else 0
     given = [NOW if isinstance(value, str) and value.lower() == "now" else value for value in values]
     given = given if len(given) > leading else [*given, NOW]
@@ -411,14 +408,14 @@ def _at_now(name: str, *values: Any) -> Any:
 
 
 def _without_reuse(statement: str) -> str:
-    """A CREATE TABLE statement whose generated key is never that of a deleted row."""
+    """Add AUTOINCREMENT to a CREATE TABLE statement, so that generated keys of deleted rows are not reused."""
     if re.search(r"\bWITHOUT\s+ROWID\b", statement, re.IGNORECASE):
         return statement
     return re.sub(r"\bINTEGER\s+PRIMARY\s+KEY\b(?!\s+(?:ASC|DESC|AUTOINCREMENT))", r"\g<0> AUTOINCREMENT", statement, flags=re.IGNORECASE)
 
 
 def _gives(sql: str, table: str, column: str) -> bool:
-    """Whether a statement inserts into a table and gives the column's value itself."""
+    """Whether a statement inserts into `table` with an explicit value of `column`."""
     found = re.search(
         rf"\b(?:INSERT|REPLACE)\b.*?\bINTO\s+[\"`\[]?{re.escape(table)}\b[\"`\]]?\s*(\([^)]*\))?", sql, re.IGNORECASE | re.DOTALL
     )
@@ -426,7 +423,7 @@ def _gives(sql: str, table: str, column: str) -> bool:
 
 
 def _shown(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """Convert a value to JSON-compatible form."""
     if isinstance(value, bytes):
         return value.hex()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,6 @@
-"""A tool world as data: a SQL schema, rows, and tools that are parametrised SQL statements. `database.py` executes it.
+"""A tool world as data: a SQL schema, rows, and tools that are parametrized SQL statements. `database.py` executes it.
 
-Tools are written as SQL with comments, by us and by teachers alike:
+Built-in and teacher-written tools are SQL with comments:
 
     -- tool: lend
     -- Lend a book to a member.
@@ -10,8 +10,8 @@ Tools are written as SQL with comments, by us and by teachers alike:
     INSERT INTO loans (book, member) VALUES (:book, :member);
 
 The statements of a call are one transaction. A statement that fails, or an INSERT, UPDATE or DELETE that changes no row, refuses the call
-and undoes it; the policy reads why (`else`, or SQLite's message). A SELECT with `else` is a check: it must return a row. The rows of the
-last other SELECT or RETURNING are the result.
+and rolls it back; the policy reads why (`else`, or SQLite's message). A SELECT with `else` is a check: it must return a row. The rows of
+the last other SELECT or RETURNING are the result.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from warehouse.digests import digest, seed_from
 from warehouse.settings import first_error
 
 LONGEST_TEXT = 500
-"""Characters of an argument, a description or a message."""
+"""Maximum characters of an argument, a description or a message."""
 LONGEST_SQL = 4_000
-"""Characters of one statement."""
+"""Maximum characters of one statement."""
 LARGEST_NUMBER = 10**12
 MOST_CHARACTERS = 400_000
-"""Characters of a whole definition as JSON."""
+"""Maximum characters of a whole definition as JSON."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,39}$")]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Value = str | bool | int | float | None
 Rows = dict[Name, list[dict[Name, Value]]]
-"""Table → rows, each column → value."""
+"""Rows by table; a row maps columns to values."""
 
 
 class Parameter(BaseModel):
@@ -56,12 +56,12 @@ class Parameter(BaseModel):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """Its JSON schema, as short as prompts need it."""
+        """JSON schema of the parameter, kept short for prompts."""
         items = {"items": {"type": "string"}} if self.type == "array" else {}
         return {"type": self.type, **items, **({"description": self.description} if self.description else {})}
 
     def bound(self, value: Any) -> Any:
-        """An argument as SQLite takes it; JSON may spell 2 as 2.0. Raises ToolError for one that is too large."""
+        """Convert an argument for SQLite; JSON may write 2 as 2.0. Raises ToolError if it is too large."""
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
             raise ToolError(f"a number is at most {LARGEST_NUMBER:,}")
         text = json.dumps(value, ensure_ascii=False) if self.type == "array" else value
@@ -71,7 +71,7 @@ class Parameter(BaseModel):
 
 
 class Statement(BaseModel):
-    """One SQL statement, and what the policy reads when it returns or changes no row."""
+    """One SQL statement, with the message that the policy reads when it returns or changes no row."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,7 +80,7 @@ class Statement(BaseModel):
 
 
 class ToolDefinition(BaseModel):
-    """A tool: its description, its parameters, all of which must be given, and its statements."""
+    """A tool: description, parameters (all required) and statements."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -92,13 +92,13 @@ class ToolDefinition(BaseModel):
 
     @cached_property
     def json_schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments."""
+        """JSON schema of the tool's arguments."""
         properties = {name: each.json_schema for name, each in self.parameters.items()}
         return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 class WorldDefinition(BaseModel):
-    """A whole tool world."""
+    """A complete tool world."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -110,17 +110,17 @@ class WorldDefinition(BaseModel):
 
     @property
     def as_data(self) -> dict[str, Any]:
-        """The definition as JSON-able data, without defaults."""
+        """The definition as JSON-serializable data, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @property
     def digest(self) -> str:
-        """Digest of the whole: tasks prove by it that they are played in the world that they were made for."""
+        """Digest of the definition, by which a task proves that it runs in the world it was made for."""
         return digest(self.as_data)
 
 
 def read_definition(data: object) -> WorldDefinition:
-    """The definition that `data` holds; its SQL is checked when a database is made of it.
+    """Parse a definition; its SQL is checked when a database is created from it.
 
     Raises:
         ValueError: `data` has another shape or is too large.
@@ -136,16 +136,16 @@ def read_definition(data: object) -> WorldDefinition:
 
 
 class Populate(Protocol):
-    """Makes the first rows of a world: the same for the same generator state and size."""
+    """Creates the initial rows of a world; deterministic in generator state and size."""
 
     def __call__(self, rng: Random, size: int) -> Rows: ...
 
 
 @dataclass(frozen=True)
 class GeneratedWorld:
-    """A kind of world whose rows follow from a seed; `size` is about the number of rows of its largest tables.
+    """A kind of world whose rows follow from a seed; `size` is roughly the number of rows of its largest tables.
 
-    `tools` is the text form of this module's docstring.
+    `tools` is SQL in the format of this module's docstring.
     """
 
     domain: str
@@ -154,7 +154,6 @@ class GeneratedWorld:
     populate: Populate
 
     def definition(self, seed: int, size: int) -> WorldDefinition:
-        """The world of `seed` and `size`."""
         rows = self.populate(Random(seed_from("tool world", self.domain, seed, size)), size)
         return WorldDefinition(domain=self.domain, tables=self.tables.strip(), tools=self._tools, rows=rows)
 
@@ -177,12 +176,12 @@ _TYPES: Mapping[str, str] = {
 
 
 def json_type(sql_type: str) -> str:
-    """The JSON type of a SQL type's name; `string` for one that is unknown."""
+    """JSON type of a SQL type name; `string` if unknown."""
     return _TYPES.get(re.split(r"\W", sql_type.strip().lower())[0], "string")
 
 
 def written_tools(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and data of the tools in SQL with comments, in their order; nothing is checked."""
+    """Parse tools written as SQL with comments into names and data, in order, without validation."""
     parts = _TOOL.split(text)
     return list(zip(parts[1::2], map(_written_tool, parts[2::2]), strict=True))
 
@@ -207,7 +206,7 @@ def _written_tool(body: str) -> dict[str, Any]:
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a SQL text, each with the comments before it; a last one may lack its semicolon."""
+    """Split a SQL text into statements, each with the comments before it; the last may lack its semicolon."""
     found, start = list[str](), 0
     for semicolon in re.finditer(";", text):
         if sqlite3.complete_statement(text[start : semicolon.end()]):

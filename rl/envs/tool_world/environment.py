@@ -1,11 +1,11 @@
-"""The environment `tool_world`: a database with tools, a goal that is a difference of its tables, and at times a user to talk to.
+"""The environment `tool_world`: a database with tools, a goal given as changes of its tables, and optionally a simulated user.
 
-A task names its world, either by domain, seed and size, from which a `GeneratedWorld` makes it, or by a definition that it holds whole
-(`definition.py`). Both come with a digest of the definition, so that a task is never played in another world than it was made for.
+A task names its world by domain, seed and size, from which a `GeneratedWorld` creates it, or contains a complete definition
+(`definition.py`). Both come with a digest of the definition, so that a task never runs in another world than it was made for.
 
-Each trajectory has a database of its own. Every call's figures hold what the trajectory has changed so far, so that the final state can be
-graded from the record alone (`eval/graders/state.py`), wherever the trajectory ended: only the state counts, not the calls. Method:
-AutoForge, arXiv 2512.22857.
+Each trajectory has its own database. The figures of every call hold all changes so far, so that the final state can be graded from the
+record alone (`eval/graders/state.py`), wherever the trajectory ended. Only the state counts, not the calls. Method: AutoForge,
+arXiv 2512.22857.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ WORLDS = Registry(
     "rollout.environments.kinds.tool_world.options.worlds",
 )
 DEFINITION = "definition"
-"""Where the `world` of a task's provenance holds a definition, in the place of a seed and a size."""
+"""Key of a definition in the `world` of a task's provenance, used instead of seed and size."""
 CONVERSATION_SECONDS = 55.0
-"""Time that the user has for a message; less than a step has."""
+"""Timeout of a user's message in seconds; less than that of a step."""
 
 
 class ToolWorldOptions(Section):
     """Options of the environment `tool_world`."""
 
     worlds: dict[str, str] = Field(default_factory=dict)
-    """Worlds of one's own: the name of a domain, and the `GeneratedWorld` as `module:NAME` or `file.py:NAME`."""
+    """Additional worlds: domain name → `GeneratedWorld` as `module:NAME` or `file.py:NAME`."""
     user: UserOptions | None = None
-    """Who plays the users of tasks that have one; tasks without are played without."""
+    """Simulated user of tasks that have a user; other tasks run without."""
 
 
 class NamedWorld(Section):
-    """The generated world of a task, as its provenance names it."""
+    """Reference to a generated world in a task's provenance."""
 
     model_config = ConfigDict(strict=True)
 
@@ -78,22 +78,20 @@ class NamedWorld(Section):
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt at a task."""
-
     task: Task
     database: ToolDatabase
     answer: str = ""
     conversation: Conversation | None = None
 
     def reward(self, verdict: StateVerdict) -> float:
-        """1 if the goal is reached and the answer, where one is asked for, is right; a task that only asks allows no changes."""
+        """1 if the goal is reached and the answer, if the task has one, is right; a task without state goal allows no changes."""
         read_only = not self.task.provenance[REFERENCE]
         right = not self.task.answers or exact_match(self.answer, self.task.answers)
         return float(verdict.reached and right and not (read_only and verdict.extra))
 
 
 class ToolWorldEnvironment(StatefulEnvironment):
-    """The world that a task names, with its tools, and its user if it has one; `user` gives who plays users."""
+    """World of a task with its tools, and its user if it has one; `user` creates the simulated user."""
 
     def __init__(self, options: ToolWorldOptions, user: Callable[[], SimulatedUser] | None = None) -> None:
         super().__init__({})
@@ -101,7 +99,7 @@ class ToolWorldEnvironment(StatefulEnvironment):
         self._attempt: _Attempt | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Make the task's world; it follows from the task alone, so that all trajectories of a task begin alike."""
+        """Create the task's world, which depends on the task alone, so that all its trajectories begin alike."""
         self._free()
         database = self._database_of(task)
         self._attempt = _Attempt(task, database)
@@ -119,7 +117,7 @@ class ToolWorldEnvironment(StatefulEnvironment):
         return await super().step(action)
 
     def copy(self) -> ToolWorldEnvironment:
-        """Another environment in the same state, from which either may go on."""
+        """Copy the environment in its current state; the copies are independent."""
         other = ToolWorldEnvironment(self._options, self._user)
         other._over = self._over
         if self._attempt is not None:
@@ -131,7 +129,6 @@ class ToolWorldEnvironment(StatefulEnvironment):
         return other
 
     async def close(self) -> None:
-        """Free the database."""
         await super().close()
         self._free()
 
@@ -186,10 +183,10 @@ class ToolWorldEnvironment(StatefulEnvironment):
 
 
 def find_world(domain: str, own: Mapping[str, str]) -> GeneratedWorld:
-    """The kind of world that a record calls `domain`; `own` are those of the configuration, by name.
+    """The kind of world with name `domain`; `own` are the configured worlds, by name.
 
     Raises:
-        RequestError: there is none, or it is no GeneratedWorld.
+        RequestError: there is none, or it is not a GeneratedWorld.
     """
     found = WORLDS.load_recorded(domain, own)
     if not isinstance(found, GeneratedWorld):
@@ -198,7 +195,7 @@ def find_world(domain: str, own: Mapping[str, str]) -> GeneratedWorld:
 
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
-    """Check the names of worlds and of the simulated user. Raises RequestError."""
+    """Check the configured worlds and simulated user. Raises RequestError."""
     read = read_options(ToolWorldOptions, options, where)
     for world in read.worlds.values():
         WORLDS.load(world)
@@ -207,7 +204,6 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
 
 
 def create(resources: Resources) -> ToolWorldEnvironment:
-    """The environment of one trajectory."""
     options = resources.read(ToolWorldOptions)
     if options.user is None:
         return ToolWorldEnvironment(options)
