@@ -169,8 +169,8 @@ class RepositoryEnvironment(ToolEnvironment):
         return f"{name} was written."
 
     def _cut(self, lines: list[str]) -> str:
-        kept = [line for line in lines if line][: self._options.max_lines]
-        more = len(lines) - self._options.max_lines
+        shown = [line for line in lines if line]
+        kept, more = shown[: self._options.max_lines], len(shown) - self._options.max_lines
         return "\n".join([*kept, f"... and {more} lines more"] if more > 0 else kept)
 
 

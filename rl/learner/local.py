@@ -319,9 +319,6 @@ def _without_loss(row: Row) -> Row:
     )
 
 
-if TYPE_CHECKING:
-    from rl.engines.weight_sender import WeightSender
-
 WEIGHTS = "weights"
 """Folder of published versions, below that of the trained policy."""
 WEIGHTS_KEPT = 2
