@@ -1,1 +1,1 @@
-"""Synthesis: `graph` and `worlds`, `formulas` and `questions` over them, and the training text made from both."""
+"""Data synthesis: knowledge graphs, tool worlds, question formulas, questions and training examples."""

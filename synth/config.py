@@ -1,4 +1,4 @@
-"""Settings of the corpus and of synthesis, composed of the sections of each kind."""
+"""Settings of the corpus (`corpus`) and of data synthesis (`synth`)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from warehouse.settings import Section
 
 
 class CorpusConfig(Section):
-    """Source of facts and documents."""
+    """Where facts and documents come from."""
 
     kind: Literal["generated", "films", "countries", "files", "pages"] = "generated"
-    """A generated world, the film or country graph, files of facts and documents, or pages without facts."""
+    """Generated world, film graph, country graph, user files of facts and documents, or pages without facts."""
     path: Path | None = None
-    """Folder of the data; None: the public data set of films or countries (`flywheel data list`)."""
+    """Data folder; required for files and pages. None: the downloaded public data set of films or countries (`flywheel data list`)."""
     facts: bool = True
-    """False: training sees the documents of a graph alone, and only suites are drawn from its facts."""
+    """False: train on the documents only; facts are used for evaluation suites. For films, countries and files."""
     longest_document: PositiveInt | None = Field(default=None)
-    """Maximum characters of a film's document, in whole sentences."""
+    """Maximum characters of a film's document, cut at a sentence end. None: no limit."""
     wordings: Path | None = None
-    """TOML file with question wordings for the relations of `files`; None: the relations' names."""
+    """TOML file that words questions for each relation of `files`. None: use the relation names."""
     train: WorldConfig = WorldConfig()
     held_out: WorldConfig = WorldConfig()
 
@@ -56,12 +56,11 @@ class CorpusConfig(Section):
 
     @property
     def trains_on_facts(self) -> bool:
-        """Whether training has a graph to ask about."""
         return self.facts and self.kind != "pages"
 
     @property
     def folder(self) -> Path:
-        """The folder of the data. Raises RequestError where it is missing; a home without its data can still be read."""
+        """Data folder. Raises RequestError if it does not exist."""
         folder = locate(self.kind) if self.path is None else self.path
         if not folder.is_dir():
             raise RequestError(f"corpus.path: there is no folder {folder}; put the data there or name another folder.")
@@ -75,13 +74,13 @@ class SynthConfig(Section):
     fas: FasConfig = FasConfig()
     has: HasConfig = HasConfig()
     has_count: NonNegativeInt = 1000
-    """Trajectories of earlier iterations that become decision records."""
+    """Maximum number of trajectories of earlier iterations to turn into HAS decision records."""
     demonstrations: DemonstrationConfig = DemonstrationConfig()
     demonstration_questions: QuestionConfig = QuestionConfig()
     documents: NonNegativeInt = 1000
-    """Documents that CPT reads as plain text."""
+    """Maximum number of documents used as plain text for CPT."""
     rejection_samples: NonNegativeInt = 1000
-    """Successful trajectories of earlier iterations that join the cold start, deeper ones first."""
+    """Maximum number of successful trajectories of earlier iterations to add to SFT, deepest questions first."""
     rewording: RewordingConfig | None = None
     seeds: SeedsConfig | None = None
     expander: ExpanderConfig | None = None
@@ -91,9 +90,9 @@ class SynthConfig(Section):
     decontamination: DecontaminationConfig = DecontaminationConfig()
     teacher: TeacherConfig | None = None
     judge: TeacherConfig | None = None
-    """A model behind a server that checks what `teacher` writes; None: the teacher does, where it is fit for it."""
+    """Model server (`kind = openai`) that checks the output of `teacher`. None: the teacher does, where it passes calibration."""
     batch: PositiveInt = 50_000
-    """Maximum questions or examples per commit, and so the work that a killed run repeats."""
+    """Maximum questions or examples per commit. A killed run repeats at most one batch."""
 
     @model_validator(mode="after")
     def _check_teacher(self) -> SynthConfig:
@@ -121,25 +120,23 @@ class SynthConfig(Section):
 
     @property
     def model_teacher(self) -> TeacherConfig | None:
-        """The teacher, if it is a model and not the graph's oracle."""
+        """The teacher if it is a model; None if it is the graph oracle."""
         return self.teacher if self.teacher is not None and self.teacher.is_model else None
 
     @property
     def asks_for_questions(self) -> bool:
-        """Whether the questions of RL need the teacher."""
         return any(part is not None for part in (self.rewording, self.expander, self.seeds)) or self._teacher_attempts
 
     def teacher_of(self, kind: str) -> TeacherConfig | None:
-        """The teacher that one kind of synthesis needs, if any."""
+        """Teacher required by this kind of synthesis, or None."""
         return None if kind == "webshaper" and not self.asks_for_questions else self.teacher
 
     @property
     def makes_tasks(self) -> bool:
-        """Whether it makes tasks for RL."""
         return bool(sum(self.webshaper.wanted().values())) or self.seeds is not None or self.tool_worlds is not None
 
     def check_search(self, search: SearchConfig) -> None:
-        """Raises ValueError where an imperfect search is asked for and that of rollouts is perfect."""
+        """Raise ValueError if imperfect search is requested but `search`, the rollout search, is perfect."""
         asking = {
             "demonstrations.search = imperfect": self.demonstrations.search == "imperfect",
             "fas.imperfect": self.fas.imperfect > 0,
@@ -148,7 +145,7 @@ class SynthConfig(Section):
             raise ValueError(f"synth.{key} is for the search of rollouts, and that is perfect: set rollout.search.imperfect")
 
     def check_first(self, policy: str | None) -> None:
-        """Raises ValueError where the first iteration asks a policy that does not exist yet; `policy` is `policy.path`."""
+        """Raise ValueError if the first iteration needs a policy but `policy` (`policy.path`) is None."""
         if self.direct_attempts is not None and self.direct_attempts.by == "policy" and policy is None:
             raise ValueError(
                 "synth.direct_attempts.by = policy asks a policy, and one from scratch does not exist before the first turn's training: "
@@ -156,7 +153,7 @@ class SynthConfig(Section):
             )
 
     def check_documents(self, oracle_demonstrates: bool) -> None:
-        """Raises ValueError where questions of a graph are asked for and training has only documents."""
+        """Raise ValueError if graph questions are requested but training has only documents."""
         asked = sum(self.webshaper.wanted().values())
         asked += sum(self.demonstration_questions.wanted().values()) if oracle_demonstrates else 0
         if self.seeds is None and asked:

@@ -1,8 +1,8 @@
-"""The lake's contents as datasets for other tools: texts (CPT), messages (SFT), prompts (RL), and rows in the released WebShaper form.
+"""Export the lake as datasets for other tools: CPT texts, SFT messages, RL prompts and rows in the released WebShaper format.
 
-Rows are traced to their sources. Messages are in OpenAI's form with arguments as objects: an assistant message holds its thought in
-`<think>` and its calls as `tool_calls`; each result is a tool message that names its call; `weight` says whether the message is trained on.
-A sampled run is written from its turns, not its tokens. What messages cannot express raises `NotExpressible`.
+Each dataset counts its rows by source. Messages follow OpenAI's format with arguments as objects: an assistant message holds its thought in
+`<think>` and its calls in `tool_calls`; each result is a tool message with the id of its call; `weight` is 1 if the message is trained on.
+Sampled runs are exported from their turns, not their tokens. Content that messages cannot represent raises `NotExpressible`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 def parts_of(example: Example, run: Trajectory | None, question: str | None) -> Parts:
-    """The parts of an example; those of a sampled one come from the turns of its `run`."""
+    """Parts of an example, taken from `run` for a sampled one. Raises NotExpressible if `run` or `question` is then None."""
     if all(part.kind is not PartKind.TOKENS for part in example.parts):
         return example.parts
     if run is None or question is None:
@@ -47,7 +47,7 @@ def parts_of(example: Example, run: Trajectory | None, question: str | None) -> 
 
 
 def system_of(run: Trajectory) -> str | None:
-    """The system prompt of an imported run, from its original row."""
+    """System prompt of an imported run, read from its original row; None if it has none."""
     row = run.provenance.get("row")
     for messages in [row.get(name) for name in ("messages", "conversations", "prompt", "traj")] if isinstance(row, dict) else []:
         try:
@@ -60,7 +60,7 @@ def system_of(run: Trajectory) -> str | None:
 
 
 def messages_of(parts: Sequence[Part], tools: Sequence[Schema], system: str | None = None) -> list[Message]:
-    """Parts as messages. Raises NotExpressible."""
+    """Convert parts to messages. Raises NotExpressible."""
     writer = _Writer(tools, [] if system is None else [{"role": "system", "content": system}])
     for part in parts:
         writer.write(part)
@@ -74,8 +74,6 @@ def messages_of(parts: Sequence[Part], tools: Sequence[Schema], system: str | No
 
 @dataclass(slots=True)
 class _Action:
-    """The assistant's thoughts, calls and answers before anything comes back."""
-
     thoughts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
@@ -84,7 +82,7 @@ class _Action:
 
 @dataclass(slots=True)
 class _Writer:
-    """Messages so far, the action in progress, and calls waiting for their results."""
+    """Messages so far, the current action, and calls without a result yet."""
 
     tools: Sequence[Schema]
     messages: list[Message]
@@ -117,7 +115,7 @@ class _Writer:
             raise NotExpressible("an action follows a call that has no result")
         message: Message = {"role": "assistant", "content": _content(action), "weight": int(action.learned)}
         for tool, written in action.calls:
-            self.waiting.append((f"call{self.calls:05}", tool))  # nine letters and digits: what Mistral's templates ask for
+            self.waiting.append((f"call{self.calls:05}", tool))  # Mistral's templates require nine alphanumeric characters
             self.calls += 1
             function = {"name": tool, "arguments": named_arguments(tool, written, self.tools)}
             message.setdefault("tool_calls", []).append({"id": self.waiting[-1][0], "type": "function", "function": function})
@@ -142,9 +140,9 @@ class _Writer:
         if self.waiting:
             identifier, tool = self.waiting.pop(0)
             self.messages.append({"role": "tool", "tool_call_id": identifier, "name": tool, "content": text})
-        elif self.messages and self.messages[-1]["role"] == "user":  # shown along with the question
+        elif self.messages and self.messages[-1]["role"] == "user":  # part of the prompt
             self.messages[-1]["content"] += f"\n\n{text}"
-        elif self.messages and self.messages[-1]["role"] == "assistant":  # what is said to an action that is no call
+        elif self.messages and self.messages[-1]["role"] == "assistant":  # feedback on an action without a call
             self.messages.append({"role": "user", "content": text})
         else:
             raise NotExpressible("there are more results than calls")
@@ -161,7 +159,7 @@ def _content(action: _Action) -> str:
 
 
 def _count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counter[str]:
-    """Rows per source of the documents, tasks and trajectories whose ids they name."""
+    """Count rows by the source of the documents, tasks and trajectories they reference; a row without a known source counts as UNTRACED."""
     documents = lake.query("SELECT id, source FROM documents", at=at)
     tried = lake.query("SELECT id, task_key FROM trajectories", at=at)
     known: dict[str, str] = dict(zip(documents.column("id").to_pylist(), documents.column("source").to_pylist(), strict=True))
@@ -175,7 +173,7 @@ def _count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counte
 
 
 def source_of(task: Task) -> str:
-    """The world or file that a task is about, or ""."""
+    """World or file the task was made from, or ""."""
     return str(task.provenance.get("source", ""))
 
 
@@ -210,7 +208,7 @@ _SFT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """Restrict to one turn; drop near-duplicates from this Jaccard index on (None: keep all)."""
+    """Options of text exports: export one iteration only, and drop texts with at least this Jaccard index (None: all)."""
 
     turn: int | None = None
     near_duplicates: float | None = None
@@ -218,14 +216,11 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Tools and system prompt of the home's own runs."""
-
     tools: Sequence[Schema] = ()
     system: str | None = None
 
 
 def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
-    """The texts of continual pre-training."""
     examples, filters, failures = _chosen(lake, at, CPT_KINDS, options)
     rows = [
         {"id": e.id, "kind": e.kind, "text": tagged_text(e.parts), "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples
@@ -244,7 +239,7 @@ def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
 
 
 def sft_dataset(lake: Lake, at: int, options: TextOptions, chat: ChatOptions) -> Dataset:
-    """The cold start's trajectories as messages; what messages cannot express becomes a failure."""
+    """SFT trajectories as messages. Examples that messages cannot represent become failures."""
     examples, filters, failures = _chosen(lake, at, SFT_KINDS, options)
     runs, questions = _runs(lake, at, examples)
     rows: list[Row] = []
@@ -305,10 +300,10 @@ def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> 
 
 
 IMPORTED = ("import", SPLIT)
-"""Splits of imported tasks."""
+"""Splits assigned to imported tasks."""
 _TEXT, _COUNT = pa.string(), pa.int64()
 _Fields = dict[str, tuple[pa.DataType, str]]
-"""The type of each column, and what it holds."""
+"""Arrow type and description of each column."""
 
 _PROMPT_FIELDS: _Fields = {
     "key": (_TEXT, "stable key of the task"),
@@ -334,7 +329,7 @@ _PROMPT_FIELDS: _Fields = {
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """Split by a rule with a share held out, instead of as stored; `verifier` is the default for tasks that name none."""
+    """Options of prompt exports. `rule` None keeps stored splits; `held_out` is a share; `verifier` is for tasks that name none."""
 
     rule: str | None = None
     held_out: float = 0.1
@@ -342,7 +337,7 @@ class PromptOptions:
 
 
 def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
-    """Training prompts in their stored splits, without suites; or split anew by a rule."""
+    """Training prompts outside suites, in their stored splits or split by `options.rule`."""
     stored = lake.tasks(at=at)
     tasks = [task for task in stored if suite_of(task) is None]
     removed = _decontamination(lake, at)
@@ -422,9 +417,9 @@ _WEBSHAPER_FIELDS: _Fields = {
 
 
 def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], dict[str, int]]:
-    """Tasks outside suites that have a row in this form, failures for other formulas, and a count of the rest.
+    """Tasks outside suites that fit the WebShaper format, failures for formulas that do not, and counts of excluded tasks.
 
-    The form has no split, so a suite's task would be taken for training data.
+    The format has no split, so a suite task would be read as training data.
     """
     tasks: list[Task] = []
     failures: list[Failure] = []
@@ -440,7 +435,7 @@ def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], dict
 
 
 def webshaper_dataset(lake: Lake, at: int) -> Dataset:
-    """Rows with the released form's fields; an imported row's other fields are only in the JSON lines."""
+    """Rows with the released format's fields. Other fields of imported rows appear only in JSONL."""
     tasks, failures, left_out = tasks_to_write(lake, at)
     return Dataset(
         kind="webshaper",

@@ -1,4 +1,4 @@
-"""Sampling from a policy's engines outside rollouts, in the event loop that they live in."""
+"""Sample from a policy's engines outside rollouts, in the engines' event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl.engines.base import EngineFault, Generation, Sampling
 
 T = TypeVar("T")
 SampleRequest = tuple[str, Sequence[int], Sampling]
-"""Request id, prompt ids and sampling parameters."""
+"""Request id, prompt token ids and sampling parameters."""
 
 
 class GenerationPool(Protocol):
@@ -21,21 +21,21 @@ class GenerationPool(Protocol):
 
 
 class AsyncRunner(Protocol):
-    """Runs the event loop of a pool: a `BackgroundLoop` or `Rollouts`."""
+    """Runs a pool's event loop (`BackgroundLoop` or `Rollouts`)."""
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySampler:
-    """Samples continuations from `pool` in the event loop that `loop` runs, `concurrency` at a time."""
+    """Samples from `pool` in the event loop of `loop`, at most `concurrency` requests at a time."""
 
     pool: GenerationPool
     loop: AsyncRunner
     concurrency: int = 64
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Generation | EngineFault]:
-        """One continuation per request, or the engine's fault."""
+        """One generation per request, or the engine's fault."""
         return self.loop.wait(self._sample(requests))
 
     async def _sample(self, requests: Sequence[SampleRequest]) -> list[Generation | EngineFault]:

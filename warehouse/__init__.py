@@ -1,4 +1,4 @@
-"""The warehouse: the records that all stages share, and the lake that keeps them."""
+"""The warehouse: records shared by all stages, and the lake that stores them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs DuckDB and Arrow, whose import takes four fifths of the time that `flywheel --help` has."""
+    """Import Lake and Record lazily: DuckDB and Arrow would take four fifths of `flywheel --help`'s start-up time."""
     if name == "Lake":
         from warehouse.lake import Lake
 

@@ -1,4 +1,4 @@
-"""A working home directory and user name, which DuckDB, Prefect, Ray and torch expect and containers often lack."""
+"""Provide a home directory and user name, which DuckDB, Prefect, Ray and torch require and containers often lack."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from warehouse.errors import RequestError
 
 
 def ensure_home() -> None:
-    """Set HOME and USER for this process and its children where the account has no working ones.
+    """Set HOME and USER for this process and its children if the account has no working ones.
 
-    The replacement is a private folder in the temporary directory, shared by the account's processes. Raises RequestError where that folder
+    The replacement is a private folder in the temporary directory, shared by the account's processes. Raises RequestError if that folder
     belongs to another user or is writable by others.
     """
     home, user = os.environ.get("HOME"), os.getuid()
@@ -30,7 +30,7 @@ def ensure_home() -> None:
 
 @cache
 def _works(home: str) -> bool:
-    """Whether files can be created in a folder; permissions tell nothing for root or for `/proc`."""
+    """Whether files can be created in a folder; permissions are unreliable for root and `/proc`."""
     try:
         with tempfile.TemporaryFile(dir=home):
             return Path(home).is_absolute()
@@ -39,7 +39,7 @@ def _works(home: str) -> bool:
 
 
 def expanded(path: str) -> Path:
-    """A path with `~` expanded; that of an unknown user stays as written."""
+    """Expand `~`; the path of an unknown user is returned unchanged."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user
 
 

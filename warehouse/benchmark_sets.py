@@ -1,12 +1,12 @@
-"""Benchmark sets as tasks: the user's own in a file of JSON, and the published GSM8K, HumanEval, MBPP and MuSiQue.
+"""Benchmark sets as tasks: JSON files of the user, and the published GSM8K, HumanEval, MBPP and MuSiQue.
 
-A row that cannot be read is an error and no row is left out: a benchmark set that is half read would be another one under the same name.
+An unreadable row is an error, since skipping rows would change the benchmark under the same name.
 
-GSM8K (Cobbe et al. 2021, arXiv 2110.14168) has word problems whose answer is the number after `####` in the worked solution. HumanEval
-(Chen et al. 2021, arXiv 2107.03374) and MBPP (Austin et al. 2021, arXiv 2108.07732) ask for a function that tests judge: the answer is a
-whole program, the accepted answer its tests as JSON (`eval/graders/code.py`). Reference solutions are in the proofs of a task, which no
-policy sees. MuSiQue (Trivedi et al. 2022, arXiv 2108.00573), on the closed corpus of HippoRAG, has questions of two to four hops over
-Wikipedia passages; these do not enter a lake's documents, where training could find them.
+GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems whose answer is the number after `####` in the worked solution. HumanEval (Chen
+et al. 2021, arXiv 2107.03374) and MBPP (Austin et al. 2021, arXiv 2108.07732): functions judged by tests; the answer is a whole program,
+the accepted answer its tests as JSON (`eval/graders/code.py`). Reference solutions are in a task's proofs, hidden from policies. MuSiQue
+(Trivedi et al. 2022, arXiv 2108.00573), on HippoRAG's closed corpus: questions of two to four hops over Wikipedia passages, which are not
+added to a lake's documents, where training could find them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from warehouse.records import Document, Task
 
 
 def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects in a file, each with its place («row 3 of test.jsonl (line 5)»).
+    """Read the objects of a file, each with its place («row 3 of test.jsonl (line 5)»); `what` names the expected file in errors.
 
-    Raises RequestError where the file is missing (`what` says what should be there), is not JSON, or a row is not an object.
+    Raises RequestError if the file is missing, empty or not JSON, or a row is not an object.
     """
     if not path.is_file():
         raise RequestError(f"there is no file {path}: put {what} there, or name another file with --set source.path=FILE.")
@@ -47,7 +47,7 @@ def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def text_in(row: Mapping[str, Any], key: str, place: str) -> str:
-    """The text under `key`. Raises RequestError."""
+    """Text under `key`. Raises RequestError."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise RequestError(f"{place} has no text under {key}; correct it.")
@@ -55,7 +55,7 @@ def text_in(row: Mapping[str, Any], key: str, place: str) -> str:
 
 
 def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
-    """The list of texts under `key`. Raises RequestError."""
+    """List of texts under `key`. Raises RequestError."""
     value = row.get(key)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RequestError(f"{place} has no list of texts under {key}; correct it.")
@@ -63,7 +63,7 @@ def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """The tasks in a file. Raises RequestError where it is missing or broken, a row lacks question or answers, or keys repeat."""
+    """Read a task file. Raises RequestError if it is missing or malformed, a row lacks question or answers, or keys repeat."""
     tasks: dict[str, Task] = {}
     for place, row in read_rows(path, "a task set as JSON lines {question, answers}"):
         task = task_of(row, place)
@@ -73,9 +73,9 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def task_of(row: Mapping[str, Any], place: str, answered: bool = True) -> Task:
-    """The task of a row `{question, answers}` with any of a task's other fields; without `answered` it may accept nothing.
+    """Task of a row `{question, answers}`, plus any other task fields; without `answered`, `answers` may be empty.
 
-    Raises RequestError where a field is missing or invalid.
+    Raises RequestError if a field is missing or invalid.
     """
     answers = (text_in(row, "answers", place),) if isinstance(row.get("answers"), str) else texts_in(row, "answers", place)
     if answered and not any(answer.strip() for answer in answers):
@@ -99,7 +99,7 @@ def task_of(row: Mapping[str, Any], place: str, answered: bool = True) -> Task:
 
 
 def _inner(row: Mapping[str, Any], name: str, place: str, kind: type) -> Any:
-    """The value under `name`, as JSON or as its text, which exports of tables have."""
+    """Value under `name`, given as JSON or as JSON text (table exports)."""
     value = row.get(name)
     try:
         value = kind() if value is None else read_text_json(value) if isinstance(value, str) else value
@@ -124,7 +124,7 @@ def _count(row: Mapping[str, Any], name: str, place: str) -> int:
 
 
 MARK = "####"
-"""Stands before the answer in GSM8K's solutions."""
+"""Precedes the answer in GSM8K solutions."""
 ANSWER_WITH = "Answer with the whole program and nothing else."
 HUMANEVAL_COLUMNS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
 MBPP_COLUMNS = ("prompt", "code", "test_list", "test_imports")
@@ -133,13 +133,13 @@ SOURCE = "musique"
 
 
 def read_gsm8k(path: Path) -> list[Task]:
-    """The problems of `test.jsonl` or `train.jsonl`, keyed by their number. Raises RequestError."""
+    """Problems of `test.jsonl` or `train.jsonl`, keyed by row number. Raises RequestError."""
     rows = enumerate(read_rows(path, "GSM8K's test.jsonl"))
     return [gsm8k_task(f"{path.stem}-{number}", row, place) for number, (place, row) in rows]
 
 
 def gsm8k_task(key: str, row: Mapping[str, Any], place: str) -> Task:
-    """The problem of a row `question, answer`. Raises RequestError."""
+    """Task of a row `question, answer`. Raises RequestError."""
     solution = text_in(row, "answer", place)
     final = solution.rpartition(MARK)[2].strip()
     if MARK not in solution or not final:
@@ -148,12 +148,12 @@ def gsm8k_task(key: str, row: Mapping[str, Any], place: str) -> Task:
 
 
 def read_humaneval(path: Path) -> list[Task]:
-    """The problems of `HumanEval.jsonl.gz`. Raises RequestError."""
+    """Problems of `HumanEval.jsonl.gz`. Raises RequestError."""
     return [humaneval_task(row, place) for place, row in read_rows(path, "HumanEval.jsonl.gz")]
 
 
 def humaneval_task(row: Mapping[str, Any], place: str) -> Task:
-    """The problem of a row with `HUMANEVAL_COLUMNS`. Raises RequestError."""
+    """Task of a row with `HUMANEVAL_COLUMNS`. Raises RequestError."""
     prompt, solution = text_in(row, "prompt", place), text_in(row, "canonical_solution", place)
     gold = {"prompt": prompt, "test": text_in(row, "test", place), "entry_point": text_in(row, "entry_point", place)}
     key = text_in(row, "task_id", place).replace("/", "-")
@@ -162,13 +162,13 @@ def humaneval_task(row: Mapping[str, Any], place: str) -> Task:
 
 
 def read_mbpp(path: Path) -> list[Task]:
-    """The problems of MBPP's sanitized `test.jsonl`, keyed by their number. Raises RequestError."""
+    """Problems of MBPP's sanitized `test.jsonl`, keyed by row number. Raises RequestError."""
     rows = enumerate(read_rows(path, "MBPP's sanitized test.jsonl"))
     return [mbpp_task(f"{path.stem}-{number}", row, place) for number, (place, row) in rows]
 
 
 def mbpp_task(key: str, row: Mapping[str, Any], place: str) -> Task:
-    """The problem of a row with `MBPP_COLUMNS`. Raises RequestError."""
+    """Task of a row with `MBPP_COLUMNS`. Raises RequestError."""
     tests = texts_in(row, "test_list", place)
     gold = {"test_list": list(tests), "test_imports": list(texts_in(row, "test_imports", place))}
     question = f"{text_in(row, 'prompt', place)}\nIt must pass, for example: {next(iter(tests), '')}\n{ANSWER_WITH}"
@@ -181,7 +181,7 @@ def _solved_task(key: str, question: str, answer: str, solution: str, source: st
 
 
 def read_musique(folder: Path) -> tuple[list[Task], list[Document]]:
-    """The answerable questions, and all passages of the corpus. Raises RequestError."""
+    """Answerable questions, and all passages of the corpus. Raises RequestError."""
     questions = read_rows(folder / QUESTIONS, f"MuSiQue's {QUESTIONS}")
     passages = read_rows(folder / CORPUS, f"MuSiQue's {CORPUS}")
     tasks = [_musique_task(row, place) for place, row in questions if row.get("answerable", True)]
@@ -205,5 +205,5 @@ def _musique_task(row: Mapping[str, Any], place: str) -> Task:
 
 
 def _passage(number: int, row: Mapping[str, Any], place: str) -> Document:
-    """A passage, named by its number since titles repeat."""
+    """A passage, identified by number since titles repeat."""
     return Document(f"{SOURCE}:{number}", text_in(row, "title", place), text_in(row, "text", place), SOURCE)

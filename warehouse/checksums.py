@@ -1,8 +1,7 @@
-"""Checksums of a lake's data files: a SHA-256 of each is kept with them and compared on request.
+"""SHA-256 checksums of a lake's data files, recorded on write and compared on request.
 
-A writer records its files after each commit and, when it closes the lake, all files that have none yet: merged ones, and those of a writer
-that was killed. This guards against faulty disks and copies, not against attackers, who can change the checksums too. Data outside of the
-home is left to its store.
+A writer records its files after each commit and, when it closes the lake, all files without a checksum (merged files, and those of a killed
+writer). Checksums detect faulty disks and copies, not attackers, who can change them too. Data outside the home is not checked.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ WHERE files.begin_snapshot > ?
 
 
 class FileState(StrEnum):
-    """State of a data file."""
-
     same = "same"
     changed = "changed"
     missing = "missing"
@@ -49,20 +46,18 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A data file that the catalogue lists, by its path within the lake's data."""
+    """A data file in the catalogue, by its path within the lake's data."""
 
     path: str
     state: FileState
 
 
 def latest_snapshot(cursor: duckdb.DuckDBPyConnection) -> int:
-    """The number of the latest commit."""
     ((number,),) = cursor.execute(_LATEST).fetchall()
     return int(number)
 
 
 def files_since(cursor: duckdb.DuckDBPyConnection, snapshot: int, place: Place) -> list[Path]:
-    """The files added after a snapshot."""
     return [place.data.joinpath(*parts) for parts in cursor.execute(_SINCE, [snapshot]).fetchall()]
 
 
@@ -71,11 +66,11 @@ def keep_digests_of(files: Sequence[Path], place: Place) -> None:
     lines = [json.dumps({"file": path.name, "sha256": _digest_of(path)}) + "\n" for path in files]
     if lines:
         with place.digests.open("a") as file:
-            file.write("\n" + "".join(lines))  # the line of a writer that was killed ends here
+            file.write("\n" + "".join(lines))  # terminates a torn line of a killed writer
 
 
 def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
-    """Record the checksums of files that have none and return their number. Concurrent processes write the same."""
+    """Record missing checksums and return their number. Concurrent writers add identical entries."""
     known, there = read_digests(place), _files_there(place)
     new = [path for name, _ in _committed(connection) if name not in known and (path := there.get(name)) is not None]
     keep_digests_of(new, place)
@@ -83,9 +78,9 @@ def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
 
 
 def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], int]:
-    """Every data file of a lake, which may be too broken to open, and with `record` how many checksums were added.
+    """Check every data file of a lake, even one too broken to open; `record` adds missing checksums. Returns files and number added.
 
-    Raises RequestError where the data is not in the home, or the catalogue cannot be read.
+    Raises RequestError if the data is outside the home or the catalogue cannot be read.
     """
     if place.storage.data is not None:
         raise RequestError(f"The data of {place.home} is in {place.storage.data}: its store is who guards it.")
@@ -103,13 +98,13 @@ def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], i
 
 
 def check_files(connection: duckdb.DuckDBPyConnection, place: Place) -> list[CheckedFile]:
-    """Every data file, those of earlier snapshots too, compared with its recorded size and checksum."""
+    """Compare every data file, including those of earlier snapshots, with its recorded size and checksum."""
     known, there = read_digests(place), _files_there(place)
     return [_checked(name, size, there.get(name), known.get(name), place) for name, size in _committed(connection)]
 
 
 def read_digests(place: Place) -> dict[str, str]:
-    """The recorded checksums by file name; torn lines are skipped."""
+    """Recorded checksums by file name; torn lines are skipped."""
     found: dict[str, str] = {}
     for line in place.digests.read_text().splitlines() if place.digests.is_file() else ():
         try:
@@ -131,7 +126,6 @@ def _checked(name: str, size: int, path: Path | None, digest: str | None, place:
 
 
 def _committed(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, int]]:
-    """Names, which are unique, and sizes of the files in the catalogue."""
     for path, size in connection.cursor().execute(_FILES).fetchall():
         yield Path(path).name, int(size)
 

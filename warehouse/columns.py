@@ -1,7 +1,7 @@
-"""What a table of the lake is made of: columns that know their type, their meaning and the field that they hold.
+"""Tables of the lake as columns with their type, comment and source field.
 
-The type of a column says how its Python values become an Arrow array and back, fast enough for token ids: lists are encoded and decoded
-over their flat values and offsets, for per-element conversion would dominate every read.
+A column type converts Python values to an Arrow array and back. Lists are converted over flat values and offsets, since per-element
+conversion of token ids would dominate every read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PART_FIELDS = ("kind", "text", "learnt", "tool", "ids")
 _KINDS = {kind.value: kind for kind in PartKind}
 R = TypeVar("R")
 RECORDED = "When the row was written, UTC."
-"""What the column `recorded`, which every table has, means."""
+"""Comment of the column `recorded`, which every table has."""
 PIECE_ROWS = 5_120
-"""Rows that are encoded at a time: a quarter of what `version` lets a row group hold, so that no core waits long for its first."""
+"""Rows encoded per piece: a quarter of a row group (`version`), so that no core waits long for its first piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column in SQL, and its two conversions: values to an array, an array to values."""
+    """SQL type of a column, and its conversions from values to an array and back."""
 
     sql: str
     encode: Encode
@@ -51,7 +51,7 @@ def _encode_texts(values: Sequence[Sequence[str]]) -> pa.Array:
 
 
 def _encode_numbers(values: Sequence[Sequence[float]], arrow: pa.DataType, code: str) -> pa.Array:
-    # Packed row by row, token ids take about half the time that NumPy or Arrow need for each Python object.
+    # Packing row by row takes about half the time of NumPy or Arrow for token ids.
     packed = b"".join([_packer(code, len(row))(*row) for row in values if row])
     offsets = _offsets(values)
     flat = pa.Array.from_buffers(arrow, offsets[-1].as_py(), [None, pa.py_buffer(packed)])
@@ -79,7 +79,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _numbers(sql: str, arrow: pa.DataType, code: str) -> ColumnType:
-    """Lists of numbers; `code` is what `struct` calls their type."""
+    """Lists of numbers; `code` is their type in `struct`."""
     return ColumnType(sql, partial(_encode_numbers, arrow=arrow, code=code), _decode_list)
 
 
@@ -103,9 +103,9 @@ def _decode_parts(array: pa.Array) -> list[tuple[Part, ...]]:
 
 
 def to_json(value: Any) -> str:
-    """JSON text of `value`: what JSON does not know becomes text, and numbers that are not finite become null."""
+    """JSON text of `value`; unsupported values become text, and non-finite numbers null."""
     if value == {}:
-        return "{}"  # most rows have nothing to say here
+        return "{}"  # the most common value
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
@@ -133,7 +133,7 @@ def _decode_triples(array: pa.Array) -> list[tuple[tuple[str, ...], ...]]:
 
 
 def _encode_times(values: Sequence[datetime | None]) -> pa.Array:
-    """Times as UTC without a zone: a plain client then needs no time zone data to show them. Naive ones are UTC already."""
+    """Times as UTC without a zone, so that clients need no time zone data; naive times are taken as UTC."""
     return pa.array(values, pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
 
 
@@ -166,9 +166,9 @@ TIME = ColumnType("TIMESTAMP", _encode_times, _decode_times)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its kind, what it means, and where its value comes from (the record's attribute of that name by default).
+    """A column: name, type, comment, and `derive`, which computes its value (None: the record's attribute `name`).
 
-    `part` names the attribute of the record whose attribute it is instead: that of a turn, where a row is made from a turn and its owner.
+    `part` names an attribute of the record to read from instead, such as the turn of a row made from a turn and its owner.
     """
 
     name: str
@@ -178,13 +178,13 @@ class Column:
     part: str | None = None
 
     def values(self, records: Iterable[Any]) -> list[Any]:
-        """The column's value of each record, or of each such part of one."""
+        """Value of the column for each record or part."""
         return list(map(self.derive or attrgetter(self.name), records))
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
-    """A table, what it means, the record that its rows are, and the columns that tell rows apart."""
+    """A table: comment, record type, key columns and columns."""
 
     name: str
     comment: str
@@ -194,38 +194,35 @@ class Table(Generic[R]):
 
     @property
     def ddl(self) -> str:
-        """The statement that makes the table."""
         columns = ", ".join(f'"{column.name}" {column.kind.sql}' for column in self.columns)
         return f'CREATE TABLE {self.name} ({columns}, "recorded" TIMESTAMP)'
 
     def keys_of(self, records: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        """The values of the key columns in their order, for each record."""
         columns = {column.name: column for column in self.columns}
         return zip(*(columns[name].values(records) for name in self.key), strict=True)
 
     def encode(self, records: Sequence[Any]) -> pa.Table:
-        """One Arrow column for each column of the table but `recorded`."""
-        # A part is looked up once and not for every column: of turns that was a fifth of the time.
+        """Arrow table of all columns except `recorded`."""
+        # Look up each part once per record, not per column, which took a fifth of the time for turns.
         parts = {part: records if part is None else list(map(attrgetter(part), records)) for part in {c.part for c in self.columns}}
         return pa.table({column.name: column.kind.encode(column.values(parts[column.part])) for column in self.columns})
 
     def pieces(self, records: Sequence[Any]) -> Iterator[Callable[[], pa.Table]]:
-        """The same in pieces, each encoded when it is called."""
+        """Like `encode`, in lazily encoded pieces."""
         return (partial(self.encode, records[start : start + PIECE_ROWS]) for start in range(0, len(records), PIECE_ROWS))
 
     def encode_keys(self, keys: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """An Arrow table of the key columns alone."""
         kinds = {column.name: column.kind for column in self.columns}
         values = zip(*keys, strict=True) if keys else [()] * len(self.key)
         return pa.table({name: kinds[name].encode(list(column)) for name, column in zip(self.key, values, strict=True)})
 
     def decode(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Lists of values for each column that stands in `batch`, by name."""
+        """Decoded values of each column in `batch`, by name."""
         kinds = {column.name: column.kind for column in self.columns}
         return {name: kinds[name].decode(batch.column(name)) for name in batch.schema.names}
 
     @property
     def stored_fields(self) -> tuple[str, ...]:
-        """The record's fields that have a column, in the order of its constructor."""
+        """The record's fields that have a column, in constructor order."""
         names = {column.name for column in self.columns}
         return tuple(field.name for field in fields(self.record) if field.name in names)  # type: ignore[arg-type]

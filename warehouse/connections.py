@@ -1,10 +1,10 @@
-"""DuckDB connections to a lake, and the extensions that they need.
+"""DuckDB connections to a lake, and their extensions.
 
-Extensions come from an installed copy, else from their Python packages, else from DuckDB's servers. An error lists what each step answered.
+Extensions are loaded from an installed copy, else from their Python packages, else from DuckDB's servers; an error lists every failed step.
 
-A SQLite catalogue is in WAL mode with a busy timeout, so that readers work while another process writes. The data path is given at every
-attach and overrides the stored one, so a home may be moved or copied. Rows are never inlined into the catalogue: DuckLake fails there on
-text with a NUL in a list, and on JSON in PostgreSQL.
+A SQLite catalogue uses WAL mode with a busy timeout, so readers work while another process writes. The data path is set at every attach and
+overrides the stored one, so a home can be moved or copied. Rows are never inlined into the catalogue: DuckLake fails there on text with a
+NUL in a list, and on JSON in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from warehouse.errors import first_line
 from warehouse.storage import Place, quoted
 
 EXTENSIONS = ("ducklake", "sqlite_scanner")
-"""What a DuckLake over a SQLite catalogue with local data needs."""
+"""Extensions for DuckLake with a SQLite catalogue and local data."""
 CATALOG = "lake"
-"""The name under which the lake is attached."""
 BUSY_TIMEOUT_MS = 10_000
 LOCKS = "lake_locks"
-"""The name under which a PostgreSQL catalogue is attached a second time, for its locks."""
+"""Name of the second attachment of a PostgreSQL catalogue, used for locks."""
 _LOCK_NUMBER = 0x666C7977
-"""The advisory lock of writers, one number for everybody."""
+"""Advisory lock number of all writers."""
 _checked: set[str] = set()
-"""The extensions that this process has loaded with their signatures checked."""
+"""Extensions whose signatures this process has verified."""
 
 
 class ExtensionError(RuntimeError):
-    """No step could load an extension."""
+    """An extension could not be loaded."""
 
 
 def attach_statement(place: Place, read_only: bool, at: int | None = None) -> str:
-    """The ATTACH statement for the lake at `place`, now or at snapshot `at`."""
+    """ATTACH statement for the lake at `place`, at the latest snapshot or `at`."""
     remote = place.storage.catalogue
     options = [f"DATA_PATH {quoted(place.data_path)}", "OVERRIDE_DATA_PATH true", "DATA_INLINING_ROW_LIMIT 0"]
     options += ["META_JOURNAL_MODE 'WAL'", f"META_BUSY_TIMEOUT {BUSY_TIMEOUT_MS}"] if remote is None else []
@@ -53,7 +52,7 @@ def attach_statement(place: Place, read_only: bool, at: int | None = None) -> st
 
 
 def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
-    """A connection that can reach the lake's files but has not attached the lake."""
+    """A connection with access to the lake's files, without the lake attached."""
     connection = connect(place.storage.extensions)
     with closed_on_error(connection):
         secret = place.storage.secret()
@@ -66,9 +65,9 @@ def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
 
 
 def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection for user SQL: read-only, restricted to the lake's data and half of the machine's memory, without temporary files.
+    """A connection for user SQL: read-only, limited to the lake's data and half of the machine's memory, without temporary files.
 
-    `queries.py` refuses the functions that DuckDB's settings do not cover.
+    `queries.py` rejects functions that DuckDB's settings do not restrict.
     """
     connection = connect_unlocked(place, at)
     connection.execute(f"SET allowed_directories = [{quoted(place.data_path)}]")
@@ -80,12 +79,12 @@ def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConne
 
 
 def most_memory() -> int:
-    """Bytes that a query may use: half of the machine's memory."""
+    """Bytes a query may use: half of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
-    """An unrestricted reading connection, for our own statements only."""
+    """An unrestricted reading connection, for internal statements only."""
     connection = connect_to_files(place)
     with closed_on_error(connection):
         connection.execute(attach_statement(place, read_only=True, at=at))
@@ -95,9 +94,9 @@ def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConn
 def connect_or_copy(
     place: Place, connect: Callable[[Place], duckdb.DuckDBPyConnection]
 ) -> tuple[duckdb.DuckDBPyConnection, Place, TemporaryDirectory[str] | None]:
-    """A reading connection, its place, and the temporary folder of the copied catalogue, if any.
+    """A reading connection, its place, and the temporary folder of a copied catalogue, if any.
 
-    SQLite cannot read a catalogue in a folder that it cannot write to; then a copy is read.
+    SQLite cannot read a catalogue in a folder without write access, so a copy is read instead.
     """
     try:
         return connect(place), place, None
@@ -114,7 +113,7 @@ def connect_or_copy(
 
 @contextmanager
 def closed_on_error(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Closes `connection` if the block fails."""
+    """Close `connection` if the block fails."""
     try:
         yield
     except BaseException:
@@ -123,14 +122,14 @@ def closed_on_error(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def cursor_in_lake(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """A cursor for one piece of work, in which the lake's tables need no prefix."""
+    """A cursor for one unit of work, with the lake as default catalogue."""
     cursor = connection.cursor()
     cursor.execute(f"USE {CATALOG}")
     return cursor
 
 
 def try_shared_lock(cursor: duckdb.DuckDBPyConnection) -> bool:
-    """Takes the lock that writers of other machines share; it is held until the transaction of `cursor` ends."""
+    """Try to take the lock shared by writers on other machines; it is held until the transaction of `cursor` ends."""
     asked = f"SELECT pg_try_advisory_xact_lock({_LOCK_NUMBER})::text AS taken"
     return cursor.execute(f"FROM postgres_query('{LOCKS}', {quoted(asked)})").fetchall() == [("true",)]
 
@@ -138,7 +137,7 @@ def try_shared_lock(cursor: duckdb.DuckDBPyConnection) -> bool:
 def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
     """An in-memory connection with the extensions loaded.
 
-    DuckDB verifies an extension's signature by hashing it, 0.2 seconds for both; later connections of this process skip that.
+    Verifying extension signatures takes 0.2 seconds, so later connections of this process skip it.
     """
     ensure_home()
     connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.issuperset(names)})
@@ -149,7 +148,7 @@ def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
 
 
 def load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-    """Loads extensions into `connection`. Raises ExtensionError with every step that failed."""
+    """Load extensions into `connection`. Raises ExtensionError, which lists every failed step."""
     for name in names:
         _load(connection, name)
 
@@ -169,7 +168,7 @@ def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> str:
-    """The name of an installed extension; LOAD of a missing one would use the network."""
+    """Name of an installed extension; LOAD of a missing one would use the network."""
     installed = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE installed").fetchall()
     if (name,) not in installed:
         raise LookupError("not there")
@@ -198,13 +197,13 @@ _STEPS: tuple[tuple[str, Callable[[duckdb.DuckDBPyConnection, str], str]], ...] 
     ("file of the package", _find_in_package),
     ("network", _install_from_network),
 )
-"""Ways to find an extension, the first that works is taken: each gives what LOAD takes."""
+"""Ways to find an extension, tried in order; each returns the argument of LOAD."""
 
 
 def how_to_attach(home: Path) -> str:
     """SQL that attaches the lake in `home` read-only in any DuckDB client of the same version.
 
-    Data in S3 needs a secret of the client's own before the ATTACH.
+    Data in S3 requires a secret in that client before the ATTACH.
     """
     place = Place.of(home)
     lines = [f"LOAD {name};" for name in place.storage.extensions]

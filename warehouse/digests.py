@@ -1,4 +1,4 @@
-"""Digests of content, from which ids and seeds derive."""
+"""Content digests, from which ids and seeds are derived."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """Hexadecimal digest of a JSON-able value, independent of the order of keys."""
+    """Hexadecimal digest of a JSON-serialisable value, independent of key order."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def digest_bytes(data: bytes) -> str:
-    """Hexadecimal SHA-256 of `data` at full length, since foreign bytes may be made to collide with a prefix."""
+    """Full-length hexadecimal SHA-256 of `data`; prefixes of foreign bytes could be made to collide."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_files(folder: Path, pattern: str = "*.safetensors", length: int = 16) -> str:
-    """Hexadecimal digest of the files in `folder` that match `pattern`, by name and content."""
+    """Hexadecimal digest of the names and contents of files in `folder` that match `pattern`."""
     state = hashlib.sha256()
     for path in sorted(folder.glob(pattern)):
         state.update(path.name.encode())

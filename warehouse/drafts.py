@@ -1,4 +1,4 @@
-"""Atomic writes: a file or folder is written and deleted under another name, and renamed in one step. And errors of a full disk."""
+"""Atomic writes and deletions by renaming, and detection of full disks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import duckdb
 
 DRAFT = ".part"
-"""What the name of a draft ends in: it is being written or deleted, or a kill left it so."""
+"""Suffix of drafts: being written or deleted, or left by a killed process."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SAID_FULL = ("no space left on device", "disk is full", "disk quota exceeded")
 
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A path to write a file or folder to, which replaces `path` when the block ends and is removed when it fails. Parents are created."""
+    """Yield a draft path that replaces `path` when the block succeeds and is removed when it fails. Creates parents."""
     draft = path.with_name(path.name + DRAFT)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -34,7 +34,7 @@ def drafted(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that no one is reading."""
+    """Delete a folder that no one reads: rename it, then remove it."""
     gone = folder.with_name(f"{folder.name}.old{DRAFT}")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -42,12 +42,10 @@ def remove_folder(folder: Path) -> None:
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a file or folder is incomplete."""
     return path.name.endswith(DRAFT)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that the disk is full."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     return isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _SAID_FULL)

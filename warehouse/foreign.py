@@ -1,8 +1,8 @@
-"""Files from other people are parsed in a child process with limited memory and processor time (`foreign_child.py`).
+"""Parse untrusted files in a child process with limited memory and CPU time (`foreign_child.py`).
 
-The child sends plain rows back as JSON, so a file that crashes or takes over a parser neither ends this process nor runs code in it: it
-becomes one sentence that names the file. Children are started when needed, kept for the next file, and killed after any file that fails.
-A file's rows may hold two hundred times its size, and at least 64 MiB, which real data keeps to by far.
+The child returns plain rows as JSON, so a file that crashes or exploits a parser affects neither this process nor runs code in it: it
+becomes a one-sentence error that names the file. Children are started on demand, reused for later files, and killed after any failure. The
+rows of a file may take at most two hundred times its size, and at least 64 MiB.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from warehouse.foreign_child import BYTES_MARK, MEMORY_STATUS
 from warehouse.foreign_text import MIB
 
 FREE_BYTES, MOST_BYTES = 64 * MIB, 4096 * MIB
-"""Bytes of rows that any file may hold, and the most that a packed one may."""
+"""Row bytes allowed for any file, and the maximum for a compressed one."""
 MOST_GROWTH, MOST_PLAIN_GROWTH = 200, 4
-"""Bytes of rows for each byte of a file: up to `MOST_BYTES`, and beyond."""
+"""Row bytes allowed per file byte: up to `MOST_BYTES`, and beyond."""
 FREE_VALUES, VALUES_A_BYTE = 2_000_000, 4
 CHILD_MEMORY, MEMORY_A_BYTE = 2048 * MIB, 8
 CHILD_SECONDS, SECONDS_A_MIB = 120, 20
-"""Processor time for any file, and for each of its MiB."""
+"""CPU seconds allowed for any file, and per MiB of file."""
 SILENCE_SECONDS = 600.0
-"""Wall-clock limit for the next frame of a child that waits for something else than the processor."""
+"""Maximum wall-clock seconds between two frames, for a child that waits for something other than the CPU."""
 KEPT_CHILDREN = 2
 HUB = "hf:"
-"""Starts the name of a data set on the Hugging Face hub."""
+"""Prefix of data set names on the Hugging Face hub."""
 KINDS = (
     "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
 )
@@ -48,12 +48,12 @@ _MARK = BYTES_MARK.encode("utf-8", "surrogatepass")
 
 
 class Oversized(RequestError):
-    """A file needs more memory or time, or holds more, than it may."""
+    """A file exceeds a limit on memory, time or content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delimiting:
-    """The delimiter and the encoding of a CSV file; what is empty is guessed."""
+    """Delimiter and encoding of a CSV file; empty values are detected."""
 
     delimiter: str = ""
     encoding: str = ""
@@ -64,7 +64,7 @@ GUESSED = Delimiting()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of `path`: its value, or why it has none. `line` counts lines of text or rows of a table from 1."""
+    """A row of `path`: its value, or the fault if it has none. `line` counts text lines or table rows from 1."""
 
     path: Path
     line: int
@@ -74,24 +74,24 @@ class Row:
 
 
 def is_saved(path: Path) -> bool:
-    """Whether `path` is a folder that `datasets` has saved."""
+    """Whether `path` is a folder saved by `datasets`."""
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
 def room_for(size: int) -> int:
-    """The bytes of rows that a file of `size` bytes may hold."""
+    """Maximum row bytes of a file of `size` bytes."""
     return max(FREE_BYTES, min(MOST_BYTES, MOST_GROWTH * size), MOST_PLAIN_GROWTH * size)
 
 
 def open_table(path: Path, form: Delimiting = GUESSED, text: str = "") -> tuple[dict[str, Any], Iterator[Row]]:
-    """The head of a table (its `format`, and `columns` unless it is JSON) and its rows; of what is not text, a row's `text` is its value's.
+    """Open a table: return its head (`format`, and `columns` unless JSON) and rows. Outside text formats, a row's `text` is its value's.
 
     Args:
-        form: the delimiter and encoding of CSV; the head has those that were found.
-        text: `json` to read text of any name as JSON.
+        form: delimiter and encoding of CSV; the head contains the detected ones.
+        text: `json` to parse text of any file name as JSON.
 
     Raises:
-        RequestError: there is no such file, or it cannot be read; also while rows are read.
+        RequestError: the file is missing or unreadable; also raised while iterating rows.
     """
     if not path.exists():
         raise RequestError(f"there is no file {path}; name {KINDS}.")
@@ -101,10 +101,10 @@ def open_table(path: Path, form: Delimiting = GUESSED, text: str = "") -> tuple[
 
 
 def read_foreign(kind: str, path: Path, **options: str) -> tuple[dict[str, Any], Iterator[Row]]:
-    """Have a child read a file: what is known of the whole, and its rows as they come. The kinds are those of `foreign_child.py`.
+    """Have a child parse a file; return its head and rows as they arrive. Kinds are the keys of `_READERS` in `foreign_child.py`.
 
     Raises:
-        RequestError: the child refuses the file, or dies of it; also while rows are read.
+        RequestError: the child rejects the file or crashes; also raised while iterating rows.
     """
     frames = _frames(kind, path, options)
     head = next(frames)
@@ -118,7 +118,7 @@ def _rows(frames: Iterator[dict[str, Any]], path: Path) -> Iterator[Row]:
 
 
 def _frames(kind: str, path: Path, options: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The frames of a reply, parsed; the child goes back to the others if it came to the end of the file."""
+    """Parsed frames of a reply; the child returns to the pool if it reached the end of the file."""
     size = _size_of(path)
     room = room_for(size)
     limits = {
@@ -162,7 +162,7 @@ def _size_of(path: Path) -> int:
 
 
 class _Child:
-    """One child and the pipes to it. It gets no environment but what Python and Arrow need."""
+    """A child process and its pipes, with a minimal environment."""
 
     def __init__(self) -> None:
         own = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ}
@@ -178,18 +178,16 @@ class _Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again."""
         return self._process.poll() is None
 
     def ask(self, request: dict[str, Any]) -> None:
-        """Send a request."""
-        with suppress(BrokenPipeError):  # why it died is found when its reply is read
+        with suppress(BrokenPipeError):  # frame() reports why it died
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
     def frame(self, path: Path, limits: dict[str, int], room: int) -> bytearray:
-        """The next frame. Raises RequestError where the child dies, is silent for too long, or announces more than there is room for."""
+        """Next frame. Raises RequestError if the child dies, stays silent too long, or announces more than `room`."""
         assert self._process.stdout is not None
         head = self._read(self._process.stdout, 4)
         if len(head) == 4:
@@ -206,12 +204,10 @@ class _Child:
         raise _died(path, self._process.poll(), limits)
 
     def end(self) -> None:
-        """Kill it."""
         self._process.kill()
         self._process.communicate()
 
     def _read(self, pipe: IO[bytes], size: int) -> bytearray:
-        """`size` bytes, fewer where the child ends or is silent."""
         data = bytearray()
         while len(data) < size and select.select([pipe], [], [], SILENCE_SECONDS)[0]:
             piece = os.read(pipe.fileno(), min(size - len(data), MIB))
@@ -234,7 +230,7 @@ def _died(path: Path, status: int | None, limits: dict[str, int]) -> RequestErro
 
 
 class _Pool:
-    """Idle children, shared by all threads and not by forks: two readers of one pipe would get each other's rows."""
+    """Idle children, shared by all threads but not across forks, which would mix up the rows of one pipe."""
 
     def __init__(self) -> None:
         self._forget()
@@ -242,7 +238,6 @@ class _Pool:
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self) -> _Child:
-        """An idle child, or a new one."""
         with suppress(queue.Empty):
             while True:
                 child = self._idle.get_nowait()
@@ -251,14 +246,12 @@ class _Pool:
         return _Child()
 
     def give(self, child: _Child) -> None:
-        """Keep a child for the next file."""
         try:
             self._idle.put_nowait(child)
         except queue.Full:
             child.end()
 
     def close(self) -> None:
-        """End all idle children."""
         with suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().end()

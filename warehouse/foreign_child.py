@@ -1,8 +1,8 @@
-"""The child process of `foreign.py`: reads one hostile file after another and writes its rows as JSON to stdout.
+"""Child process of `foreign.py`: parses untrusted files and writes their rows as JSON to stdout.
 
 A request is one line of JSON on stdin. The reply is a sequence of frames, each four bytes of length and a JSON object: `head` (format and
 columns), any number of `rows` (lists of line, fault, beginning of the text, value), then `done`, or `refused` with a sentence. The parent
-bounds memory, time and the size of the reply; bounds here only decide which sentence a user gets, and that one row cannot sink a file.
+enforces the limits on memory, time and reply size; limits here only select the error message and isolate faulty rows.
 """
 
 from __future__ import annotations
@@ -48,15 +48,14 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 100_000
 BYTES_MARK = "\udcff"
-"""Starts a string that stands for bytes in base64; no text of a file can hold it."""
+"""Prefix of strings that encode bytes in base64; it cannot occur in a file's text."""
 _FRAME_BYTES = MIB
 _BATCH_ROWS, _BATCH_BYTES = 512, 32 * MIB
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not write into the frames
+    os.dup2(2, 1)  # keep library output out of the frames
     csv.field_size_limit(MOST_ROW_BYTES)
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 MEMORY_STATUS = 77
-"""The exit status of a child that ran out of memory."""
+"""Exit status of a child that ran out of memory."""
 
 
 def _limit(memory: int, seconds: int) -> None:
@@ -120,14 +119,14 @@ def _send_rows(out: IO[bytes], rows: Iterable[Line], path: Path) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value of a column as JSON can hold it: bytes marked, dates and times in ISO 8601, decimals by their digits."""
+    """JSON representation of a column value: marked bytes, ISO 8601 dates and times, decimals as text."""
     if isinstance(value, bytes):
         return BYTES_MARK + base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _read_table(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Line]]:
-    """Rows of any table: known by its first bytes or, where it is text, by its name."""
+    """Rows of a table, whose format is detected by its first bytes or, for text, by file name."""
     if file.path.is_dir():
         return {"format": "saved"}, _numbered(chain.from_iterable(_arrow_rows(file, part) for part in _saved_files(file.path)))
     start = file.start(6)
@@ -168,7 +167,6 @@ def _read_parquet(file: File) -> tuple[Head, Iterator[Line]]:
 
 
 def _arrow_rows(file: File, path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow stream, or of the stream inside an Arrow file."""
     import pyarrow as pa
     import pyarrow.ipc as ipc
 
@@ -179,7 +177,7 @@ def _arrow_rows(file: File, path: Path) -> Iterator[dict[str, Any]]:
 
 def _sliced(ipc: Any, source: Any) -> Iterator[pyarrow.RecordBatch]:
     for batch in ipc.open_stream(source):
-        batch.validate(full=True)  # nothing else checks that offsets stay within the batch
+        batch.validate(full=True)  # not checked elsewhere: offsets must stay within the batch
         for start in range(0, len(batch), _BATCH_ROWS):
             yield batch.slice(start, _BATCH_ROWS)
 
@@ -204,7 +202,7 @@ def _column_rows(batches: Iterator[pyarrow.RecordBatch], file: File) -> Iterator
 
 
 def _check_names(fields: Iterable[pyarrow.Field], path: Path) -> bool:
-    """Refuses two columns, or two keys of an object, of one name: a row would keep one of them."""
+    """Reject duplicate column or object key names, since a row would keep only one of them."""
     import pyarrow as pa
 
     names = [field.name for field in fields]
@@ -225,7 +223,7 @@ def _unreadable(path: Path, error: Exception) -> Refused:
 
 
 def _saved_files(path: Path) -> list[Path]:
-    """The Arrow files of a folder that `datasets` has saved; of several splits those of `train`."""
+    """Arrow files of a folder saved by `datasets`; with several splits, those of `train`."""
     if (path / "dataset_dict.json").is_file():
         splits = _listed_texts(path / "dataset_dict.json", "splits")
         if "train" not in splits:
@@ -239,7 +237,6 @@ def _saved_files(path: Path) -> list[Path]:
 
 
 def _listed_texts(file: Path, key: str, inner: str | None = None) -> list[str]:
-    """The strings listed under `key` of a JSON file, or under `inner` in the objects listed there."""
     try:
         listed = read_json(file.read_bytes())[key]
         texts = [one if inner is None else one[inner] for one in listed]
@@ -254,7 +251,7 @@ def _listed_texts(file: Path, key: str, inner: str | None = None) -> list[str]:
 
 
 def _read_inspect(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Line]]:
-    """The samples of a log of Inspect AI as JSON text, without events; the head has the other members, or the rest of the object."""
+    """Samples of an Inspect AI log as JSON text, without events; the head has the other members, or the rest of the object."""
     try:
         if zipfile.is_zipfile(file.path):
             return _inspect_archive(file)
@@ -264,7 +261,7 @@ def _read_inspect(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[L
         return {"format": "json", "members": {"": json.dumps(data)}}, (_inspect_sample(*row, lambda value: value) for row in rows)
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # whatever a broken archive or JSON of another shape raises
+    except Exception as error:  # broken archives and unexpected JSON raise anything
         raise Refused(f"{file.path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
 
 
@@ -296,7 +293,7 @@ def _inspect_archive(file: File) -> tuple[Head, Iterator[Line]]:
 
 
 def _is_journal(name: str) -> bool:
-    """Whether a member is part of what stands for the header until a log is finished."""
+    """Whether a member belongs to the journal, which replaces the header until a log is finished."""
     return name.startswith("_journal/") and not name.startswith("_journal/summaries/")
 
 
@@ -306,12 +303,11 @@ def _inspect_sample(place: int, name: str, sample: Any, read: Callable[[Any], An
         return place, None, name, json.dumps(kept)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a broken member or another shape raises, and then of this sample alone
+    except Exception as error:  # broken members raise anything; only this sample fails
         return place, f"the sample cannot be read: {type(error).__name__}: {error}".encode(errors="replace").decode(), name, None
 
 
 def _read_tar(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Line]]:
-    """The regular files of a tar: name, size and content."""
     return {"format": "tar"}, _tar_members(file)
 
 

@@ -1,7 +1,7 @@
-"""Hostile text, as `foreign_child.py` reads it: rows of JSON, CSV and TSV, packed or not.
+"""Parse untrusted text for `foreign_child.py`: rows of JSON, CSV and TSV, compressed or not.
 
-CSV: a byte order mark says UTF-8 or UTF-16. Without one a file is UTF-8, unless it reads as Windows-1252 and not as UTF-8. A quote that is
-never closed costs its line and not the rest of the file. JSON: rows in lines, in one list, or one after the other over many lines.
+CSV: a byte order mark selects UTF-8 or UTF-16; without one a file is UTF-8, or Windows-1252 if it decodes only as that. An unclosed quote
+invalidates its line only. JSON: rows as lines, as one list, or as consecutive values over several lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warehouse.json_text import TOO_DEEP, RepeatedKey, is_too_deep, read_json, u
 MIB = 2**20
 MOST_ROW_BYTES = 128 * MIB
 SHOWN = 500
-"""Characters of a row that are kept to show it."""
+"""Characters of a row kept for display."""
 _SAMPLE = 2**16
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COMMON = ",;\t|"
@@ -36,21 +36,21 @@ _STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=F
 
 Head = dict[str, Any]
 Line = tuple[int, str | None, str, Any] | bytes
-"""A row: its line or number, what is wrong with it, the beginning of its text, its value; or all of that encoded."""
+"""A row: line or number, fault, beginning of its text, value; or all of them encoded."""
 
 
 class Refused(Exception):
-    """The file cannot be read: a sentence."""
+    """The file cannot be read; the message is one sentence."""
 
 
 class File:
-    """The file of a request, and what it may unpack to."""
+    """The file of a request, with the limits on its unpacked content."""
 
     def __init__(self, path: Path, room: int, values: int) -> None:
         self.path, self.room, self.values, self._left = path, room, values, values
 
     def open(self) -> IO[bytes]:
-        """The content, unpacked where it is packed by gzip, bzip2 or xz. Reading raises Refused beyond what there is room for."""
+        """Open the content, decompressing gzip, bzip2 and xz. Reading raises Refused beyond the limits."""
         opener = next((opener for magic, opener in _OPENERS.items() if self.start(8).startswith(magic)), None)
         if opener is None:
             return self.path.open("rb")
@@ -58,18 +58,17 @@ class File:
         return cast(IO[bytes], io.BufferedReader(_Unpacked(opener(self.path), self)))
 
     def start(self, size: int) -> bytes:
-        """The first bytes, as they are on disk."""
         with self.path.open("rb") as file:
             return file.read(size)
 
     def count(self, values: int) -> None:
-        """Count values that were read. Raises Refused beyond what the file may hold: a hundred bytes of memory may be two of a file."""
+        """Count values read. Raises Refused beyond the limit, since two bytes of a file may take a hundred bytes of memory."""
         self._left -= values
         if self._left < 0:
             raise self.oversized(f"more than {self.values:,} values", "that")
 
     def oversized(self, found: str, most: str) -> Refused:
-        """The refusal of a file that unpacks to what was `found`."""
+        """Refusal of a file that unpacks to `found`, more than `most`."""
         packed = self.path.stat().st_size / MIB
         return Refused(f"{self.path} ({packed:,.1f} MiB) unpacks to {found}, and at most {most} is read: cut it into parts.")
 
@@ -96,7 +95,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def values_in(text: bytes) -> int:
-    """About how many values JSON text holds: each but the first of a list or object follows a comma."""
+    """Approximate number of values in JSON text: commas plus opening brackets."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -134,7 +133,7 @@ def _json_lines(file: File) -> Iterator[Line]:
 
 
 def _storable(line: int, shown: str, value: Any) -> Line:
-    """The row, or why no table can store it: NaN and infinity, halves of surrogate pairs."""
+    """The row, or its fault if no table can store it: NaN, infinity or lone surrogates."""
     try:
         return _STRICT.encode((line, None, shown, value)).encode()
     except UnicodeEncodeError:
@@ -176,7 +175,7 @@ def _json_values(file: File, listed: bool) -> Iterator[Line]:
 
 
 def _fault_of(text: str, place: int, error: Exception, what: str) -> tuple[str, int | None]:
-    """What is wrong with the row at `place`, and where it ends if its only fault is a repeated key."""
+    """Fault of the row at `place`, and where the row ends if its only fault is a repeated key."""
     if isinstance(error, RepeatedKey):
         try:
             return str(error), json.JSONDecoder().raw_decode(text, place)[1]
@@ -191,7 +190,7 @@ def _skip(text: str, place: int) -> int:
 
 
 def read_entries(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Line]]:
-    """The entries of one JSON object as rows `[key, value]`, repeated keys included."""
+    """Entries of one JSON object as rows `[key, value]`, repeated keys included."""
     text = file.path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         entries = json.loads(text, object_pairs_hook=list)
@@ -252,7 +251,7 @@ def _guess_encoding(file: File) -> str:
                 return encoding
         if sample and sample.count(0) > len(sample) // 4:
             return "utf-16-le" if sample[1:2] == b"\0" else "utf-16-be"
-        while piece := opened.read(_SAMPLE) if sample.isascii() else b"":  # up to the first characters that tell
+        while piece := opened.read(_SAMPLE) if sample.isascii() else b"":  # continue to the first non-ASCII characters
             sample = piece
     high = b"".join(re.findall(rb"[\x80-\xff]+", sample))
     utf8 = len(re.findall(rb"[\xc2-\xf4][\x80-\xbf]+", sample))
@@ -260,7 +259,7 @@ def _guess_encoding(file: File) -> str:
 
 
 def _reads_as_cp1252(sample: bytes) -> bool:
-    """Whether characters beyond ASCII are single letters or typographic signs; other encodings have them in long runs."""
+    """Whether non-ASCII characters are single letters or typographic signs; other encodings produce long runs."""
     text = sample.decode("cp1252", errors="replace")
     letters = re.findall(r"[A-Za-z]([^\x00-\x7f])|([^\x00-\x7f])[A-Za-z]", text)
     quotes = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026"
@@ -269,7 +268,7 @@ def _reads_as_cp1252(sample: bytes) -> bool:
 
 
 def _guess_delimiter(file: File, encoding: str) -> str:
-    """The delimiter that gives the first records the same number of cells; of several, the one of the file's suffix."""
+    """Delimiter that gives the first records equally many cells; the one of the file suffix is preferred."""
     usual = DELIMITERS[ending(file.path)]
     with file.open() as opened:
         text = opened.read(_SAMPLE).decode(encoding, errors="replace").removeprefix("\ufeff")
@@ -299,7 +298,7 @@ def _under(header: list[str], line: int, text: str, cells: list[str] | str) -> L
 
 
 def _records(file: File, delimiter: str, encoding: str) -> Iterator[tuple[int, str, list[str] | str]]:
-    """Every record that is not blank: the line that it begins in, its beginning, and its cells or what is wrong with it."""
+    """Each non-blank record: first line number, beginning of its text, and its cells or fault."""
     with file.open() as opened:
         lines = io.TextIOWrapper(opened, encoding=encoding, errors="replace", newline="")
         ahead: deque[str] = deque()

@@ -1,4 +1,4 @@
-"""JSON from other people: parsed with bounded depth, without repeated keys, and only what a table can store."""
+"""Parse untrusted JSON: limited depth, no repeated keys, storable values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MOST_DEPTH = 200
-"""Levels of nesting that are accepted; Python's parser gives up near a thousand."""
+"""Maximum nesting depth; Python's parser fails near a thousand."""
 TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -18,7 +18,7 @@ class RepeatedKey(ValueError):
 
 
 def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object from its pairs; raises RepeatedKey. Use as `object_pairs_hook`."""
+    """Build a JSON object from its pairs; raises RepeatedKey. Use as `object_pairs_hook`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -27,7 +27,7 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Parse JSON; `pairs` builds the objects. Raises ValueError where the text is not JSON, or nested too deep."""
+    """Parse JSON; `pairs` builds the objects. Raises ValueError if the text is not JSON or nested too deep."""
     try:
         value = json.loads(text, object_pairs_hook=pairs)
     except RecursionError as error:
@@ -39,7 +39,7 @@ def read_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] |
 
 
 def read_text_json(text: str) -> Any:
-    """As `read_json`, and raises ValueError where a string holds half of a surrogate pair, which no table can store."""
+    """Like `read_json`; also raises ValueError for lone surrogates, which no table can store."""
     value = read_json(text)
     if _SURROGATE.search(text):
         try:
@@ -60,13 +60,13 @@ def is_too_deep(value: Any) -> bool:
 
 
 def inner_values(level: list[Any]) -> Iterator[Any]:
-    """The values directly inside the lists and objects of `level`."""
+    """Values directly inside the lists and objects of `level`."""
     for outer in level:
         yield from outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
 
 
 def why_not_storable(value: Any) -> str | None:
-    """Why a table cannot store `value` as JSON; None where it can."""
+    """Reason why a table cannot store `value` as JSON, or None."""
     if is_too_deep(value):
         return TOO_DEEP
     try:

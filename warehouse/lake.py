@@ -1,6 +1,6 @@
-"""The lake of one home: records in, records out, and read-only SQL.
+"""The lake of one home: stores and reads records, and runs read-only SQL.
 
-Every batch is one commit, every write is idempotent by key, and any number of processes may read and write at the same time.
+Every batch is one commit, every write is idempotent by key, and any number of processes may read and write concurrently.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ T = TypeVar("T")
 
 
 class Lake:
-    """The lake of `home`: `home/lake/catalog.sqlite` and `home/lake/data/`, or the configured storage. Thread-safe.
+    """The lake of `home`: `home/lake/catalog.sqlite` and `home/lake/data/`, or the configured storage. Thread-safe; a context manager.
 
-    Opened for writing, a missing lake is created; with `read_only=True` that is a RequestError. So is another version.
+    A missing lake is created, unless `read_only`. Raises RequestError for a missing lake with `read_only`, and for another version.
 
     Args:
-        storage: where a new lake keeps its catalogue and data; None is the home, or the storage of an existing lake.
+        storage: location of catalogue and data for a new lake. None: the home, or the storage of an existing lake.
     """
 
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
@@ -78,9 +78,9 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Closes the lake and records checksums of the files that it wrote."""
+        """Close the lake and record checksums of the files it wrote."""
         if self._wrote and self.place.storage.data is None:
-            with suppress(OSError, duckdb.Error):  # a full disk: they have it from the next who writes
+            with suppress(OSError, duckdb.Error):  # full disk: the next writer records them
                 keep_digests(self._connection, self.place)
         self._wrote = False
         self._connection.close()
@@ -91,11 +91,11 @@ class Lake:
 
     @property
     def seconds(self) -> float:
-        """Seconds that this thread has spent storing and reading records."""
+        """Seconds this thread has spent storing and reading records."""
         return float(getattr(self._waited, "seconds", 0.0))
 
     def add(self, records: Iterable[Record]) -> None:
-        """Stores new records of any kinds in one commit; existing ones stay unchanged."""
+        """Store new records of any kinds in one commit; existing ones are unchanged."""
         groups = rows.grouped(records)
         if not groups:
             return
@@ -109,7 +109,7 @@ class Lake:
         self.write(work)
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Stores records in one commit, replacing those with the same keys."""
+        """Store records in one commit, replacing those with the same keys."""
         groups = rows.grouped(records)
 
         def work(cursor: rows.Cursor) -> None:
@@ -120,7 +120,7 @@ class Lake:
         self.write(work)
 
     def remove(self, kind: type, keys: Iterable[Any]) -> None:
-        """Removes the records with `keys` in one commit; earlier snapshots keep them. Keys as in `existing`."""
+        """Remove the records with `keys` (as in `existing`) in one commit; earlier snapshots keep them."""
         table = TABLE_OF[kind]
         single = len(table.key) == 1
         wanted = [(key,) if single else tuple(key) for key in keys]
@@ -128,7 +128,7 @@ class Lake:
             self.write(lambda cursor: rows.delete(cursor, table, wanted))
 
     def write(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Runs `work` with a cursor as one transaction; it may run again after a conflict."""
+        """Run `work` with a cursor as one transaction; it may run again after a conflict. Raises RequestError if read-only."""
         if self.read_only:
             raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
         self._wrote = True
@@ -136,7 +136,7 @@ class Lake:
             return commit(self._connection, self.place, work)
 
     def existing(self, kind: type, keys: Iterable[Any]) -> set[Any]:
-        """The stored ones of `keys`: plain values where the kind has one key column (`id`, `key`), else tuples."""
+        """Those of `keys` that are stored: plain values if the kind has one key column (`id`, `key`), else tuples."""
         table = TABLE_OF[kind]
         single = len(table.key) == 1
         wanted = [(key,) if single else tuple(key) for key in keys]
@@ -144,13 +144,12 @@ class Lake:
         return {key[0] for key in found} if single else set(found)
 
     def read(self, kind: type[R], where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[R]:
-        """Records of one kind that meet the SQL condition `where`, ordered by key; `at` reads an earlier snapshot."""
+        """Records of one kind that satisfy the SQL condition `where`, ordered by key; `at` reads an earlier snapshot."""
         version = "" if at is None else f"AT (VERSION => {int(at)})"
         table = TABLE_OF[kind]
         return self._with_cursor(lambda cursor: cast("list[R]", rows.select(cursor, table, where, parameters, version)))
 
     def tasks(self, split: str | None = None, at: int | None = None) -> list[Task]:
-        """Tasks, of one split or all."""
         return self.read(Task, *_equal("split", split), at=at)
 
     def trajectories(self, where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[Trajectory]:
@@ -158,43 +157,38 @@ class Lake:
         return self.read(Trajectory, where, parameters, at)
 
     def examples(self, kinds: Sequence[str] | None = None, at: int | None = None, turn: int | None = None) -> list[Example]:
-        """Training examples, of some kinds or all, of one iteration or all."""
+        """Training examples of some kinds or all, and of one iteration or all."""
         chosen = {"list_contains(?, kind)": None if kinds is None else list(kinds), "wheel_turn = ?": turn}
         conditions = {condition: value for condition, value in chosen.items() if value is not None}
         return self.read(Example, " AND ".join(conditions) or "TRUE", list(conditions.values()), at=at)
 
     def documents(self, source: str | None = None, at: int | None = None) -> list[Document]:
-        """Documents, of one source or all."""
         return self.read(Document, *_equal("source", source), at=at)
 
     def facts(self, source: str | None = None, at: int | None = None) -> list[Fact]:
-        """Facts, of one source or all."""
         return self.read(Fact, *_equal("source", source), at=at)
 
     def runs(self, where: str = "TRUE", parameters: Sequence[Any] = ()) -> list[Run]:
-        """Runs of stages, in their present state."""
+        """Runs of stages, in their current state."""
         return self.read(Run, where, parameters)
 
     def policies(self, where: str = "TRUE", parameters: Sequence[Any] = ()) -> list[Policy]:
-        """Policies."""
         return self.read(Policy, where, parameters)
 
     def scores(self, where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[Score]:
-        """Scores of all verifiers."""
         return self.read(Score, where, parameters, at)
 
     def metrics(self, run_id: str | None = None) -> list[Metric]:
-        """Metrics of one run or all."""
         return self.read(Metric, *_equal("run_id", run_id))
 
     def failures(self, stage: str | None = None) -> list[Failure]:
-        """What one stage, or any, dropped or quarantined."""
+        """Records dropped or quarantined by one stage or all."""
         return self.read(Failure, *_equal("stage", stage))
 
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), at: int | None = None, timeout_seconds: float | None = None
     ) -> pa.Table:
-        """The result of one SELECT, now or at snapshot `at`, on a connection that reads only the lake's own data.
+        """Result of one SELECT, at the latest snapshot or `at`, on a connection restricted to the lake's data.
 
         Raises RequestError for any other statement, an error in the SQL, an unknown snapshot, or a timeout.
         """
@@ -208,7 +202,6 @@ class Lake:
             return run_query(connection, sql, parameters, timeout_seconds)
 
     def snapshot(self) -> int:
-        """Id of the latest snapshot."""
         sql = f"SELECT id FROM ducklake_current_snapshot('{CATALOG}')"
         return self._with_cursor(lambda cursor: int(cursor.execute(sql).fetchall()[0][0]))
 
@@ -246,7 +239,7 @@ class Lake:
             with closed_on_error(connection), cursor_in_lake(connection) as cursor:
                 check_catalogue(cursor, str(self.place.home))
                 check_version(cursor, str(self.place.home))
-        except duckdb.Error as error:  # the catalogue answers, and the data does not
+        except duckdb.Error as error:  # catalogue reachable, data not
             raise self._unreachable(error) from error
         return connection
 
@@ -295,7 +288,7 @@ FROM duckdb_columns() WHERE database_name = '{CATALOG}' ORDER BY name, column_in
 
 
 def describe(lake: Lake) -> list[CatalogEntry]:
-    """Every table and view, each before its columns; then the macros."""
+    """All tables and views, each followed by its columns; then the macros."""
     columns: dict[str, list[dict[str, str]]] = {}
     for column in lake.query(_COLUMNS).to_pylist():
         columns.setdefault(column["name"], []).append(column)

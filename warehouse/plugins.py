@@ -1,8 +1,8 @@
-"""User code by name, for each kind of thing that users may bring: environments, tools, agent loops, rewards and more.
+"""Load user code by name: environments, tools, agent loops, rewards and more.
 
-Loaded code has all rights of this process. A name from the *configuration* may be built in, an entry point of an installed package,
-`module:attribute`, or `path/to/file.py:attribute`. A name from a *record* (a task, a row of a file) may only be built in, installed, or
-listed by the configuration; it never names a module or a file.
+Loaded code has all rights of this process. A name in the *configuration* may be built in, an entry point of an installed package,
+`module:attribute`, or `path/to/file.py:attribute`. A name in a *record* (a task, a row of a file) may only be built in, installed, or
+listed in the configuration; it never names a module or file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from warehouse.errors import RequestError, first_line
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """One kind of thing that goes by names.
+    """Named objects of one kind.
 
     Attributes:
-        what: its name in errors.
-        built_in: names that come with this project, each with its `module:attribute`.
-        group: the group of entry points by which installed packages add more.
-        setting: the configuration key that lists names for records.
-        arguments: names of the positional arguments that each entry is called with; None where entries are not functions.
+        what: name of the kind in errors.
+        built_in: built-in names, each with its `module:attribute`.
+        group: entry point group for installed packages.
+        setting: configuration key that lists names for records.
+        arguments: positional arguments that each entry is called with; None if entries are not functions.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Registry:
     arguments: tuple[str, ...] | None = None
 
     def resolve(self, name: str) -> str:
-        """`name` from the configuration as `module:attribute` or `/absolute/file.py:attribute`, which workers elsewhere find too.
+        """Resolve a configuration name to `module:attribute` or `/absolute/file.py:attribute`, which remote workers can load.
 
         Raises RequestError for an unknown name.
         """
@@ -62,7 +62,7 @@ class Registry:
         return f"{path}:{attribute}"
 
     def resolve_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> str:
-        """`name` from a record; `listed` are the names that the configuration allows, each with its code. Raises RequestError."""
+        """Resolve a name from a record; `listed` maps the names that the configuration allows to their code. Raises RequestError."""
         listed = listed or {}
         if isinstance(name, str) and name in listed:
             return self.resolve(listed[name])
@@ -75,22 +75,22 @@ class Registry:
         return found
 
     def load(self, name: str) -> Any:
-        """`name` from the configuration, imported. Raises RequestError."""
+        """Import a name from the configuration. Raises RequestError."""
         return self._import(self.resolve(name))
 
     def load_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> Any:
-        """`name` from a record, imported. Raises RequestError."""
+        """Import a name from a record. Raises RequestError."""
         return self._import(self.resolve_recorded(name, listed))
 
     def installed(self, name: str) -> bool:
-        """Whether an installed package provides this name; it is not imported."""
+        """Whether an installed package provides this name; nothing is imported."""
         return bool(entry_points(group=self.group, name=name))
 
     def _import(self, reference: str) -> Any:
         module, _, attribute = reference.rpartition(":")
         try:
             loaded = _load_file(Path(module)) if module.endswith(".py") else import_module(module)
-        except Exception as error:  # somebody's code, which may raise anything while it is imported
+        except Exception as error:  # foreign code may raise anything on import
             kind = "" if isinstance(error, ImportError | SyntaxError | RequestError) else f"{type(error).__name__}: "
             why = first_line(error).rstrip(".")[:300]
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {kind}{why}.") from error
@@ -120,26 +120,25 @@ class Registry:
 
 
 def check_call(function: Any, arguments: Sequence[str], what: str) -> None:
-    """Raises RequestError, starting with `what`, unless `function` takes these positional arguments."""
+    """Raise RequestError, starting with `what`, unless `function` accepts these positional arguments."""
     if not callable(function):
         raise RequestError(f"{what} is of the type {type(function).__name__}: it must be callable with ({', '.join(arguments)}).")
     try:
         signature(function).bind(*arguments)
     except TypeError as error:
         raise RequestError(f"{what} takes {signature(function)}, and is called with ({', '.join(arguments)}): {error}.") from error
-    except ValueError:  # some functions in C do not say what they take
+    except ValueError:  # some C functions have no signature
         return
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
-    """Whether a value is defined in the module itself."""
     if isinstance(value, type | FunctionType):
         return value.__module__ == module.__name__
     return not isinstance(value, ModuleType) and type(value).__module__ != "__future__"
 
 
 def _load_file(path: Path) -> ModuleType:
-    """The module in a file, run once in a process; registered in `sys.modules` for dataclasses and pickle."""
+    """Module of a file, run once per process; registered in `sys.modules` for dataclasses and pickle."""
     name = f"file_{path.stem}_{digest(str(path))}"
     if name in sys.modules:
         return sys.modules[name]

@@ -1,8 +1,8 @@
-"""SQL from users: one SELECT, with errors that say what to change.
+"""Run user SQL: one SELECT, with errors that say what to change.
 
-A reading connection opens only the lake's own data. Some functions of DuckDB's extensions read other databases without asking the
-connection (`sqlite_scan`), and some run SQL from a string; so table functions are restricted to a list of those that read nothing else.
-The same holds for the views and macros behind a query, which a home from someone else may define as anything.
+A reading connection accesses only the lake's data. Some functions of DuckDB's extensions bypass the connection's restrictions
+(`sqlite_scan`) or run SQL from a string, so table functions are limited to an allowlist. The same applies to the views and macros behind a
+query, which an untrusted home may define arbitrarily.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ TABLE_FUNCTIONS = frozenset(MACROS) | {
     "ducklake_snapshots", "ducklake_current_snapshot", "ducklake_last_committed_snapshot", "ducklake_table_info",
     "ducklake_table_changes", "ducklake_table_insertions", "ducklake_table_deletions", "ducklake_list_files",
 }  # fmt: skip
-"""The functions that a query may call for a table."""
+"""Table functions that a query may call."""
 OF_CONNECTION = frozenset(["pragma_database_list", "duckdb_databases", "pg_database", "pg_settings", "duckdb_logs"])
-"""Views of DuckDB's own over what is attached and set, the address of a catalogue with its password among it."""
+"""DuckDB's own views of attachments and settings, which include catalogue addresses with passwords."""
 _BATCH_ROWS = 100_000
 _TOO_MUCH = "The query needs more memory than half of this machine's; ask for fewer rows or columns."
 _OF_FILES = re.compile(r"[/\\.:*?]")
-"""What stands in the name of a file, which DuckDB would read where a table of that name is not there."""
+"""Characters of a file name, which DuckDB would read if no such table exists."""
 _CATALOGUE = f"__ducklake_metadata_{CATALOG}"
 _harmless: set[str] = set()
-"""Definitions of views and macros that this process has looked at."""
+"""Definitions of views and macros that this process has checked."""
 
 
 def run_query(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | Mapping[str, Any], timeout_seconds: float | None = None
 ) -> pa.Table:
-    """The rows of `sql` on a reading connection.
+    """Rows of `sql` on a reading connection.
 
-    Raises RequestError where it is not one SELECT, fails, needs too much memory, or takes longer than `timeout_seconds`.
+    Raises RequestError if it is not one SELECT, fails, needs too much memory, or takes longer than `timeout_seconds`.
     """
     with cursor_in_lake(connection) as cursor, _interrupted_after(cursor, timeout_seconds):
         try:
@@ -61,7 +61,7 @@ def run_query(
             raise RequestError(f"The query took longer than {timeout_seconds:g} seconds; --timeout gives it more.") from error
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise RequestError(_TOO_MUCH) from error
-        except OSError as error:  # of Arrow, to which DuckDB hands the rows
+        except OSError as error:  # Arrow's, which receives the rows
             if "out of memory" not in str(error).lower():
                 raise
             raise RequestError(_TOO_MUCH) from error
@@ -70,7 +70,7 @@ def run_query(
 
 
 def _bounded(rows: pa.RecordBatchReader) -> pa.Table:
-    """All rows. Raises MemoryError where they exceed a query's memory, since DuckDB does not count rows that it has handed out."""
+    """All rows. Raises MemoryError beyond a query's memory, since DuckDB does not count rows it has returned."""
     batches, left = [], most_memory()
     for batch in rows:
         batches.append(batch)
@@ -82,7 +82,7 @@ def _bounded(rows: pa.RecordBatchReader) -> pa.Table:
 
 @contextmanager
 def bounded_process() -> Iterator[None]:
-    """Limits this process to a query's memory within the block: DuckDB does not count long strings that a query builds."""
+    """Limit this process to a query's memory within the block, since DuckDB does not count long strings built by a query."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lower = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([most_memory(), *lower]), hard))
@@ -111,10 +111,7 @@ def first_paragraph(error: duckdb.Error) -> str:
 
 
 def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
-    """Check a lake before anything of it is read: tables are tables, macros are this program's, files are within its data.
-
-    Raises RequestError.
-    """
+    """Check a lake before use: tables are tables, macros are this program's, files are within its data. Raises RequestError."""
     tables = ", ".join(map(quoted, [*(table.name for table in TABLES), "versions"]))
     elsewhere = "NOT path_is_relative::BOOLEAN OR contains(path, '..')"
     found = cursor.execute(
@@ -134,12 +131,12 @@ def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
 
 
 def check_view(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Raises RequestError where a view or table of the lake calls what reads anything else."""
+    """Raise RequestError if a view or table of the lake calls a function that reads anything else."""
     _check_named(cursor, [name])
 
 
 def _check_functions(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Check what a statement calls and reads, including the views and macros behind it."""
+    """Check the functions and tables a statement uses, including the views and macros behind it."""
     if sql in _harmless:
         return
     ((text,),) = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
@@ -151,7 +148,7 @@ def _check_functions(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _check_named(cursor: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-    """Check the definitions, current and past, of these names; tables and functions have none."""
+    """Check the current and past definitions of these views and macros."""
     wanted = ", ".join(quoted(name.lower()) for name in names if name)
     if not wanted:
         return
@@ -183,7 +180,6 @@ def _check_parsed(parsed: Any) -> None:
 
 
 def _places(node: Any, *fields: str) -> Iterator[str]:
-    """The given fields of every table reference in a parsed statement."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
             yield from (node.get(name, "") for name in fields)
@@ -195,7 +191,6 @@ def _places(node: Any, *fields: str) -> Iterator[str]:
 
 
 def _table_functions(node: Any) -> Iterator[str]:
-    """The names of table functions in a parsed statement."""
     if isinstance(node, dict):
         if node.get("type") == "TABLE_FUNCTION":
             yield node["function"].get("function_name", "").lower()

@@ -1,8 +1,8 @@
-"""The records that every stage reads and writes.
+"""Records that all stages read and write.
 
-Each is a frozen value with the same name as its table in the lake, in the singular. Stages speak to each other through
-these alone. Token ids are the record of what a policy did; text is a view of them. An outcome has three values, because a
-fault of a tool, an engine or a judge says nothing about the policy: such a trajectory is *invalid*, never a zero.
+Each is a frozen value named like its table in the lake, in the singular; stages exchange data only through them. Token ids are the record
+of what a policy did; text is a view of them. An outcome has three values, since a fault of a tool, an engine or a judge says nothing about
+the policy: such a trajectory is *invalid*, never a zero.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ Triple = tuple[str, str, str]
 """One knowledge projection, `(subject, relation, object)`: variables `V@name`, constants `C@text`, the target `?`."""
 
 NOT_RUN = "not_run"
-"""The `tool_outcome` of a call that a policy wrote behind another in one message, and that was never run."""
+"""`tool_outcome` of a further call in one message that was not executed."""
 
 ANSWER = "answer"
-"""The tool that ends a trajectory."""
+"""Tool that ends a trajectory."""
 
 TRAINED_SPLITS = ("train", "demonstration")
-"""The splits of tasks that are trained on; every other is a suite."""
+"""Splits of training tasks; all others are suites."""
 
 
 class Outcome(StrEnum):
-    """What a trajectory came to."""
-
     SUCCESS = "success"
     FAILURE = "failure"
     INVALID = "invalid"
 
 
 class StopReason(StrEnum):
-    """Why a trajectory ended: by its answer, by the limit of that name, by a token that nothing can follow, or by a fault."""
+    """Why a trajectory ended: its answer, the limit of that name, a token that cannot be continued, or a fault."""
 
     ANSWERED = "answered"
     MAX_TURNS = "max_turns"
@@ -46,15 +44,15 @@ class StopReason(StrEnum):
     MAX_TOTAL_OBSERVATION_TOKENS = "max_total_observation_tokens"
     MAX_SECONDS = "max_seconds"
     PLACEHOLDER = "placeholder"
-    """The policy wrote the token that stands for an image in its prompts; there is no image behind it to go on from."""
+    """The policy wrote the placeholder token of an image; there is no image to continue from."""
     LEFT = "left"
-    """An outside agent asked for no more; what it made of the last action is not known here."""
+    """An external agent stopped requesting; its use of the last action is unknown."""
     FAULT = "fault"
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One edge of the knowledge graph, with the documents that state it; `source` names the world or the file, as in `Document`."""
+    """An edge of the knowledge graph, with the documents that state it; `source` is a world or file, as in `Document`."""
 
     subject: str
     relation: str
@@ -64,7 +62,7 @@ class Fact:
 
 
 class DocumentSplit(StrEnum):
-    """Which tasks find a document when they search: those that are trained on, those of suites, or both."""
+    """Tasks whose searches find a document: training tasks, suite tasks, or both."""
 
     TRAIN = "train"
     HELD_OUT = "heldout"
@@ -73,7 +71,7 @@ class DocumentSplit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text of the corpus; `source` names the world or the file that it came from, `split` says whose searches may find it."""
+    """A text of the corpus; `source` is the world or file it came from."""
 
     id: str
     title: str
@@ -84,7 +82,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question with the answers that are accepted; `key` is stable, `digest` follows the content."""
+    """A question with its accepted answers; `key` is stable, `digest` follows the content."""
 
     key: str
     environment: str
@@ -100,18 +98,18 @@ class Task:
 
     @property
     def is_trained_on(self) -> bool:
-        """Whether it is for training; every other task is a suite's."""
+        """Whether it is a training task; all others belong to suites."""
         return self.split in TRAINED_SPLITS
 
     @property
     def digest(self) -> str:
-        """Digest of what the task asks and accepts; provenance and proofs do not enter it."""
+        """Digest of question and accepted answers with their attributes, without provenance and proofs."""
         return digest([self.environment, self.question, self.answers, self.formula, self.split, self.hops, self.constraints, self.layers])
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that a policy was shown, in the encoded bytes that a tool gave; `digest` is their SHA-256, sizes are in pixels."""
+    """An image shown to a policy, as encoded bytes; `digest` is their SHA-256, sizes are in pixels."""
 
     digest: str
     media_type: str
@@ -122,11 +120,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool: what was asked, and what came of it.
+    """A tool call and its result.
 
-    `observation` is what the tool gave, before it was cut to the limits of the context. `outcome` is None for an answer, and for a call
-    whose trajectory ended before it came back. `latency_seconds` is None where it was not measured; `retries` counts the tries that
-    failed before; `figures` are what the tool measured.
+    `observation` is the tool's output before truncation to the context limits. `outcome` is None for an answer, and for a call whose
+    trajectory ended before it returned. `latency_seconds` is None if not measured; `retries` counts failed tries; `figures` are measured by
+    the tool.
     """
 
     tool: str
@@ -141,15 +139,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One action of the policy and what came back.
+    """An action of the policy and the response.
 
-    `action_ids` and `action_logprobs` have equal length: what the engine sampled, natural logarithms. `observation_ids` are
-    what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds, None where
-    a foreign run did not record it; such a run has no token ids either. `policy_version` is that of the first token;
-    `policy_versions` those of all of them, and empty where they are the same. An action may hold several calls: `tool`, `arguments`
-    and `tool_outcome` are those of the first, `observation` is the text of all that came back. `reward` is what the turn earned: the sum
-    of its calls' rewards as it was sampled, and in RL what the composed reward gives it, None where no part of that falls on turns.
-    `images` are those whose placeholders stand among `observation_ids`, in their order.
+    `action_ids` and `action_logprobs` (natural logarithms) have equal length and are as sampled by the engine. `observation_ids` were
+    appended to the context after the action (empty if the trajectory ended). `latency` is in seconds, None if a foreign run did not record
+    it; foreign runs have no token ids. `policy_version` is that of the first token; `policy_versions` has one per token, empty if all are
+    equal. An action may hold several calls: `tool`, `arguments` and `tool_outcome` are those of the first, `observation` is the text of all
+    results. `reward` is the sum of the calls' rewards during sampling and, in RL, the turn's part of the composed reward, None if no part
+    falls on turns. `images` are those whose placeholders are in `observation_ids`, in order.
     """
 
     index: int
@@ -170,12 +167,12 @@ class Turn:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the action could be read as calls or an answer."""
+        """Whether the action was parsed as calls or an answer."""
         return bool(self.calls)
 
     @property
     def tool_calls(self) -> tuple[Call, ...]:
-        """The calls of tools that were run; an answer is none."""
+        """Executed tool calls, without answers."""
         return tuple(call for call in self.calls if call.tool != ANSWER and call.outcome != NOT_RUN)
 
 
@@ -183,13 +180,12 @@ class Turn:
 class Trajectory:
     """One run of a policy on a task.
 
-    `stage` is what made it: `demonstration`, `rl`, `eval`, `eval_beside` (during training), `rollout`, `continuation` (of a stored step's
-    options: `provenance` names them) or `import`. `suite` names the
-    evaluation suite, `step` the RL step, or the version of the weights that an evaluation beside training was begun under,
-    `wheel_turn` the turn of the wheel (from 1), `sample` the place within the group of trajectories of one task.
-    `started` is UTC, `seconds` a duration. `reward` is the verifier's value, and in RL the composed reward; None where no verifier has
-    spoken or the outcome is invalid. A foreign run (`import`) has no token ids, None for times that it did not record and 0 for horizon
-    and seed; `provenance` says where it was read and holds what its format has beyond a trajectory (a system prompt, the tools on offer).
+    `stage` is its origin: `demonstration`, `rl`, `eval`, `eval_beside` (during training), `rollout`, `continuation` (of options of a stored
+    step, see `provenance`) or `import`. `suite` is the evaluation suite, `step` the RL step or, for an evaluation beside training, the
+    weight version it started with, `wheel_turn` the iteration (from 1), `sample` the index within the task's group. `started` is UTC,
+    `seconds` a duration. `reward` is the verifier's value, or the composed reward in RL; None without a verdict or if the outcome is
+    invalid. Imported runs have no token ids, None for unrecorded times, and 0 for horizon and seed; their `provenance` holds the origin and
+    data beyond a trajectory (system prompt, available tools).
     """
 
     id: str
@@ -214,12 +210,11 @@ class Trajectory:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that the policy was shown, in the order of their placeholders."""
         return tuple(image for turn in self.turns for image in turn.images)
 
     @property
     def answer(self) -> str | None:
-        """The text of the policy's own answer action, or None where it gave none."""
+        """Text of the policy's answer action, or None."""
         last = next((turn for turn in reversed(self.turns) if turn.tool_outcome != NOT_RUN), None)
         if last is None or last.tool == ANSWER:
             return None if last is None else last.arguments
@@ -228,9 +223,9 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verifier's judgement of one trajectory: a value, or an error and no value.
+    """A verifier's judgement of one trajectory: a value, or an error without one.
 
-    `read` is what the verifier took for the answer, cut to 1,000 characters; None where it found none, or reads no answers.
+    `read` is the answer as the verifier extracted it, at most 1,000 characters; None if it found none or reads no answers.
     """
 
     trajectory_id: str
@@ -244,10 +239,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class RewardPart:
-    """One part of the reward that a trajectory was trained on: it counts `weight` times `value`.
+    """One part of the reward a trajectory was trained on; contributes `weight` times `value`.
 
-    It is no `Score`: it judges nothing, and what a trajectory came to does not follow from it. `turns` holds its value turn by turn where
-    it falls on turns, and then sums up to `value`. Where it could not be computed there is an error and no value.
+    Unlike a `Score`, it does not judge the outcome. `turns` holds its value per turn, summing to `value`, if it falls on turns. If it could
+    not be computed, `error` is set and `value` is None.
     """
 
     trajectory_id: str
@@ -260,7 +255,7 @@ class RewardPart:
 
 @dataclass(frozen=True, slots=True)
 class SearchCounts:
-    """How one trajectory searched, counted once: the view `search_habits` says what each count means."""
+    """Search statistics of one trajectory; the view `search_habits` defines each count."""
 
     trajectory_id: str
     searches: int
@@ -274,10 +269,10 @@ class SearchCounts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What an RL step was given to learn from, where this does not follow from the step alone: ids of trajectories, in order.
+    """Trajectory ids that an RL step learns from, in order, if they do not follow from the step itself.
 
-    `reused` are those of them that an earlier step had learnt from. It is stored before the step learns, so that the step can be made
-    again on the same trajectories.
+    `reused` are those used by an earlier step. A batch is stored before the step, so that the step can be repeated on the same
+    trajectories.
     """
 
     run_id: str
@@ -287,29 +282,27 @@ class Batch:
 
 
 class PartKind(StrEnum):
-    """What one part of an example is. How it stands in tokens is the business of the policy's dialect."""
+    """Kind of an example's part; the policy's dialect defines its tokens."""
 
     TOOLS = "tools"
-    """The schemas of the tools on offer, as JSON; before the question."""
+    """JSON schemas of the available tools; before the question."""
     QUESTION = "question"
     THOUGHT = "thought"
-    """What is thought before a call or an answer."""
+    """Reasoning before a call or answer."""
     CALL = "call"
-    """The arguments of a call of `tool`, as plain text or as JSON."""
+    """Arguments of a call of `tool`, as plain text or JSON."""
     RESULT = "result"
-    """What a call gave; right behind the question, what the environment shows beside it."""
+    """Result of a call; directly after the question, what the environment shows with it."""
     ANSWER = "answer"
     DOCUMENT = "document"
-    """A text to be read."""
     TEXT = "text"
-    """Plain text of any other kind."""
     TOKENS = "tokens"
-    """Token ids as they were sampled or appended; the text is a view of them."""
+    """Token ids as sampled or appended; the text is a view of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of an example: `learnt` says whether supervised fine-tuning learns it, `ids` are there for tokens alone."""
+    """One part of an example. `learnt`: whether SFT includes it in the loss; `ids` is set for TOKENS only."""
 
     kind: PartKind
     text: str
@@ -320,7 +313,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A piece of training data as structure: what was said and done, which the dialect of a policy writes in its own tokens.
+    """Structured training data, which a policy's dialect renders in its own tokens.
 
     `kind` is `document`, `fas_plan`, `fas_reason`, `has`, `has_contrast` or `trajectory`; `sources` are the ids it was made from.
     """
@@ -333,21 +326,20 @@ class Example:
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """The questions that it asks."""
         return tuple(part.text for part in self.parts if part.kind is PartKind.QUESTION)
 
     @property
     def text(self) -> str:
-        """What it says, a line a part, without any markup; the schemas of tools are left out."""
+        """Texts of all parts except TOOLS, one line per part, without markup."""
         return "\n".join(part.text for part in self.parts if part.kind is not PartKind.TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one checker said of a synthetic sample, one that was kept or one that was not.
+    """A checker's verdict on a synthetic sample, kept or not.
 
-    `sample` is the id that the sample has, or would have had, as an `Example`; `kind` its kind. `checker` is `index`, `teacher` or
-    `verifier`, `version` names the teacher and the prompt. `reason` says why it was not accepted.
+    `sample` is the id of the sample as an `Example`, and `kind` its kind. `checker` is `index`, `teacher` or `verifier`; `version` names
+    teacher and prompt. `reason` says why it was rejected.
     """
 
     sample: str
@@ -360,10 +352,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a teacher wrote for a request; `id` is the digest of the teacher's name and the request.
+    """A teacher's completion of a request; `id` is the digest of teacher name and request.
 
-    `ending` is `stop` or `length`. The token counts are the teacher's own; `attempts` counts the requests that it took, failed ones
-    included, and `seconds` is the time of the last.
+    `ending` is `stop` or `length`. Token counts are the teacher's own; `attempts` includes failed tries, and `seconds` is the time of the
+    last.
     """
 
     id: str
@@ -379,7 +371,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A set of weights with its parent, the stage that made it (`init`, `cpt`, `sft`, `rl`) and the snapshot it was trained on."""
+    """A set of weights with its parent, stage (`init`, `cpt`, `sft`, `rl`) and training snapshot."""
 
     id: str
     parent: str | None
@@ -393,7 +385,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a stage. `state` is `running`, `completed`, `paused` or `failed`; `figures` are what the stage measured."""
+    """One execution of a stage. `state` is `running`, `completed`, `paused` or `failed`; `figures` are the stage's measurements."""
 
     id: str
     stage: str
@@ -410,7 +402,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a stage at one of its steps: what the curves are drawn from."""
+    """One value of a stage at one of its steps; a point of a curve."""
 
     run_id: str
     stage: str
@@ -422,7 +414,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something dropped, retried or quarantined: where, what kind, and the reason; `item` is what it was, as JSON-able data."""
+    """A dropped, retried or quarantined item: stage, kind, reason, and the item as JSON-serialisable data."""
 
     stage: str
     kind: str
@@ -432,7 +424,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A snapshot kept by name. With a `query` it is a dataset: the rows of that SELECT at that snapshot, their number and digest."""
+    """A named snapshot. With a `query` it is a dataset: the rows of that SELECT at that snapshot, with their number and digest."""
 
     name: str
     snapshot: int
@@ -443,7 +435,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation; `role` is `system`, `user`, `assistant` or `tool`."""
+    """A message of a conversation; `role` is `system`, `user`, `assistant` or `tool`."""
 
     role: str
     content: str
@@ -451,11 +443,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a teacher is asked. Equal requests have equal digests, and a cached one is not asked twice.
+    """A request to a teacher. Equal requests have equal digests, and a cached one is not sent again.
 
-    `max_tokens` bounds the completion alone. `stop` are texts at which it ends; they are not part of it. Differing seeds ask for
-    differing samples of one prompt. `form` is a JSON schema, as JSON, that the completion is held to where the teacher can do that.
-    `tools` are the schemas on offer, as JSON; a completion writes a call as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
+    `max_tokens` limits the completion. `stop` are texts that end it and are not part of it. Different seeds request different samples.
+    `form` is a JSON schema, as JSON text, that constrains the completion if the teacher supports it. `tools` are tool schemas, as JSON
+    text; a completion writes a call as `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
     """
 
     messages: tuple[Message, ...]
@@ -468,7 +460,6 @@ class Request:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The request as JSON-able data."""
         messages = [{"role": message.role, "content": message.content} for message in self.messages]
         rest = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "stop": list(self.stop)}
         optional = {"form": self.form, "tools": self.tools}
@@ -476,7 +467,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """Digest of all that is asked; the teacher's name does not enter it."""
+        """Digest of the request, without the teacher's name."""
         return digest(self.content)
 
 
@@ -490,8 +481,7 @@ def user(
     form: str | None = None,
     examples: Sequence[tuple[str, str]] = (),
 ) -> Request:
-    """A request of one user message, after a system message where there is one; worked `examples`, each what was asked and what was
-    replied, are turns before it."""
+    """A request with one user message, after the `system` message and worked `examples` (prompt and reply, as turns), if any."""
     shown = tuple(message for asked, replied in examples for message in (Message("user", asked), Message("assistant", replied)))
     messages = ((Message("system", system),) if system else ()) + shown + (Message("user", text),)
     return Request(messages, max_tokens, temperature, seed, stop, form)

@@ -1,8 +1,7 @@
-"""What is around the content of a model's reply: reasoning in tags, fences of code; and the JSON schema that a reply is held to.
+"""Split model replies into reasoning, content and code fences; build the JSON schema that constrains a reply.
 
-Verifiers, importers, parsers and environments share these readings, so that the same reply means the same everywhere. A closing mark counts
-only outside of what guards it: a `</think>` in a closed fence, in quotes of its own, or inside the JSON of a call ends no reasoning. No
-function raises.
+Verifiers, importers, parsers and environments share these functions, so a reply is read the same way everywhere. A closing mark such as
+`</think>` is ignored in a closed fence, in its own quotes, and inside the JSON of a call. No function raises.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _OPENING = re.compile(
     rf"<({_NAMES})>|(\[THINK\])|(◁think▷)|<\|channel\|>(?:analysis|commentary)<\|message\|>|(<\|begin_of_thought\|>)", re.IGNORECASE
 )
 _UNOPENED = re.compile(r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>", re.IGNORECASE)
-"""What may end reasoning whose opening mark stood in the prompt."""
+"""Marks that may end reasoning opened in the prompt."""
 _FINAL_CHANNEL = re.compile(
     r"(?:<\|end\|>)?\s*(?:<\|start\|>\s*assistant)?\s*<\|channel\|>\s*final\s*(?:<\|constrain\|>\w*\s*)?<\|message\|>|<\|end\|>",
     re.IGNORECASE,
@@ -32,12 +31,12 @@ _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?:>[ \t]?)*(?P<mark>`{3,}|~{3,})[ \t]*
 _CALL = re.compile(r"<tool_call>\s*(?=\{)|\A\s*(?=[{\[])")
 _QUOTES = "\"'`"
 _MOST_BLOCKS = 32
-"""Blocks of reasoning that are taken out of one reply."""
+"""Maximum reasoning blocks removed from one reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block: its language in lower case (empty where none is named), its text, and where it stands, marks included."""
+    """A fenced block: lower-case language (empty if none), text, and span including marks."""
 
     language: str
     body: str
@@ -47,13 +46,13 @@ class Fence:
 
 
 def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
-    """The reasoning of a reply and the rest, both stripped.
+    """Split a reply into reasoning and the rest, both stripped.
 
-    Unclosed reasoning leaves nothing. Without an opening mark, all text before a closing one is reasoning. A closed block at the start of a
-    later line is removed as well.
+    Unclosed reasoning extends to the end. Without an opening mark, all text before a closing one is reasoning. Closed blocks at the start
+    of later lines are removed too.
 
     Args:
-        opened: the prompt has opened the reasoning already, as some chat templates do.
+        opened: whether the prompt already opened the reasoning, as some chat templates do.
     """
     begun = _OPENING.match(text, len(text) - len(text.lstrip()))
     if begun:
@@ -73,7 +72,7 @@ def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
 
 
 def fences(text: str) -> list[Fence]:
-    """The fenced blocks of a text, of backticks or tildes, roughly as in CommonMark."""
+    """Fenced blocks of a text, of backticks or tildes, approximately as in CommonMark."""
     found: list[Fence] = []
     opening: re.Match[str] | None = None
     for mark in _FENCE.finditer(text):
@@ -86,7 +85,7 @@ def fences(text: str) -> list[Fence]:
 
 
 def only_fence(text: str) -> Fence | None:
-    """The fenced block that a text consists of, if it is nothing else."""
+    """The fenced block if the text consists of nothing else, or None."""
     found = fences(text)
     alone = len(found) == 1 and not text[: found[0].start].strip() and not text[found[0].end :].strip()
     return found[0] if alone else None
@@ -99,7 +98,7 @@ def _fence(text: str, opening: re.Match[str], stop: int, end: int, closed: bool)
 
 
 def _close(text: str, begun: re.Match[str]) -> tuple[str, str]:
-    """What stands between an opening mark and the mark that closes it, and what follows; all of it where nothing closes it."""
+    """Text between an opening mark and its closing mark, and the text after; all text if unclosed."""
     ending = next(_unguarded(text, _ending_of(begun), begun.end()), None)
     if ending is None:
         return text[begun.end() :], ""
@@ -115,7 +114,7 @@ def _ending_of(begun: re.Match[str]) -> re.Pattern[str]:
 
 
 def _later_block(text: str) -> re.Match[str] | None:
-    """The first opening mark at the beginning of a line, where something closes it."""
+    """First opening mark at the start of a line that is closed later."""
     found = next(_unguarded(text, _LATER), None)
     begun = found and _OPENING.search(text, found.start())
     if begun is None or _in_call(text, begun.start()):
@@ -124,8 +123,8 @@ def _later_block(text: str) -> re.Match[str] | None:
 
 
 def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[re.Match[str]]:
-    """The matches from `start` on that stand in no closed fence and in no quotes of their own."""
-    if pattern.search(text, start) is None:  # most replies have none, and fences need not be looked for
+    """Matches from `start` on that are neither in a closed fence nor in their own quotes."""
+    if pattern.search(text, start) is None:  # most replies have none; skip the search for fences
         return
     guards = [(text.index("\n", fence.start), fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
     begins = [begin for begin, _ in guards]
@@ -138,7 +137,7 @@ def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[
 
 
 def _in_call(text: str, place: int) -> bool:
-    """Whether a place stands inside the JSON of a call, or of a reply that is JSON."""
+    """Whether a position is inside the JSON of a call, or of a reply that is JSON."""
     for call in _CALL.finditer(text, 0, place):
         try:
             _, end = json.JSONDecoder().raw_decode(text, call.end())
@@ -151,10 +150,10 @@ def _in_call(text: str, place: int) -> bool:
 
 @cache
 def form_of(shape: TypeAdapter[Any], **choices: tuple[str, ...]) -> str:
-    """The JSON schema of `shape` for constrained decoding, without titles and descriptions, so that a docstring never changes a request.
+    """JSON schema of `shape` for constrained decoding, without titles and descriptions, so that docstrings never change a request.
 
-    Objects are closed to other properties, since a model that wanders would invent them. Properties keep the order of declaration, which a
-    grammar enforces: a question before its answer. `choices` restricts a property to some texts.
+    Objects allow no additional properties, since models would invent them. Properties keep their declaration order, which grammars enforce.
+    `choices` restricts properties to the given texts.
     """
     form = _narrowed(shape.json_schema())
     for name, texts in choices.items():

@@ -1,4 +1,4 @@
-"""Records to rows and back over one DuckDB cursor: existing keys, inserts, deletes, reads. Transactions are the caller's."""
+"""Convert records to rows and back over one DuckDB cursor: existing keys, inserts, deletes, reads. Callers manage transactions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
 
 _BATCH_ROWS = 20_000
-"""Rows decoded at a time."""
 _PIECES_AHEAD = 6
-"""Pieces that may be encoded before DuckDB asks for them: a few tens of megabytes of turns."""
+"""Maximum pieces encoded ahead of DuckDB: a few tens of megabytes of turns."""
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Suspends garbage collection while many records are converted, which took a fifth of the time of storing ten thousand trajectories."""
+    """Pause garbage collection during bulk conversion, which otherwise took a fifth of the time to store ten thousand trajectories."""
     if not gc.isenabled():
         yield
         return
@@ -56,7 +55,7 @@ def gc_paused() -> Iterator[None]:
 
 @gc_paused()
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
-    """Records by kind and key; the last of those with one key wins."""
+    """Records by kind and key; the last record with a key wins."""
     kinds: dict[type, list[Record]] = defaultdict(list)
     for record in records:
         kinds[type(record)].append(record)
@@ -64,20 +63,20 @@ def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
 
 
 def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set[Key]:
-    """The keys that have a row."""
+    """Those of `keys` that have a row."""
     columns = ", ".join(f'"{name}"' for name in table.key)
     key_range, bounds = _key_range(table, keys)
     with _registered(cursor, table.encode_keys(keys)) as wanted:
-        # This way round: DuckDB then reads of the table only the row groups in which a wanted key can be.
+        # In this order DuckDB reads only the row groups that can contain a wanted key.
         sql = f"SELECT {columns} FROM {CATALOG}.{table.name} SEMI JOIN {wanted} USING ({columns}) WHERE {key_range}"
         rows = cursor.execute(sql, bounds).fetchall()
     return set(rows)
 
 
 def _key_range(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
-    """A condition and its parameters that rows with `keys` meet, which spares DuckLake the files whose keys are outside of it.
+    """Condition with parameters that all `keys` satisfy, so that DuckLake skips files outside the range.
 
-    DuckLake cannot search for text with a NUL; such keys are looked for everywhere.
+    DuckLake cannot search for text with a NUL; such keys are searched everywhere.
     """
     first = [key[0] for key in keys]
     if not first or not all(isinstance(value, str) and "\x00" not in value for value in first):
@@ -87,7 +86,7 @@ def _key_range(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
 
 @gc_paused()
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
-    """Appends a row for each record, with the turns, calls and new images of trajectories."""
+    """Append a row per record; for trajectories also their turns, calls and new images."""
     if not records:
         return
     if table is TRAJECTORIES and (images := owned_images(records)):
@@ -111,7 +110,7 @@ def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], 
 
 
 def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Iterator[pa.Table]:
-    """The pieces in order; another thread encodes the next few while DuckDB writes one, which releases the GIL."""
+    """The pieces in order; another thread encodes the next ones while DuckDB writes, which releases the GIL."""
     waiting = deque(encoder.submit(piece) for piece in islice(pieces, _PIECES_AHEAD))
     while waiting:
         piece = waiting.popleft().result()
@@ -120,7 +119,7 @@ def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) 
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
-    """Removes the rows with `keys`, and of trajectories also their turns, calls and search counts. Images stay, since turns share them."""
+    """Delete the rows with `keys`; for trajectories also turns, calls and search counts, but not images, which turns share."""
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
         cursor.execute(f"DELETE FROM {CATALOG}.{table.name} USING {batch} WHERE {match}")
@@ -131,14 +130,14 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
 
 @gc_paused()
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
-    """The records whose rows meet `where`, ordered by key. `version` is empty or an AT clause."""
+    """Records whose rows satisfy `where`, ordered by key. `version` is empty or an AT clause."""
     names = table.stored_fields
     order = ", ".join(f'"{name}"' for name in table.key)
     columns = ", ".join(f'"{name}"' for name in names)
     sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} WHERE {where} ORDER BY {order}"
     try:
         values = _read(cursor, sql, parameters, table, names)
-    except duckdb.CatalogException:  # before the lake had tables
+    except duckdb.CatalogException:  # a snapshot before the lake had tables
         if version:
             return []
         raise
@@ -194,7 +193,6 @@ def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, 
 def _rows_of_trajectories(
     cursor: Cursor, table: Table[Any], ids: Sequence[str], version: str, names: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """The rows of `table` that belong to the trajectories `ids`, as values of the columns `names`."""
     columns = ", ".join(f'"{name}"' for name in names)
     with _registered(cursor, pa.table({"trajectory_id": pa.array(ids, pa.string())})) as wanted:
         sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} SEMI JOIN {wanted} USING (trajectory_id)"

@@ -1,8 +1,7 @@
-"""The tables of the lake: the one place where columns and the fields of records are matched.
+"""Tables of the lake, which map columns to record fields.
 
-A table has its record's name in the plural and a column for each of its fields, and says what they mean. Some columns are derived
-(digests, counts): they are there for SQL and are not read back. Every table also has `recorded`, the UTC time of the commit that
-wrote the row.
+A table is named like its record in the plural and has a commented column per field. Derived columns (digests, counts) serve SQL and are not
+read back. Every table also has `recorded`, the UTC time of the commit that wrote the row.
 """
 
 from __future__ import annotations
@@ -75,18 +74,18 @@ Record = (
     | Failure
     | Pin
 )
-"""What a lake takes and gives; turns travel inside their trajectory, and calls and images inside their turn."""
+"""Records that a lake stores; turns are part of their trajectory, calls and images of their turn."""
 
 
 class OwnedTurn(NamedTuple):
-    """A turn with the id of the trajectory that it belongs to: what a row of `turns` is made from."""
+    """A turn with its trajectory id: the source of a row of `turns`."""
 
     trajectory_id: str
     turn: Turn
 
 
 class OwnedCall(NamedTuple):
-    """A call with its place, and whether it is the first of its kind there: what a row of `tool_calls` is made from."""
+    """A call with its position, and whether it is the first with its tool and outcome: the source of a row of `tool_calls`."""
 
     trajectory_id: str
     turn_index: int
@@ -96,12 +95,10 @@ class OwnedCall(NamedTuple):
 
 
 def owned_turns(trajectories: Iterable[Trajectory]) -> list[OwnedTurn]:
-    """All turns of the trajectories."""
     return [OwnedTurn(trajectory.id, turn) for trajectory in trajectories for turn in trajectory.turns]
 
 
 def owned_calls(trajectories: Iterable[Trajectory]) -> list[OwnedCall]:
-    """All calls of the trajectories."""
     calls: list[OwnedCall] = []
     for trajectory in trajectories:
         seen: set[tuple[str, str | None]] = set()
@@ -114,7 +111,6 @@ def owned_calls(trajectories: Iterable[Trajectory]) -> list[OwnedCall]:
 
 
 def owned_images(trajectories: Iterable[Trajectory]) -> dict[tuple[str], Image]:
-    """The images of the trajectories, each once, by its key."""
     return {(image.digest,): image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}
 
 
@@ -465,7 +461,6 @@ TABLES: tuple[Table[Any], ...] = (
     FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, IMAGES, SCORES, REWARD_PARTS, SEARCH_COUNTS, BATCHES, EXAMPLES, CHECKS,
     COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES, PINS,
 )  # fmt: skip
-"""Every table of the lake."""
+"""All tables of the lake."""
 
 TABLE_OF: dict[type, Table[Any]] = {table.record: table for table in TABLES if table not in (TURNS, TOOL_CALLS)}
-"""The table of a kind of record."""

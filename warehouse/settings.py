@@ -1,4 +1,4 @@
-"""The base of all settings: strict Pydantic models, and their errors in one sentence."""
+"""Base class of settings (strict Pydantic models), and validation errors as one sentence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from warehouse.errors import RequestError
 
 
 class Section(BaseModel):
-    """A section of the configuration: frozen, without unknown keys."""
+    """A configuration section: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def models_in(kind: Any) -> Iterator[type[BaseModel]]:
-    """The models within a type."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
     for each in get_args(kind):
@@ -27,10 +26,10 @@ def models_in(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def read_toml(path: Path, what: str = "") -> dict[str, Any]:
-    """The table of a TOML file in UTF-8, with or without a byte order mark; `what` names it in errors.
+    """Parse a UTF-8 TOML file, with or without a byte order mark; `what` names it in errors.
 
     Raises:
-        RequestError: it cannot be read, or is not TOML.
+        RequestError: the file cannot be read or is not TOML.
     """
     named = f"{what} {path}".strip()
     try:
@@ -47,7 +46,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def read_options(model: type[Read], values: Mapping[str, Any], what: str | None = None) -> Read:
-    """Validate free-form options, of an environment or a tool; `what` names them in errors.
+    """Validate free-form options of an environment or tool; `what` names them in errors.
 
     Raises:
         RequestError: an option is unknown or invalid.
@@ -61,7 +60,7 @@ def read_options(model: type[Read], values: Mapping[str, Any], what: str | None 
 
 
 def first_error(error: ValidationError, whole: str = "") -> str:
-    """The first error, as `key: why`; `whole` is the key of errors of the whole value."""
+    """First error as `key: reason`; `whole` is the key for errors of the whole value."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {_why(first)}".removeprefix(": ")
 
@@ -77,11 +76,11 @@ _MUST = {
     "dict": "a table",
     "model": "a table",
 }
-"""What a value must be, by the prefix of Pydantic's error type."""
+"""Required type of a value, by the prefix of Pydantic's error type."""
 
 
 def fault_of(error: ValidationError, whole: str = "") -> str:
-    """The first error in a setting, in TOML's terms; `whole` as in `first_error`."""
+    """First error of a setting in TOML's terms; `whole` as in `first_error`."""
     first = error.errors(include_url=False)[0]
     key, kind, value = ".".join(map(str, first["loc"])) or whole, first["type"], first["input"]
     shown = f", not {value!r:.80}" if isinstance(value, str | int | float) else ""

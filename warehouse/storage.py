@@ -1,4 +1,4 @@
-"""Where a lake keeps its catalogue and data: in the home, or in PostgreSQL and S3-compatible storage.
+"""Location of a lake's catalogue and data: in the home, or in PostgreSQL and S3-compatible storage.
 
 The choice is made once and stored in the home. Secrets are never written: PostgreSQL reads `PGPASSWORD` or `~/.pgpass`, S3 the variables
 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
@@ -18,23 +18,23 @@ from warehouse.errors import RequestError
 from warehouse.settings import Section
 
 FILE = "storage.json"
-"""The file in the lake's folder that holds the choice; there is none where all is local."""
+"""File in the lake's folder with the choice; absent for local storage."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "KEY_ID", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_SESSION_TOKEN": "SESSION_TOKEN"}
 
 
 class Storage(Section):
-    """Catalogue and data of the lake; None keeps them in the home."""
+    """Storage of the lake's catalogue and data; None keeps them in the home."""
 
     catalogue: str | None = None
-    """PostgreSQL connection string without a password, such as `postgres:dbname=lake host=db.example.org user=flywheel`."""
+    """PostgreSQL connection string without a password, such as `postgres:dbname=lake host=db.example.org user=flywheel`. None: SQLite."""
     data: str | None = None
-    """Data path, `s3://bucket/prefix`."""
+    """Data path, `s3://bucket/prefix`. None: in the home."""
     s3_endpoint: str | None = None
-    """Host and port of an S3-compatible server; None: AWS."""
+    """Host and port of an S3-compatible server. None: AWS."""
     s3_region: str | None = None
     """AWS region."""
     s3_path_style: bool = False
-    """Put the bucket in the path, as most servers other than AWS expect."""
+    """Put the bucket name in the URL path, as most servers other than AWS require."""
     s3_tls: bool = True
     """Use HTTPS."""
 
@@ -55,12 +55,11 @@ class Storage(Section):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The DuckDB extensions that the lake needs."""
         catalogue = "sqlite_scanner" if self.catalogue is None else "postgres_scanner"
         return ("ducklake", catalogue, *(() if self.data is None else ("httpfs",)))
 
     def secret(self) -> str | None:
-        """The SQL statement that gives DuckDB access to the data; None where it is local."""
+        """SQL statement that gives DuckDB access to the data; None for local data."""
         if self.data is None:
             return None
         options = {option: os.environ[key] for key, option in _KEYS.items() if key in os.environ}
@@ -72,13 +71,12 @@ class Storage(Section):
 
 
 LOCAL = Storage()
-"""Catalogue and data in the home."""
 
 
 def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
-    """The stored choice for the lake in `folder`, else `wanted`, which is then stored, else local.
+    """Stored choice for the lake in `folder`, else `wanted`, which is then stored, else local storage.
 
-    Raises RequestError where the lake already uses another storage.
+    Raises RequestError if the lake already uses another storage.
     """
     file = folder / FILE
     stored = Storage.model_validate_json(file.read_text()) if file.is_file() else LOCAL
@@ -92,13 +90,13 @@ def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
 
 
 def resolved(home: Path) -> Path:
-    """The absolute path of a home, without links. Raises RequestError where there is none, or DuckDB could not use it."""
+    """Absolute path of a home without symbolic links. Raises RequestError if it cannot exist or DuckDB could not use it."""
     try:
         path = home.resolve()
         str(path).encode()
     except UnicodeEncodeError as error:
         raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename the folder, or name another --home.") from error
-    except (OSError, RuntimeError) as error:  # the current folder is gone, or links lead round
+    except (OSError, RuntimeError) as error:  # missing current folder, or symbolic link loop
         raise RequestError(f"{home} cannot be a home, for its path leads nowhere; give the --home of a folder that can be made.") from error
     if "\\" in str(path):
         why = f"the path {path} has a backslash, which DuckDB takes for a slash"
@@ -108,49 +106,46 @@ def resolved(home: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The files of one lake."""
+    """Files of one lake."""
 
     home: Path
     storage: Storage = LOCAL
     copy: Path | None = None
-    """A copy of the catalogue, to read where nothing can be written beside the catalogue itself."""
+    """Copy of the catalogue, read if the catalogue's folder is not writable."""
 
     @classmethod
     def of(cls, home: Path, wanted: Storage | None = None) -> Place:
-        """The place of the lake of `home`. Raises as `resolved` and `choose_storage`."""
+        """Place of the lake of `home`. Raises like `resolved` and `choose_storage`."""
         return cls(home, choose_storage(resolved(home) / "lake", wanted))
 
     @property
     def folder(self) -> Path:
-        """The folder of the lake in its home."""
         return self.home.resolve() / "lake"
 
     @property
     def catalogue(self) -> Path:
-        """The SQLite file with tables, snapshots and the list of data files."""
+        """SQLite file with tables, snapshots and the list of data files."""
         return self.copy or self.folder / "catalog.sqlite"
 
     @property
     def data(self) -> Path:
-        """The folder of the Parquet files."""
         return self.folder / "data"
 
     @property
     def data_path(self) -> str:
-        """The path of the Parquet files, ending in a slash."""
+        """Path of the Parquet files, ending in a slash."""
         return f"{self.data}/" if self.storage.data is None else f"{self.storage.data.rstrip('/')}/"
 
     @property
     def digests(self) -> Path:
-        """The checksums of local data files."""
         return self.folder / "digests.jsonl"
 
     @property
     def lock(self) -> Path:
-        """The file that writers lock while they commit."""
+        """File that writers lock during commits."""
         return self.folder / "writer.lock"
 
 
 def quoted(text: str) -> str:
-    """`text` as an SQL string literal, where SQL takes no parameter."""
+    """`text` as an SQL string literal, for statements without parameters."""
     return "'" + text.replace("'", "''") + "'"

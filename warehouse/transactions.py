@@ -1,7 +1,7 @@
-"""One commit: a lock that admits one writer at a time, a transaction, and bounded retries.
+"""Commits: a lock that admits one writer at a time, a transaction, and bounded retries.
 
-DuckLake lets two commits append to one table at the same time, so that two processes that insert what is missing could insert a row twice.
-The lock prevents that among our writers. Retries cover other clients and checkpoints. A shared catalogue has a second lock of its own.
+DuckLake lets two commits append to one table concurrently, so two processes that insert missing rows could insert duplicates. The lock
+prevents that among our writers; retries cover other clients and checkpoints. A shared catalogue has an additional lock.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from warehouse.storage import Place
 T = TypeVar("T")
 
 ATTEMPTS = 8
-"""Times that one commit is tried before its error is raised."""
 FIRST_PAUSE_S = 0.05
-"""Mean pause after the first failed try; it doubles from try to try."""
+"""Mean pause after the first failed try, in seconds; doubles with each try."""
 LOCK_PATIENCE_S = 120.0
-"""Longest wait for other writers; a commit takes well under a second."""
+"""Maximum seconds to wait for other writers; a commit takes well under a second."""
 _LOCK_POLL_S = 0.005
 _TRANSIENT = ("database is locked", "database table is locked", "conflict", "busy")
 
 
 @contextmanager
 def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
-    """Holds the lock at `path` against other threads and processes; the system frees it if this process dies.
+    """Hold the lock at `path` against other threads and processes; the system releases it if this process dies.
 
-    The next in line holds a second lock until it has the first, so that a writer that just released it cannot starve those who wait. Raises
-    TimeoutError after `patience_s` seconds in either place.
+    The next waiter holds a second lock until it gets the first, so a writer that just released it cannot starve others. Raises TimeoutError
+    after `patience_s` seconds of waiting for either lock.
     """
     with path.open("a") as held, path.with_suffix(".next").open("a") as line:
         _wait(partial(_try_lock, line.fileno()), patience_s, str(path))
@@ -49,7 +48,7 @@ def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[No
 
 @contextmanager
 def all_writer_locks(connection: duckdb.DuckDBPyConnection, place: Place, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
-    """Holds the lock of this machine's writers and, for a shared catalogue, that of the catalogue."""
+    """Hold the lock of this machine's writers and, for a shared catalogue, the catalogue's lock."""
     with writers_lock(place.lock, patience_s), ExitStack() as held:
         if place.storage.catalogue is not None:
             held.enter_context(_shared_lock(connection, patience_s))
@@ -68,14 +67,14 @@ def _shared_lock(connection: duckdb.DuckDBPyConnection, patience_s: float) -> It
 
 
 def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-    """Runs `work` with a cursor as one transaction, which may run again after a conflict; new files in the home get their checksums."""
+    """Run `work` with a cursor as one transaction, repeated after conflicts; record checksums of new files in the home."""
     written: list[Path] = []
     with all_writer_locks(connection, place):
         result, before = _in_tries(connection, work)
         if place.storage.data is None:
-            with suppress(duckdb.Error), cursor_in_lake(connection) as cursor:  # it is stored, whatever this says
+            with suppress(duckdb.Error), cursor_in_lake(connection) as cursor:  # the commit succeeded in any case
                 written = files_since(cursor, before, place)
-    with suppress(OSError):  # a full disk: they have them from the next who writes
+    with suppress(OSError):  # full disk: the next writer records them
         keep_digests_of(written, place)
     return result
 

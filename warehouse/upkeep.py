@@ -1,7 +1,7 @@
-"""Upkeep of a lake: merging and removing data files, counting searches; snapshots pinned by name, and forgotten when old.
+"""Maintain a lake: merge and remove data files, count searches, pin snapshots by name, expire old ones.
 
-Upkeep changes no query's result and runs alongside readers and writers. A pinned dataset is a SELECT at a snapshot, with a digest that
-tells whether its rows are still the same.
+Upkeep changes no query result and runs concurrently with readers and writers. A pinned dataset is a SELECT at a snapshot, with a digest
+that shows whether its rows are unchanged.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from warehouse.records import Pin
 from warehouse.views.searches import UNCOUNTED, counts_of
 
 FILE_GRACE = timedelta(days=1)
-"""Age below which no file is removed: an open query, or a commit that is being written, may still need it."""
+"""Minimum age of removed files: open queries and commits in progress may still need younger ones."""
 COUNTED_AT_ONCE = 20_000
-"""Trajectories whose searches are counted in one commit: two to three seconds in which other writers wait."""
+"""Trajectories counted per commit; other writers wait for two to three seconds."""
 
 
 def keep_up(lake: Lake) -> None:
-    """Runs after every stage: counts the searches of its trajectories and merges the data files of its commits."""
+    """Count searches and merge data files of recent commits; run after every stage."""
     count_searches(lake)
     _run(lake, f"CALL ducklake_flush_inlined_data('{CATALOG}')", f"CALL ducklake_merge_adjacent_files('{CATALOG}')")
 
 
 def compact(lake: Lake) -> None:
-    """As `keep_up`, and removes files that no snapshot needs.
+    """Like `keep_up`, and remove files that no snapshot needs.
 
-    Unknown files, left by interrupted commits, are removed only where the data is in the home: elsewhere they may belong to another lake.
+    Unknown files, left by interrupted commits, are removed only in the home: elsewhere they may belong to another lake.
     """
     keep_up(lake)
     grace = f"older_than => now() - INTERVAL {int(FILE_GRACE.total_seconds())} SECOND"
@@ -44,7 +44,7 @@ def compact(lake: Lake) -> None:
 
 
 def count_searches(lake: Lake) -> None:
-    """Counts the searches of trajectories that are not counted yet, in bounded commits."""
+    """Count searches of uncounted trajectories, in bounded commits."""
     while lake.write(_count_some) == COUNTED_AT_ONCE:
         pass
 
@@ -58,7 +58,6 @@ def _count_some(cursor: duckdb.DuckDBPyConnection) -> int:
 
 
 def _run(lake: Lake, *steps: str) -> None:
-    """Runs each step in its own transaction."""
     for step in steps:
         lake.write(lambda cursor, sql=step: cursor.execute(sql).fetchall())  # type: ignore[misc]
 
@@ -79,23 +78,23 @@ _NAME = re.compile(r"\w[\w.:+-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class CheckedPin:
-    """A pin, and whether its dataset has the same rows as then; None for a pin without a query."""
+    """A pin, and whether its dataset is unchanged; None for a pin without a query."""
 
     pin: Pin
     same: bool | None
 
 
 def pin(lake: Lake, name: str, at: int | None = None, query: str | None = None) -> Pin:
-    """Keeps the current snapshot, or `at`, under `name`; with a `query`, also the number and digest of its rows.
+    """Keep the latest snapshot, or `at`, under `name`; with `query`, also the number and digest of its rows.
 
-    Raises RequestError for a name that is taken, a name that is a number, an unknown snapshot or a failing query.
+    Raises RequestError for a taken or purely numeric name, an unknown snapshot or a failing query.
     """
     if not _NAME.fullmatch(name) or name.isdigit():
         raise RequestError(
             f"A pin cannot be called {name!r:.200}: give letters, digits and . : _ - +, and not digits alone, which name a snapshot."
         )
     snapshot = lake.snapshot() if at is None else at
-    lake.query("SELECT 1", at=snapshot)  # refuses a snapshot that is not there
+    lake.query("SELECT 1", at=snapshot)  # raises for an unknown snapshot
     wanted = Pin(name, snapshot) if query is None else Pin(name, snapshot, query, *measure(lake, query, snapshot))
     lake.add([wanted])
     (stored,) = lake.read(Pin, "name = ?", [name])
@@ -105,14 +104,14 @@ def pin(lake: Lake, name: str, at: int | None = None, query: str | None = None) 
 
 
 def unpin(lake: Lake, name: str) -> None:
-    """Removes a pin; its snapshot stays until it expires. Raises RequestError for an unknown name."""
+    """Remove a pin; its snapshot remains until it expires. Raises RequestError for an unknown name."""
     if name not in lake.existing(Pin, [name]):
         raise _unknown(lake, name)
     lake.remove(Pin, [name])
 
 
 def snapshot_of(lake: Lake, text: str) -> int:
-    """The snapshot that a number or a pin's name refers to. Raises RequestError for an unknown name."""
+    """Snapshot of a number or pin name. Raises RequestError for an unknown name."""
     if text.isdecimal():
         return int(text)
     pins = lake.read(Pin, "name = ?", [text])
@@ -122,18 +121,18 @@ def snapshot_of(lake: Lake, text: str) -> int:
 
 
 def check_pins(lake: Lake) -> list[CheckedPin]:
-    """Every pin by name, with its dataset measured again."""
+    """All pins by name, with their datasets measured again."""
     return [CheckedPin(found, _same(lake, found)) for found in lake.read(Pin)]
 
 
 def measure(lake: Lake, query: str, at: int) -> tuple[int, str]:
-    """The number of rows of a SELECT at a snapshot, and a digest of columns and rows that ignores row order.
+    """Number of rows of a SELECT at a snapshot, and a digest of columns and rows that ignores row order.
 
-    The digest sums the halves of each row's MD5.
+    The digest sums the halves of each row's MD5. Raises RequestError if `query` is not one SELECT.
     """
     inner = query.strip().rstrip(";")
     described = lake.query(f"DESCRIBE {inner}", at=at)
-    if "column_name" not in described.column_names:  # without a query it lists the tables
+    if "column_name" not in described.column_names:  # DESCRIBE without a query lists tables
         raise RequestError(f"A dataset is one SELECT, and this is none: {query.strip()[:200]!r}")
     columns = described.select(["column_name", "column_type"]).to_pylist()
     halves = "sum(md5_number_lower(row)::HUGEINT)::VARCHAR AS low, sum(md5_number_upper(row)::HUGEINT)::VARCHAR AS high"
@@ -152,9 +151,9 @@ def _unknown(lake: Lake, name: str) -> RequestError:
 
 
 def expire_snapshots(lake: Lake, age: timedelta) -> int:
-    """Expires snapshots older than `age`, which ends time travel to them, and returns how many.
+    """Expire snapshots older than `age`, which ends time travel to them; return their number.
 
-    Kept are those that are pinned, that a policy was trained on, that an unfinished run began with, and the latest.
+    Pinned snapshots, those a policy was trained on, those an unfinished run started from, and the latest are kept.
     """
     expiring = lake.query(_EXPIRING, [int(age.total_seconds())]).column("id").to_pylist()
     if expiring:

@@ -1,4 +1,4 @@
-"""The version of a lake's tables, and the definitions of its views, macros and comments.
+"""Version of a lake's tables, and definitions of its views, macros and comments.
 
 A program reads and writes only lakes of its own version. Views, macros and comments are updated when a lake is opened for writing.
 """
@@ -20,15 +20,14 @@ from warehouse.views import MACROS, VIEWS
 Cursor = duckdb.DuckDBPyConnection
 
 VERSION = 1
-"""The version that this program reads and writes."""
 ROW_GROUP = 20_480
-"""Rows of a row group, the unit that is compressed and read at once: a turn is a kilobyte, where DuckDB's 122,880 rows suit numbers."""
+"""Rows per row group, the unit of compression and reading: turns take a kilobyte, and DuckDB's default of 122,880 suits numbers."""
 TABLE = "versions"
-"""The table of the lake's version: a row for each time that definitions were made, the newest last."""
+"""Table with the lake's version: one row per update of the definitions, newest last."""
 
 
 def check_version(cursor: Cursor, home: str) -> None:
-    """Raises RequestError where the lake of `home` has another version."""
+    """Raise RequestError if the lake of `home` has another version."""
     state = _state(cursor)
     version = None if state is None else state[0]
     if version != VERSION:
@@ -39,7 +38,7 @@ def check_version(cursor: Cursor, home: str) -> None:
 
 
 def define(cursor: Cursor, home: str) -> None:
-    """Create the tables of a new lake and update the definitions, in the caller's transaction. Raises as `check_version`."""
+    """Create the tables of a new lake and update the definitions, in the caller's transaction. Raises like `check_version`."""
     state = _state(cursor)
     if state is None and not _has(cursor, "turns"):
         cursor.execute(f"CREATE TABLE {TABLE} (version BIGINT, definitions VARCHAR, recorded TIMESTAMP)")
@@ -58,14 +57,13 @@ def define(cursor: Cursor, home: str) -> None:
 
 
 def definitions_digest() -> str:
-    """Digest of this program's views, macros and comments."""
     tables = [[table.name, table.comment, [[column.name, column.comment] for column in table.columns]] for table in TABLES]
     views = [[view.name, view.comment, view.sql] for view in VIEWS.values()]
     return digest([tables, views, [[macro.signature, macro.sql] for macro in MACROS.values()]])
 
 
 def _state(cursor: Cursor) -> tuple[int, str] | None:
-    """The lake's version and the digest of its definitions, if it has them."""
+    """Version of the lake and digest of its definitions; None for a new lake."""
     if not _has(cursor, TABLE):
         return None
     ((version, definitions),) = cursor.execute(f"SELECT version, definitions FROM {TABLE} ORDER BY recorded DESC LIMIT 1").fetchall()
@@ -82,7 +80,7 @@ def _has(cursor: Cursor, table: str) -> bool:
 
 def _define(cursor: Cursor) -> None:
     cursor.execute(f"CALL {CATALOG}.set_option('parquet_row_group_size', '{ROW_GROUP}')")
-    # Its encodings of numbers and text are quicker to write than the first version's, and a fifth smaller.
+    # Version 2 encodings of numbers and text are faster to write and a fifth smaller.
     cursor.execute(f"CALL {CATALOG}.set_option('parquet_version', '2')")
     for table in TABLES:
         cursor.execute(f"COMMENT ON TABLE {table.name} IS {quoted(table.comment)}")

@@ -1,1 +1,1 @@
-"""Without a graph: questions and facts from plain text, and the Expander, by a teacher whose claims are all checked."""
+"""Questions and facts from plain text without a graph, and the Expander. A teacher model writes them; every claim is checked."""

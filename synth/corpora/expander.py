@@ -1,18 +1,18 @@
-"""The Expander: a teacher in the agent loop that makes questions over an open corpus deeper (WebShaper, arXiv 2507.15061).
+"""The Expander: a teacher in the agent loop deepens questions over an open corpus (WebShaper, arXiv 2507.15061).
 
-Layer by layer, every constant of a question is replaced by a description; the answer never changes. All constants of a layer are replaced
-together, since a remaining one would be a shortcut; a layer that cannot be completed leaves the question unchanged. Constants are described
-one after the other, so that no entity is used twice. A description is made in small steps, as seed questions are:
+Each layer replaces every constant of a question by a description; the answer never changes. All constants of a layer are replaced together,
+since a remaining one would be a shortcut; a layer that cannot be completed leaves the question unchanged. Constants are described in
+sequence so that no entity is used twice. Steps for one constant:
 
-    read       the teacher states facts, each with a quotation, of what a search for the constant finds; an ungrounded fact costs that fact
-    searched   if those do not describe it, the teacher searches and has documents read, and ends with such facts
-    outlined   code picks facts that describe the constant alone (`proposals.best_outline`)
-    stated     a second reader, shown only passage and claim, checks each of them; without a denied one others are picked
-    worded     the teacher words them as a noun phrase, without the names that they hide
-    validated  the constant is of the described kind, and the teacher cannot name it without tools (section 3)
+    read       search for the constant; the teacher states facts with quotations; ungrounded facts are dropped
+    searched   if those facts do not suffice, the teacher searches and reads documents in a run that ends with facts
+    outlined   select facts that identify the constant uniquely (`proposals.best_outline`)
+    stated     a second reader checks each fact against its passage alone; denied facts are replaced by others
+    worded     the teacher writes a noun phrase without the hidden names
+    validated  the constant has the described type, and the teacher cannot guess it without tools (section 3)
 
-Loop, limits and outcomes are those of `rl`: a fault of the teacher or a tool makes an expansion invalid, which is not a rejected proposal.
-A missing reply leaves a verdict open (None).
+Loop, limits and outcomes come from `rl`. A fault of the teacher or a tool makes the run INVALID, not a rejected proposal. A missing reply
+leaves a verdict undetermined (None).
 """
 
 from __future__ import annotations
@@ -62,11 +62,10 @@ from warehouse.records import ANSWER, Completion, Document, Failure, Outcome, Ta
 T = TypeVar("T")
 
 PASSAGE_CHARACTERS = 2_000
-"""Length of what a search shows of a document, and of the passage shown to the second reader."""
+"""Maximum characters of a document shown per search hit and to the second reader."""
 MOST_SUMMARISED = 5
-"""Most documents per `summarize` call."""
 SUMMARISED_CHARACTERS = 24_000
-"""Characters read per `summarize` call, shared equally among its documents."""
+"""Characters read per `summarize` call, split equally among its documents."""
 
 _GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
 _ASKED = """Reply now with the facts that these documents state about {name}, as a JSON list: [{{"subject": "...", "relation": "...", \
@@ -75,7 +74,7 @@ _SUMMARY = "{passages}\n\nGoal: {goal}\nFrom these documents alone, list what se
 
 
 def validate_description(readers: Readers, constant: str, description: str) -> DescriptionVerdict:
-    """Ask the teacher whether `description` fits the kind of `constant`, and whether it can guess it without tools."""
+    """Check whether `description` fits the type of `constant`, and whether the teacher can guess it without tools."""
     (consistent,) = readers.read(KIND, [{"constant": constant, "description": description}])
     guess = ask(readers.teacher, user(_GUESS.format(description=description), max_tokens=64))
     if isinstance(guess, Failure):
@@ -84,21 +83,21 @@ def validate_description(readers: Readers, constant: str, description: str) -> D
 
 
 def facts_stated(readers: Readers, facts: Sequence[QuotedFact]) -> list[bool | None]:
-    """Whether the passage around each fact's quotation states it; None without a verdict."""
+    """Whether each fact's passage states it, judged from the text around its quotation; None if undetermined."""
     around = [part_of(each.passage.text, each.fact.quote) for each in facts]
     return readers.read(STATED, [stated_case(each.fact, each.passage.title, part) for each, part in zip(facts, around, strict=True)])
 
 
 def part_of(text: str, words: str) -> str:
-    """The first passage of a text that has these words, else the first."""
+    """First passage of `text` that contains `words`, else the first passage."""
     parts = short_passages_of(text, PASSAGE_CHARACTERS)
     return next((part for part in parts if mentions(part, words)), parts[0] if parts else "")
 
 
 class ExpanderEnvironment(ToolEnvironment):
-    """The tools of one expansion; the task's provenance names the `constant` to replace. `seen` are the documents shown so far.
+    """Tools for describing one constant (`provenance["constant"]` of the task). `seen` holds the documents shown so far.
 
-    An answer that `objection` rejects returns to the teacher with the reason, at most `REPAIRS` times.
+    An answer for which `objection` returns a reason goes back to the teacher, at most `REPAIRS` times.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class ExpanderEnvironment(ToolEnvironment):
         self.seen: dict[str, Document] = {}
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """The tools, and what a search for the constant finds."""
+        """List the tools and the search results for the constant."""
         first, name = await super().reset(task, seed), str(task.provenance["constant"])
         return replace(first, text=f"{await self.search(name)}\n\n{_ASKED.format(name=name)}")
 
@@ -163,12 +162,12 @@ class ExpanderEnvironment(ToolEnvironment):
 
 STAGE = "expander"
 INVALID = "invalid"
-"""Failure kind for a fault of the teacher or a tool."""
+"""Failure kind for a teacher or tool fault."""
 
 
 @dataclass(slots=True)
 class Expansion:
-    """Result for several questions; `tasks` holds the deepest version of each question that could be expanded."""
+    """Result of `expand`. `tasks` holds the deepest version of each question that was expanded."""
 
     tasks: list[Task] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -176,7 +175,6 @@ class Expansion:
 
 
 MOST_FACTS = 8
-"""Most facts of one reply."""
 SYSTEM = f"""You collect facts about a name from documents. Search for more where the documents shown say little of it. Then reply, \
 without a call, with a JSON list of at most {MOST_FACTS} objects with "subject", "relation", "object", "quote", "subject_type" and \
 "object_type". Each fact has the name for its subject or object, and for the other something that tells it from others. A type is one \
@@ -206,14 +204,12 @@ WORDINGS = (
 
 
 class Described(BaseModel):
-    """The words of a description."""
-
     description: str = Field(min_length=1, max_length=LONGEST_DESCRIPTION)
 
 
 DESCRIBED = TypeAdapter(Described)
 _MOST_TAKEN = 20
-"""Most names listed to the teacher as taken; the checks use all of them."""
+"""Maximum taken names listed in the prompt; checks use all of them."""
 
 
 def expand(
@@ -227,12 +223,12 @@ def expand(
     wheel_turn: int = 1,
     known: KnownFacts | None = None,
 ) -> Expansion:
-    """Expand each of `tasks`, whose formulas must have constants that the question names, `concurrency` at a time.
+    """Expand `tasks`, at most `concurrency` at a time. A task whose later layer fails keeps its earlier layers.
 
-    A task whose later layer fails keeps its earlier layers. `known` is the graph that proves what it can.
+    The questions must spell out the constants of their formulas. `known` is the graph used for proofs, if any.
 
     Raises:
-        RequestError: no request to the teacher can succeed.
+        RequestError: the teacher is unusable.
     """
     result, current, made = Expansion(), list(tasks), dict[int, Task]()
     for layer in range(1, config.layers + 1):
@@ -245,7 +241,7 @@ def expand(
                 made[place] = outcome.task
             current[place] = outcome.task or before
     result.failures += readers.drain()
-    for place, task in sorted(made.items()):  # the versions in between are not stored
+    for place, task in sorted(made.items()):  # intermediate versions are not stored
         result.tasks.append(replace(task, provenance={**task.provenance, "expanded_from": tasks[place].key}))
     return result
 
@@ -275,7 +271,7 @@ async def _expand_layer(
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """One attempt to describe a constant; what is rejected is added to `failures`, with `about`."""
+    """One attempt to describe a constant. Rejections go to `failures` with the fields of `about`."""
 
     layer: Layer
     name: str
@@ -283,7 +279,6 @@ class _Proposal:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def reject(self, what: Objection | Failure) -> None:
-        """Record a rejected fact, description or reply."""
         own = what.item if isinstance(what, Failure) and isinstance(what.item, dict) else {}
         stage = what.stage if isinstance(what, Failure) else STAGE
         item = {**own, **self.about, "task": self.layer.task.key, "constant": self.name}
@@ -313,7 +308,6 @@ class _Work:
             return await self._expand(task, tuple(names))
 
     async def _expand(self, task: Task, names: tuple[str, ...]) -> _Outcome:
-        """All `names` are described, or the task is not expanded."""
         found, trajectories, failures = list[LeafExpansion](), list[Trajectory](), list[Failure]()
         for name in names:
             described = await self._describe(Layer(task, names, tuple(found)), name, trajectories, failures)
@@ -328,7 +322,7 @@ class _Work:
         return _Outcome(made, tuple(trajectories), tuple(failures))
 
     async def _describe(self, layer: Layer, name: str, trajectories: list[Trajectory], failures: list[Failure]) -> LeafExpansion | None:
-        """A description by what a search for the name finds, else by what the teacher finds in a run."""
+        """Describe a constant from search results, else from runs of the teacher."""
         proposal = _Proposal(layer, name, failures)
         found = await self._in_thread(self._read, proposal)
         for attempt in range(0 if found else self.config.attempts):
@@ -348,7 +342,6 @@ class _Work:
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     def _read(self, proposal: _Proposal) -> LeafExpansion | None:
-        """The description by the facts of what a search for the name finds."""
         hits = find(self.index, proposal.name, SEARCH_DOCUMENTS)
         pages = _of_one(proposal.name, [Passage(page.id, page.id, page.title, part_of(page.text, proposal.name)) for page in hits])
         facts, drops = state_facts(self.teacher, pages, STAGE, self.config.max_action_tokens, f"State facts that name {proposal.name}.")
@@ -357,7 +350,6 @@ class _Work:
         return self._described(proposal, facts) if facts else None
 
     async def _search(self, layer: Layer, name: str, attempt: int) -> tuple[Trajectory, list[Document]]:
-        """A run, and the documents that it saw."""
         task = layer.task
         key = digest([STAGE, self.teacher.name, task.key, name, self.seed, attempt])
         goal = f"Name: {name}\nNo fact may be about: {'; '.join(layer.met(name)[:_MOST_TAKEN])}"
@@ -383,7 +375,6 @@ class _Work:
         return text_alone(trajectory), list(environment.seen.values())
 
     def _judge(self, proposal: _Proposal, trajectory: Trajectory, seen: Sequence[Document]) -> LeafExpansion | None:
-        """The description by the facts with which a run ends."""
         if trajectory.answer is None:
             proposal.reject(Objection(ProposalDefect.NO_PROPOSAL, f"ended without facts: {trajectory.stop_reason}"))
             return None
@@ -393,7 +384,7 @@ class _Work:
         return self._described(proposal, facts) if facts else None
 
     def _facts(self, name: str, text: str, seen: Iterable[Document]) -> tuple[list[QuotedFact], list[Objection]]:
-        """The facts in an answer that a seen document states, and what is wrong with the others, or with the answer."""
+        """Grounded facts of an answer, and objections to the rest or to the answer as a whole."""
         stated = read_json(Completion("", self.teacher.name, {}, text, Ending.STOP, 0, 0), STATEMENTS)
         if isinstance(stated, Failure):
             return [], [Objection(stated.kind, stated.reason)]
@@ -402,7 +393,7 @@ class _Work:
         return [each for each in found if isinstance(each, QuotedFact)], [each for each in found if isinstance(each, Objection)]
 
     def _described(self, proposal: _Proposal, facts: Sequence[QuotedFact]) -> LeafExpansion | None:
-        """The best outline of these facts that the second reader does not deny, worded and validated."""
+        """Word and validate the best outline whose facts the second reader does not deny."""
         layer, name, denied = proposal.layer, proposal.name, list[QuotedFact]()
         while isinstance(outline := best_outline(facts, layer, name, self.index), Outline):
             stated = facts_stated(self.readers, outline.facts)
@@ -418,8 +409,6 @@ class _Work:
         return None
 
     def _worded(self, proposal: _Proposal, outline: Outline, stated: bool | None) -> LeafExpansion | None:
-        """The outline in the teacher's words, validated."""
-
         def check(_: int, said: Described) -> Outline | Failure:
             words = said.description.strip().rstrip(".")
             worded = replace(outline, words=words[:1].lower() + words[1:])
@@ -453,13 +442,13 @@ class _Work:
 
 
 def _of_one(name: str, pages: Sequence[Passage]) -> list[Passage]:
-    """The pages; of those with the title `name`, whatever its qualifier, the first alone is about it."""
+    """Keep only the first of the pages titled `name`, ignoring qualifiers."""
     own = [page for page in pages if key_of(page.title) == key_of(name)]
     return [page for page in pages if page not in own[1:]]
 
 
 def _quoted(fact: TypedFact, pages: Sequence[Passage]) -> QuotedFact | Objection:
-    """The fact as the first of these pages states it, else what is wrong with it in the one that comes nearest."""
+    """Ground the fact in the first page that states it, else return the most specific defect."""
     found = [(ground(fact, page.title, page.text), page) for page in pages]
     for each, page in found:
         if isinstance(each, TypedFact):

@@ -1,18 +1,17 @@
-"""Open information extraction by a teacher, checked against the passage, with names linked to entities.
+"""Open information extraction by a teacher: facts are checked against the passage, and names linked to entities.
 
-The teacher states facts with quotations; a fact whose quotation is not in the passage is dropped. Optionally a second request that sees
-only passage and claim confirms it (a judgement, not a proof). `Linker` maps names to known entities and to each other; the first rule that
-applies:
+The teacher states facts with quotations; facts whose quotation is not in the passage are dropped. An optional second request confirms each
+fact from passage and claim alone (a judgement, not a proof). `Linker` maps names to entities by the first rule that applies:
 
     the document's title, with or without its qualifier in brackets          -> the title's entity
     a known name, ignoring case, accents and punctuation (not figures, C++)  -> that entity
     an alias                                                                 -> the entity of the alias
     part of exactly one longer name in the document                          -> that entity ("Stone" -> "Amber Stone")
-    part of several                                                          -> ambiguous; dropped
-    part only of names that a statement pairs it with                        -> a new entity ("University of Oxford", "Oxford")
+    part of several longer names                                             -> ambiguous; dropped
+    part only of names paired with it in a statement                         -> a new entity ("University of Oxford", "Oxford")
     otherwise                                                                -> a new entity, spelled as first written
 
-A qualifier in brackets is part of a name: "Blue River (film)" and "Blue River" are two entities.
+A qualifier in brackets is part of a name: "Blue River (film)" and "Blue River" are different entities.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STAGE = "extraction"
 
 
 class ExtractionDefect(StrEnum):
-    """Why a grounded statement was dropped; ungrounded ones have a `GroundingDefect`."""
+    """Why a grounded statement was dropped; for ungrounded ones see `GroundingDefect`."""
 
     RELATION_NOT_WANTED = "relation_not_wanted"
     AMBIGUOUS = "ambiguous"
@@ -44,7 +43,6 @@ class ExtractionDefect(StrEnum):
 
 
 MOST_FACTS = 40
-"""Most facts of a passage."""
 
 
 @dataclass(slots=True)
@@ -66,11 +64,11 @@ def extract_facts(
     entities: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> Corpus:
-    """The facts that `documents` state, as a corpus with the documents; its failures hold what was dropped.
+    """Extract facts from `documents` into a corpus that includes them; `failures` lists dropped facts.
 
     Args:
         entities: known names to link mentions to.
-        aliases: other names, with the entity of each.
+        aliases: alternative names mapped to entities.
     """
     harvest = _Harvest()
     passages = [
@@ -90,7 +88,7 @@ def extract_facts(
 
 
 def relation_name(text: str) -> str:
-    """A relation name as stored: `was directed by` becomes `was_directed_by`."""
+    """Normalised relation name: `was directed by` becomes `was_directed_by`."""
     return plain(text.replace("_", " ")).replace(" ", "_")
 
 
@@ -106,7 +104,7 @@ def _wanted(claims: Sequence[QuotedFact], relations: Sequence[str], harvest: _Ha
 
 
 def _verified(claims: Sequence[QuotedFact], readers: Readers, harvest: _Harvest) -> list[QuotedFact]:
-    """The claims that a second reader does not deny. One that is unfit, or gives no verdict, drops nothing."""
+    """Claims that the second reader does not deny. A missing verdict or an uncalibrated reader drops nothing."""
     cases = [stated_case(claim.fact, claim.passage.title, claim.passage.text) for claim in claims]
     kept = []
     for claim, verdict in zip(claims, readers.read(STATED, cases), strict=True):
@@ -146,11 +144,11 @@ def _merged(facts: Sequence[Fact]) -> Iterator[Fact]:
 
 
 class AmbiguousMention(Exception):
-    """A mention that may refer to several entities."""
+    """A mention matches several entities."""
 
 
 class Linker:
-    """Links mentions to known entities, and to full names mentioned in the same document."""
+    """Links mentions to known entities and to full names in the same document."""
 
     def __init__(self, entities: Iterable[str], aliases: Mapping[str, str]) -> None:
         self._known: dict[NameKey, str] = {}
@@ -163,20 +161,20 @@ class Linker:
         self._distinct: dict[str, set[tuple[NameKey, NameKey]]] = {}
 
     def note(self, document: str, title: str, names: Iterable[str]) -> None:
-        """Record a document's title and the names it mentions; a shorter name may refer to a longer one."""
+        """Record a document's title and the names it mentions; shorter names may refer to longer ones."""
         self._titles[document] = title
         mentioned = self._mentioned.setdefault(document, {})
         for name in (title, *names):
             mentioned.setdefault(name_key(name), name)
 
     def note_statement(self, document: str, title: str, subject: str, value: str) -> None:
-        """Record the two names of one statement; they refer to different entities."""
+        """Record the two names of a statement as different entities."""
         self.note(document, title, (subject, value))
         one, other = name_key(subject), name_key(value)
         self._distinct.setdefault(document, set()).update(((one, other), (other, one)))
 
     def link(self, name: str, document: str) -> str:
-        """The entity that `name` refers to in a document. Raises AmbiguousMention."""
+        """Entity of `name` in a document. Raises AmbiguousMention."""
         title = self._titles.get(document, "")
         if name_key(name) == name_key(unqualified(title)) and title:
             return self._entity(title)
@@ -189,7 +187,7 @@ class Linker:
         return self._stored(name) or self._new.setdefault(name_key(name), name)
 
     def _longer(self, name: str, document: str) -> str | None:
-        """The entity of the only longest name in the document that contains `name`, if any."""
+        """Entity of the single longest name in the document that contains `name`, if any. Raises AmbiguousMention."""
         own, distinct = name_key(name), self._distinct.get(document, set())
         longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(own, key)}
         others = {key: text for key, text in longer.items() if (own, key) not in distinct}

@@ -1,6 +1,6 @@
-"""Facts as teachers state them, grounded in their passages: the quotation is located, and names both ends.
+"""Ground a teacher's facts in their passages: locate the quotation and check that it names subject and object.
 
-What is kept as the quotation are the passage's own words.
+The stored quotation is the passage's own text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORDS = re.compile(r"[\w'’.-]*\w|,")
 
 
 class TypedFact(BaseModel):
-    """A fact as a teacher states it, with its quotation and the types of its subject and object."""
+    """A fact stated by a teacher, with quotation and types of subject and object."""
 
     subject: str
     relation: str
@@ -35,7 +35,7 @@ class TypedFact(BaseModel):
 
     @property
     def reverse(self) -> TypedFact:
-        """The fact turned round."""
+        """The fact with subject and object swapped."""
         ends = {"subject": self.object, "object": self.subject, "subject_type": self.object_type, "object_type": self.subject_type}
         return self.model_copy(update=ends)
 
@@ -52,11 +52,11 @@ class GroundingDefect(StrEnum):
 
 
 def ground(statement: TypedFact, title: str, text: str) -> TypedFact | GroundingDefect:
-    """The statement with the passage's own words as its quotation, or what is wrong with it given the passage `text` under `title`.
+    """Ground a statement in the passage `text` titled `title`: return it with the passage's own words as quotation, or the defect.
 
-    The quotation is located by alignment; where it names one end only, or is not found, a sentence that names both and the relation is
-    quoted. One end may be the title instead, but not the one by whom something was done. If the evidence has a word of the relation, it
-    must belong to the end that is not the title. A fact is turned round if its words say the reverse, as "written by" before the subject.
+    The quotation is located by alignment. If it is not found or names only one end, a sentence that names both ends and the relation is
+    used instead. The title may stand for one end, except for the agent of a passive relation. If the evidence contains a word of the
+    relation, it must refer to the end that is not the title. A fact whose evidence states the reverse is swapped.
     """
     if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
         return GroundingDefect.EMPTY
@@ -88,9 +88,9 @@ def _is_passive(statement: TypedFact) -> bool:
 
 
 def _is_reverse(statement: TypedFact, evidence: str) -> bool:
-    """Whether the subject follows the relation's words, as what the relation leads to, and the object does not.
+    """Whether the evidence states the relation in reverse: the subject follows the relation's words and the object does not.
 
-    Of a passive relation whose words are missing, "by" is enough where the subject follows at once.
+    If the words of a passive relation are missing, "by" directly before the subject suffices.
     """
     words, relation = f" {plain(evidence)} ", plain(statement.relation)
     passive = _is_passive(statement)
@@ -105,15 +105,15 @@ def _is_reverse(statement: TypedFact, evidence: str) -> bool:
 _LINKING = frozenset(
     ("a", "an", "and", "as", "at", "by", "de", "del", "di", "for", "from", "in", "is", "la", "of", "on", "or", "the", "to", "van", "von")
 ) | {"was", "were", "with"}
-"""Words between a relation and a name that say nothing of it."""
+"""Function words between a relation and a name."""
 _VERBS = ("ed", "en", "ing")
 _MOST_ROLES = 6
 
 
 def _belongs(sentence: str, name: str, relation: str) -> bool | None:
-    """Whether the words before `name`, other names aside, are those of the relation; None where the sentence has no word of it.
+    """Whether the words before `name`, skipping other names, are words of the relation; None if the sentence has none.
 
-    In "directed by A and starring B, C", `starring` belongs to B and C, and `directed` to A, who is then not who it was "written by".
+    In "directed by A and starring B, C", `starring` belongs to B and C, and `directed` to A; so A is not who it was "written by".
     """
     words, wanted = _WORDS.findall(sentence), [word for word in plain(relation).split() if word not in _LINKING]
     words[:1] = [word.lower() for word in words[:1]]
@@ -128,7 +128,7 @@ def _belongs(sentence: str, name: str, relation: str) -> bool | None:
 
 
 def _roles(before: Sequence[str]) -> set[str]:
-    """The words that say what a name after `before` is: `written` and `directed` of "written and directed by"."""
+    """Role words before a name: `written` and `directed` for "written and directed by"."""
     found: list[str] = []
     words = dropwhile(lambda word: word in _LINKING or not word.islower(), reversed(before))
     for word in islice(words, _MOST_ROLES):
@@ -146,9 +146,8 @@ GROUNDING_REASONS = {
     GroundingDefect.OBJECT_NOT_NAMED: "the quoted sentence does not name the object as it is written",
     GroundingDefect.OTHER_RELATION: "the passage says something else of that name",
 }
-"""Sentences for the writer of a statement."""
+"""Messages returned to the writer of a statement."""
 
 
 def stated_case(statement: TypedFact, title: str, text: str) -> dict[str, str]:
-    """What the reader `STATED` is shown of a statement."""
     return {"text": f"{title}\n{text}", "claim": statement.claim}

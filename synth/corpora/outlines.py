@@ -1,8 +1,8 @@
-"""Facts as a question or a description: the name that is asked for, what the words must name, and what they must not.
+"""Outlines: trees of facts that determine a question or description, the name asked for, and which names its text must contain or hide.
 
-Facts are edges between names, and an outline is a tree of them. One name of the tree is the answer, the other inner ones are unknowns that
-the words leave out, the ends are named. So the formula (WebShaper's knowledge projections, arXiv 2507.15061, section 3) is known before a
-word is written, each of its triples has a quotation, and a teacher only words it: a seed question, or the Expander's description.
+Facts are edges between names. One name of the tree is the answer, the other inner nodes are unknowns that the text leaves out, and the
+leaves are named. The formula (WebShaper's knowledge projections, arXiv 2507.15061, section 3) is thus fixed and every triple quoted before
+a teacher writes the text: a seed question or an Expander description.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from synth.questions.text_comparison import NameKey, mentions, name_key, numbers
 from warehouse.records import Triple
 
 MOST_FACTS = 3
-"""Most facts of one outline."""
 LETTERS = "XYZ"
-"""What stands for unknowns where an outline is worded; none is a word."""
+"""Placeholders for unknowns in prompts; none is a word."""
 UNTYPED = "thing"
-"""The type of names without one."""
+"""Type of names without a stated type."""
 LONGEST_NAME = 8
-"""Most words of a name that an outline may name or ask for; longer ones are clauses."""
+"""Maximum words of a name used in an outline; longer ones are clauses."""
 
 
 class ProposalDefect(StrEnum):
-    """Why what a teacher proposes is rejected; ungrounded facts have a `GroundingDefect`."""
+    """Why a teacher's proposal is rejected; for ungrounded facts see `GroundingDefect`."""
 
     NO_PROPOSAL = "no_proposal"
     NO_CONSTANT = "no_constant"
@@ -52,43 +51,37 @@ class ProposalDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Kind and reason of a failure."""
-
     kind: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuotedFact:
-    """A fact with its own words in a passage."""
-
     fact: TypedFact
     passage: Passage
 
     @property
     def names(self) -> tuple[str, str]:
-        """Subject and object."""
         return self.fact.subject, self.fact.object
 
     @property
     def ends(self) -> tuple[NameKey, NameKey]:
-        """What spellings of subject and object share."""
         return key_of(self.fact.subject), key_of(self.fact.object)
 
     @property
     def types(self) -> tuple[str, str]:
-        """The types of subject and object, empty where not stated."""
+        """Types of subject and object, empty if not stated."""
         return plain(self.fact.subject_type), plain(self.fact.object_type)
 
 
 def key_of(name: str) -> NameKey:
-    """What spellings of a name share, with or without a qualifier."""
+    """Key shared by all spellings of a name, ignoring its qualifier."""
     return name_key(unqualified(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A tree of facts: its answer, the unknowns on the way, and its words, empty until it is worded."""
+    """A tree of facts with its answer and unknowns; `words` is empty until the teacher words it."""
 
     facts: tuple[QuotedFact, ...]
     answer: str
@@ -96,7 +89,7 @@ class Outline:
     words: str = ""
 
     def triples(self, nodes: Mapping[NameKey, str]) -> tuple[Triple, ...]:
-        """The facts as triples: names in `nodes` as those nodes, all others as constants."""
+        """Facts as triples. Names in `nodes` become those nodes, all others constants."""
         stated = ((each.fact, *each.ends) for each in self.facts)
         return tuple(
             (nodes.get(one) or constant(f.subject), f.relation, nodes.get(other) or constant(f.object)) for f, one, other in stated
@@ -104,18 +97,17 @@ class Outline:
 
     @property
     def formula(self) -> tuple[Triple, ...]:
-        """The question that the outline asks."""
         variables = {key_of(text): f"{VARIABLE}x{number}" for number, text in enumerate(self.unknowns)}
         return self.triples(variables | {key_of(self.answer): TARGET})
 
     @property
     def asked(self) -> str:
-        """The type of the answer, as most facts have it."""
+        """Most frequent stated type of the answer."""
         return self._type(self.answer)
 
     @property
     def masked(self) -> list[str]:
-        """The facts with `?` for the answer and letters for the unknowns, each with its type: its writer cannot give them away."""
+        """Facts with `?` for the answer and letters for unknowns, each with its type, so that the writer cannot leak them."""
         marks = {key_of(text): f"{letter} ({self._type(text)})" for text, letter in zip(self.unknowns, LETTERS, strict=False)}
         marks[key_of(self.answer)] = f"? ({self.asked})"
         shown = ([marks.get(end) or unqualified(name) for end, name in zip(each.ends, each.names, strict=True)] for each in self.facts)
@@ -128,37 +120,35 @@ class Outline:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What the words must not name."""
+        """Names that the text must not contain."""
         return (self.answer, *self.unknowns)
 
     @property
     def named(self) -> list[str]:
-        """What the words must name: all else."""
+        """Names that the text must contain."""
         secret = set(map(key_of, self.secrets))
         texts = (text for each in self.facts for text in each.names)
         return [unqualified(text) for text in dict.fromkeys(texts) if key_of(text) not in secret]
 
     @property
     def documents(self) -> list[str]:
-        """Sorted ids of the quoted documents."""
         return sorted({each.passage.document for each in self.facts})
 
 
 def outlines(facts: Sequence[QuotedFact]) -> list[Outline]:
-    """All outlines of at most `MOST_FACTS` facts, one per tree and name that can be asked for."""
+    """All outlines of at most `MOST_FACTS` facts: one per tree and possible answer."""
     usable = [each for each in facts if all(map(is_name, each.names))]
     trees = (tree for size in range(1, MOST_FACTS + 1) for tree in combinations(usable, size) if _is_tree(tree))
     return [outline for tree in trees for outline in _asking(tree)]
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may be a name: one that begins and ends with a capital or a figure, as "1921 silent film" does not, and no union."""
+    """Whether `text` can be a name: at most `LONGEST_NAME` words, first and last not lower-case, no union ("1921 silent film" is none)."""
     words = unqualified(text).split()
     return 0 < len(words) <= LONGEST_NAME and not any(word[:1].islower() for word in (words[0], words[-1])) and UNION not in text
 
 
 def _is_tree(facts: Sequence[QuotedFact]) -> bool:
-    """Whether the facts are connected, and no two join the same names."""
     nodes = {end for each in facts for end in each.ends}
     reached, left = set(facts[0].ends), list(facts[1:])
     while joined := [each for each in left if reached & set(each.ends)]:
@@ -180,7 +170,7 @@ def _gives_away(outline: Outline) -> bool:
 
 
 def objection_to_words(outline: Outline) -> Objection | None:
-    """What the words give away, fail to name, or add."""
+    """Check the text for leaked or missing names and for numbers that no fact states."""
     if any(re.search(rf"\b{letter}\b", outline.words) for letter in LETTERS[: len(outline.unknowns)]):
         return Objection(ProposalDefect.NOT_ASKED, "it must describe what a letter stands for, instead of the letter")
     for secret in outline.secrets:

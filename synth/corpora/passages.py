@@ -1,13 +1,13 @@
-"""Passages of documents, the names they contain, and random walks over linked passages, which seed questions are asked about.
+"""Passages of documents, names in them, and random walks over linked passages as input for seed questions.
 
-WebShaper draws its seeds by random walks over the hyperlinks of an encyclopaedia (arXiv 2507.15061). A folder of notes has few, so passages
-of two documents are linked by the first of these that applies:
+WebShaper draws its seeds by random walks over the hyperlinks of an encyclopaedia (arXiv 2507.15061). Folders of notes have few links, so
+passages of two documents are linked by the first rule that applies:
 
-    link   one links the other's document, in Markdown (`[text](page.md)`, `[text][page]`) or wiki syntax (`[[Page|text]]`)
-    title  one names the other's title, which no other document has
-    name   both contain a name of two or more words that only few passages contain
+    link   one links to the other's document, in Markdown (`[text](page.md)`, `[text][page]`) or wiki syntax (`[[Page|text]]`)
+    title  one contains the other's title, which no other document has
+    name   both contain a name of two or more words that few passages contain
 
-Links work in both directions. A link or a title leads to the beginning of the document.
+Links are bidirectional. A link or title leads to the first passage of the document.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from synth.questions.text_comparison import mentions, plain, unqualified
 from warehouse.records import Document
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)(?<!\bMrs\.)\s+")
-"""Not after an initial or a title: "J. Smith", "Joe Kirkwood Jr. and"."""
+"""Excludes initials and titles: "J. Smith", "Joe Kirkwood Jr. and"."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
 _PART_END = re.compile(
@@ -36,12 +36,11 @@ SHORTEST_NAME = 4
 
 
 def sentences_of(text: str) -> list[str]:
-    """The sentences of `text`."""
     return list(filter(None, _SENTENCE_END.split(text.strip())))
 
 
 def passages_of(text: str, characters: int) -> list[str]:
-    """Split `text` into whole sentences of at most `characters` together; a longer sentence is a passage of its own."""
+    """Split `text` into passages of whole sentences, at most `characters` each; a longer sentence forms its own passage."""
     pieces = [""]
     for sentence in sentences_of(text):
         joined = f"{pieces[-1]} {sentence}".strip()
@@ -53,7 +52,7 @@ def passages_of(text: str, characters: int) -> list[str]:
 
 
 def short_passages_of(text: str, characters: int) -> list[str]:
-    """The same, with longer sentences (tables, say) split between words."""
+    """Like `passages_of`, but split longer sentences (such as tables) between words."""
     return [piece for sentences in passages_of(text, characters) for piece in _cut(sentences, characters)]
 
 
@@ -69,23 +68,23 @@ def _cut(text: str, characters: int) -> Iterator[str]:
 
 
 def capitalised_names(text: str) -> list[str]:
-    """Runs of two or more capitalised words, which look like names."""
+    """Distinct runs of two or more capitalised words."""
     return list(dict.fromkeys(" ".join(found.split()) for found in _NAME.findall(text)))
 
 
 def listed_with(name: str, text: str) -> list[str]:
-    """The other names in the part of a text that lists `name`. Figures are listed with none.
+    """Other names in the clauses of `text` that list `name`; empty if `name` starts with a digit.
 
-    A part ends at a verb, a preposition, or a comma before what else is said, as in "mayor A, capital B".
+    A clause ends at a verb, a preposition, or a comma before a new statement, as in "mayor A, capital B".
     """
     parts = [part for part in _PART_END.split(text) if mentions(part, name)] if not name[:1].isdigit() else []
     return [other for part in parts for other in capitalised_names(part) if not mentions(other, name) and not mentions(name, other)]
 
 
 class NameFinder:
-    """Finds known names in a text: whole words, case-sensitive, the longest first where they overlap.
+    """Finds known names in text: whole words, case-sensitive, longest match first.
 
-    A name with a qualifier in brackets is also found without it, unless that is ambiguous.
+    A name with a qualifier in brackets also matches without it, unless that is ambiguous.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -101,7 +100,7 @@ class NameFinder:
                 self._names.setdefault(words[0], []).append((words, next(iter(meant))))
 
     def find(self, text: str) -> list[str]:
-        """The distinct names in `text`, in order of occurrence."""
+        """Distinct names in `text`, in order of occurrence."""
         words = _WORD.findall(text)
         found: dict[str, None] = {}
         place = 0
@@ -117,7 +116,6 @@ class NameFinder:
 LinkKind = Literal["link", "title", "name"]
 
 MOST_LINKS = 500
-"""Most links followed per document."""
 _INLINE = re.compile(r"!?\[([^\[\]\n]{1,200})\]\(<?([^()<>\s]{1,500})>?(?:\s+[\"'][^\"'\n]{0,200}[\"'])?\)")
 _REFERENCE = re.compile(r"\[([^\[\]\n]{1,200})\]\[([^\[\]\n]{0,200})\]")
 _DEFINITION = re.compile(r"^ {0,3}\[([^\[\]\n]{1,200})\]:[ \t]+<?([^<>\s]{1,500})>?.*$", re.MULTILINE)
@@ -125,12 +123,12 @@ _WIKI = re.compile(r"!?\[\[([^\[\]|#\n]{1,200})(?:#[^\[\]|\n]{0,200})?(?:\|([^\[
 _EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]{1,500})(?<=\S)\1(?!\w)")
 _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
 _TRIES = 20
-"""Walks started per walk wanted; small folders have fewer."""
+"""Walk attempts per requested walk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a document without Markdown; `id` is the document's id and a number."""
+    """Part of a document without Markdown. `id` is the document id, "#" and a number."""
 
     id: str
     document: str
@@ -140,7 +138,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link to the passage at position `to`: its kind and the words that link."""
+    """Link to the passage at index `to`, with its kind and anchor text."""
 
     to: int
     kind: LinkKind
@@ -149,7 +147,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Passages of different documents, each linked to the previous one by `links` (one fewer)."""
+    """Passages of different documents; `links[i]` leads from passage i to passage i + 1."""
 
     passages: tuple[Passage, ...]
     links: tuple[Link, ...]
@@ -157,14 +155,12 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class LinkedPassages:
-    """Passages and the links of each."""
-
     passages: tuple[Passage, ...]
     links: tuple[tuple[Link, ...], ...]
 
     @classmethod
     def of(cls, documents: Sequence[Document], characters: int, sharing: int) -> LinkedPassages:
-        """Passages of at most `characters`; a name links passages if at most `sharing` of them contain it."""
+        """Split documents into passages of at most `characters`; a name links passages if at most `sharing` contain it."""
         pages = [_read(document, characters) for document in documents]
         passages = tuple(passage for page in pages for passage in page.passages)
         found: list[dict[int, Link]] = [{} for _ in passages]
@@ -175,7 +171,7 @@ class LinkedPassages:
         return cls(passages, tuple(tuple(links[place] for place in sorted(links)) for links in found))
 
     def walks(self, count: int, longest: int, seed: int) -> list[Walk]:
-        """Up to `count` walks over different sets of at most `longest` passages; single passages only if `longest` is 1."""
+        """Draw up to `count` walks over distinct sets of at most `longest` passages; single passages only if `longest` is 1."""
         rng = random.Random(seed)
         starts = [place for place, links in enumerate(self.links) if links or longest == 1]
         found: dict[frozenset[str], Walk] = {}
@@ -199,7 +195,7 @@ class LinkedPassages:
 
 
 def readable(text: str) -> tuple[str, dict[str, str]]:
-    """Markdown as plain text, and the target of each link text (the first where several share a text)."""
+    """Convert Markdown to plain text; also map each link text to its target (the first if a text repeats)."""
     targets: dict[str, str] = {}
     defined = {plain(name): target for name, target in _DEFINITION.findall(text)}
 
@@ -261,7 +257,7 @@ def _linked(pages: Sequence[_Page]) -> Iterator[_Found]:
 
 
 def _place_of(target: str, page: str, first: Mapping[str, int], by_name: Mapping[str, int]) -> int | None:
-    """Where the linked document begins: found by its path relative to the page, with or without suffix, or by title or file name."""
+    """Index of the linked document's first passage, found by relative path (with or without suffix), title or file name."""
     path = unquote(target.partition("#")[0])
     if not path or "://" in path:
         return None

@@ -1,13 +1,13 @@
-"""What the Expander says of a constant: which facts describe it, the checks that need no model, the proofs, and the resulting tasks.
+"""Expander descriptions: choice of facts, checks without a model, proofs, and expanded tasks.
 
-A constant is described by an outline: a tree of quoted facts around it (`best_outline`). So every fact of a description is quoted, and its
-formula is connected, with no constant next to a constant; facts about what the question hides or uses are left out, so that no entity is
-used twice. The descriptions of one layer are accepted together or not at all. Whether a relation is right no quotation can show; a teacher
-is asked, and its verdict is recorded as such.
+A constant is described by an outline, a tree of quoted facts around it (`best_outline`). The resulting formula is connected and no constant
+is adjacent to another; facts about names that the question hides or uses are excluded, so no entity is used twice. The descriptions of one
+layer are accepted together or not at all. A quotation cannot prove the relation, so a teacher judges it, and its verdict is recorded as a
+judgement.
 
-With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#). A
-description that fits another entity is rejected; so is a question with other answers or a redundant constraint. What the graph cannot show
-is listed under `unproven`.
+With a graph, formulas are translated to its names and relations (ignoring case, accents and punctuation, except in figures, C++ and C#).
+Descriptions that fit another entity are rejected, and so are questions with other answers or redundant constraints. Properties that the
+graph cannot decide are listed under `unproven`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from warehouse.records import Task, Triple
 
 LONGEST_DESCRIPTION = 400
 SEARCHED = 20
-"""Pages among which another one is sought that a description fits."""
+"""Pages searched for another entity that fits a description."""
 _SENTENCE = re.compile(r"^(?:the|an?) [\w-]+ (?:is|are|was|were|has|had)\b", re.IGNORECASE)
 _NOUN_PHRASE = re.compile(r"(?:the|an?) ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptionVerdict:
-    """Result of a validation; None where no reply could be read. `guess` is what the teacher named without tools."""
+    """Result of a validation; None if undetermined. `guess` is the teacher's guess without tools."""
 
     type_consistent: bool | None
     too_simple: bool | None
@@ -62,7 +62,7 @@ class DescriptionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LeafExpansion:
-    """A worded outline of a constant, and the teacher's verdicts on the description and on its facts (None: unclear)."""
+    """A worded outline of a constant, and the teacher's verdicts on the description and its facts (None: undetermined)."""
 
     outline: Outline
     verdict: DescriptionVerdict
@@ -70,45 +70,41 @@ class LeafExpansion:
 
     @property
     def name(self) -> str:
-        """The constant."""
         return self.outline.answer
 
     @property
     def description(self) -> str:
-        """What stands in its place."""
         return self.outline.words
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The constants of a task that are replaced together, and the descriptions found so far."""
+    """Constants of a task that are replaced together, and the descriptions found so far."""
 
     task: Task
     names: tuple[str, ...]
     found: tuple[LeafExpansion, ...] = ()
 
     def hidden(self, name: str) -> list[str]:
-        """What the description of `name` must not name, besides `name`: answers, intermediate entities, everything replaced or unknown so
-        far.
-        """
+        """Names that the description of `name` must not contain: answers, intermediate and replaced entities, unknowns; without `name`."""
         own = [other for other in self.names if other != name]
         return list(dict.fromkeys([*_hidden_by(self.task), *own, *(text for leaf in self.found for text in leaf.outline.unknowns)]))
 
     def met(self, name: str) -> list[str]:
-        """What the question already uses: everything hidden, its constants, and names in this layer's descriptions."""
+        """Names that the question already uses: hidden names, its constants and names in this layer's descriptions."""
         constants = [member for leaf in leaves_of(self.task) if leaf != name for member in leaf.split(UNION)]
         named = [text for leaf in self.found for text in leaf.outline.named]
         return list(dict.fromkeys([*self.hidden(name), *constants, *named]))
 
 
 def leaves_of(task: Task) -> list[str]:
-    """The texts of a formula's constants, nearest to the target first."""
+    """Constants of a formula, nearest to the target first."""
     constants = [node for layer in layers(task.formula) for node in nodes_of(layer) if is_constant(node)]
     return [node.removeprefix(CONSTANT) for node in dict.fromkeys(constants)]
 
 
 def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
-    """Those of `names` that no description can replace: merged constants, or ones the question does not spell."""
+    """Those of `names` that cannot be replaced: merged constants and names that the question does not spell."""
     longest_first = sorted(names, key=len, reverse=True)
     found = _spelled(longest_first).finditer(task.question) if names else ()
     spelled = {longest_first[(match.lastindex or 1) - 1] for match in found}
@@ -116,10 +112,9 @@ def not_replaceable(task: Task, names: Sequence[str]) -> list[str]:
 
 
 def best_outline(facts: Sequence[QuotedFact], layer: Layer, name: str, index: SearchIndex) -> Outline | Objection:
-    """The outline of the constant `name` over most documents and by fewest facts, of those that describe it alone, or why there is none.
+    """Outline that identifies `name` uniquely with the most documents, then the fewest facts, or the reason why there is none.
 
-    Facts that name what the question hides or uses are left out. Whether something else fits the index shows as far as it can: another page
-    that names all that the description does, or a name listed with the constant in each of its quotations.
+    Facts about names that the question hides or uses are excluded. Uniqueness is checked against the index only (`rival_of`).
     """
     hidden, used = layer.hidden(name), set(map(key_of, layer.met(name)))
     about = [each for each in facts if key_of(name) in each.ends]
@@ -141,7 +136,7 @@ def _is_used(text: str, name: str, hidden: Iterable[str], used: AbstractSet[Name
 
 
 def objection_to_description(outline: Outline, layer: Layer) -> Objection | None:
-    """What is wrong with the words of a description, alone and in the question."""
+    """Check the text of a description, alone and within the question."""
     if not _NOUN_PHRASE.match(outline.words) or _SENTENCE.match(outline.words) or outline.words.endswith("?"):
         return Objection(ProposalDefect.NOT_ASKED, 'it must be a noun phrase that begins with "the", not a sentence')
     for secret in layer.hidden(outline.answer):
@@ -151,10 +146,10 @@ def objection_to_description(outline: Outline, layer: Layer) -> Objection | None
 
 
 def rival_of(outline: Outline, index: SearchIndex) -> str | None:
-    """Something else that the facts about the answer, or about an unknown, fit, as far as the documents show; None if nothing.
+    """Another entity that fits the facts about the answer or an unknown according to the documents; None if none is found.
 
-    Of facts from the name's own page it is another page that names all the same; of others, a name listed with it in each. For an unknown,
-    facts that lead to the answer say nothing: another unknown may lead to another answer.
+    Facts from the name's own page fit another page that mentions all the same names; other facts fit a name listed next to it in every
+    quotation. For an unknown, facts that lead to the answer are skipped: another unknown may lead to another answer.
     """
     met = {end for each in outline.facts for end in each.ends}
     for name in outline.secrets:
@@ -180,18 +175,17 @@ def _fitting(name: str, facts: Sequence[QuotedFact], skipped: Collection[NameKey
 
 
 def _sentence(each: QuotedFact) -> str:
-    """The sentence of the quotation; a short quotation may leave out who is listed with it."""
+    """Sentence that contains the quotation, since a short quotation may omit names listed with it."""
     return next((sentence for sentence in sentences_of(each.passage.text) if each.fact.quote in sentence), each.fact.quote)
 
 
 def _pages(names: Sequence[str], index: SearchIndex) -> dict[NameKey, str]:
-    """The titles of pages that mention all these names."""
     hits = index.search(" ".join(names), SEARCHED)
     return {key_of(page.title): page.title for page in hits if all(mentions(f"{page.title} {page.text}", name) for name in names)}
 
 
 def objection_to_merged(task: Task, leaves: Sequence[LeafExpansion]) -> Objection | None:
-    """What is wrong with the question once all `leaves` are expanded."""
+    """Check the question with all `leaves` expanded."""
     question = merged_question(task, leaves)
     told = [text for leaf in leaves for text in (leaf.name, *leaf.outline.unknowns) if mentions(question, text)]
     if told:
@@ -201,7 +195,7 @@ def objection_to_merged(task: Task, leaves: Sequence[LeafExpansion]) -> Objectio
 
 
 def expanded_formula(outline: Outline, formula: Sequence[Triple]) -> tuple[Triple, ...]:
-    """The formula with the outline's answer as a variable that its facts define."""
+    """Formula with the outline's answer replaced by a variable that the outline's facts define."""
     taken = set(nodes_of(formula))
     fresh = (f"{VARIABLE}x{number}" for number in range(len(taken) + len(outline.unknowns) + 1))
     free = [node for node in fresh if node not in taken]
@@ -212,7 +206,6 @@ def expanded_formula(outline: Outline, formula: Sequence[Triple]) -> tuple[Tripl
 
 
 def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple, ...]:
-    """The formula with all `leaves` expanded; original triples come first."""
     formula = task.formula
     for leaf in leaves:
         formula = expanded_formula(leaf.outline, formula)
@@ -220,7 +213,7 @@ def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple,
 
 
 def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
-    """The question with each name replaced by its description (not recursively)."""
+    """Question with each name replaced by its description, not recursively."""
     longest_first = sorted(leaves, key=lambda leaf: len(leaf.name), reverse=True)
     spelled = _spelled([leaf.name for leaf in longest_first])
     return spelled.sub(lambda found: longest_first[(found.lastindex or 1) - 1].description, task.question)
@@ -229,7 +222,7 @@ def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
 def expanded_task(
     task: Task, leaves: Sequence[LeafExpansion], proofs: Mapping[str, Any], teacher: str, structure: str = "layerwise"
 ) -> Task:
-    """The task with all `leaves` expanded; the answers stay, and its proofs are recorded."""
+    """Task with all `leaves` expanded, the same answers and new proofs."""
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
     documents = sorted({document for leaf in leaves for document in leaf.outline.documents})
     steps = [*task.provenance.get("expansions", []), *map(_step, leaves)]
@@ -264,7 +257,6 @@ def _hidden_by(task: Task) -> list[str]:
 
 
 def _spelled(names: Sequence[str]) -> re.Pattern[str]:
-    """Matches any of `names` as whole words, each in a group of its own."""
     return re.compile(rf"(?<!\w)(?:{'|'.join(f'({re.escape(name)})' for name in names)})(?!\w)", re.IGNORECASE)
 
 
@@ -273,19 +265,19 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KnownFacts:
-    """A graph queried with names and relations in other spellings."""
+    """A graph that can be queried with other spellings of names and relations."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self.graph = graph
 
     def in_its_words(self, formula: Sequence[Triple]) -> tuple[Triple, ...] | None:
-        """The formula in the graph's own names and relations; None if it does not know one of them."""
+        """Formula in the graph's names and relations; None if the graph lacks one of them."""
         triples = [(self._node(subject), self._relation(relation), self._node(value)) for subject, relation, value in formula]
         known = [(subject, relation, value) for subject, relation, value in triples if subject and relation and value]
         return tuple(known) if len(known) == len(formula) else None
 
     def answers(self, formula: Sequence[Triple], enough: int) -> list[str]:
-        """The graph's answers, sorted; any `enough` of them if there are more."""
+        """Sorted answers of the graph; an arbitrary `enough` of them if there are more."""
         return sorted(first_answers(self.graph, formula, enough))
 
     def _node(self, node: str) -> str | None:
@@ -310,7 +302,7 @@ class KnownFacts:
 
 
 def _by_words(texts: Iterable[str], words_of: Callable[[str], K]) -> dict[K, str]:
-    """Texts by their words, without those that have none or share them with another."""
+    """Map the key of each text to the text; empty and ambiguous keys are left out."""
     found: dict[K, str] = {}
     shared = set[K]()
     for text in texts:
@@ -321,10 +313,11 @@ def _by_words(texts: Iterable[str], words_of: Callable[[str], K]) -> dict[K, str
 
 
 def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
-    """The proofs of `task` with all its `leaves` expanded, or the objection.
+    """Proofs of `task` with all `leaves` expanded, or the objection.
 
-    `easy`: the question's first hit names an answer (with a graph: is a document of the answer). `defined`: each description fits only its
-    name. `type_consistent`, `too_simple` and `stated` are the teacher's judgement. `unproven` lists those that are None.
+    `easy`: the question's first search hit names an answer (with a graph: is a document of the answer). `defined`: each description fits
+    only its constant. `type_consistent`, `too_simple` and `stated` are judgements of the teacher. `unproven` lists properties that are
+    None.
     """
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
     defined = None if known is None else _defined(leaves, known)
@@ -343,7 +336,7 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
 
 
 def proofs_of_seed(task: Task, index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
-    """The proofs of a question written from documents, all of whose triples are quoted, or the objection."""
+    """Proofs of a question written from documents, all of whose triples are quoted, or the objection."""
     bare = replace(task, formula=(), proofs={"unsupported": []})
     by_graph = None if known is None else _by_graph(bare, task.formula, task.question, known, index)
     return by_graph if isinstance(by_graph, Objection) else by_graph or _by_documents(bare, task.formula, task.question, index)
@@ -361,7 +354,7 @@ def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objec
 
 
 def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: KnownFacts, index: SearchIndex) -> Proofs | Objection | None:
-    """All proofs by the graph; None where it does not know enough to give the answers."""
+    """Proofs from the graph; None if it cannot derive all answers."""
     own = known.in_its_words(formula)
     if own is None:
         return None
@@ -374,12 +367,12 @@ def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: Known
     proofs = prove(known.graph, own, question, first_hit(index))
     if proofs.redundant:
         return Objection(ProposalDefect.REDUNDANT, f"the answers are the same without {own[proofs.redundant[0]]}")
-    before = [number for number in proofs.unsupported if number < len(task.formula)]  # each later one is quoted from its document
+    before = [number for number in proofs.unsupported if number < len(task.formula)]  # later triples are quoted from their documents
     return {**proofs.record(), "unsupported": before}
 
 
 def _by_documents(task: Task, formula: Sequence[Triple], question: str, index: SearchIndex) -> Proofs:
-    """What documents show; `unsupported` is inherited, since new triples are grounded."""
+    """Proofs from the documents. `unsupported` is inherited, since new triples are grounded."""
     first = next(iter(index.search(question, 1)), None)
     return {
         "answers": None,

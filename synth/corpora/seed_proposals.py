@@ -1,4 +1,4 @@
-"""A question about a walk: an outline over as many of its documents as its facts reach, and the task that it becomes."""
+"""Select an outline for a question about a walk, check the question's wording, and convert it to a task."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ class SeedDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seed(Outline):
-    """A question about a walk."""
-
     walk: Walk = field(kw_only=True)
 
     @property
     def key(self) -> str:
-        """Key of its task: equal for questions that ask the same and have the same answer."""
+        """Task key; equal for questions with the same formula and answer."""
         return digest(["seed", formula_digest(self.formula), plain(self.answer)])
 
 
 MOST_TRIED = 12
-"""Most outlines of a walk that are searched for something else that fits."""
+"""Maximum outlines per walk that are checked for rivals."""
 
 
 def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: random.Random) -> Seed | Objection:
-    """A random question over as many documents of the walk as a tree of `facts` reaches, which nothing else that the index knows fits."""
+    """Random outline over as many documents of the walk as possible with no rival in the index, or the reason why there is none."""
     found = [each for each in outlines(facts) if not validate(each.formula)]
     if not found:
         return Objection(SeedDefect.NO_OUTLINE, "no facts of it join")
@@ -71,18 +69,16 @@ _INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what)\b((?: [\w
 
 
 def question_word(kind: str) -> str:
-    """What asks for an answer of this type."""
     return {"person": "Who", "time": "When"}.get(_family(kind), f"Which {kind}")
 
 
 def _family(kind: str) -> str:
-    """`person` or `time` where the last word of a type says so, else `other`."""
     last = kind.split()[-1] if kind else ""
     return "person" if last in _PEOPLE else "time" if last in _TIMES else "other"
 
 
 def _asked_family(seed: Seed) -> str | None:
-    """The family that the first interrogative of the words asks for; None if it leaves that open, as "What is" does."""
+    """Family that the first interrogative asks for; None if undetermined, as for "What is"."""
     found = _INTERROGATIVE.search(seed.words.lower())
     if found is None:
         return None
@@ -94,7 +90,7 @@ def _asked_family(seed: Seed) -> str | None:
 
 
 def objection_to_question(seed: Seed) -> Objection | None:
-    """What is wrong with the words of a question."""
+    """Check the wording of a question."""
     if not asks(seed.words):
         return Objection(ProposalDefect.NOT_ASKED, "it is no question, or one for yes or no")
     asked = _asked_family(seed)
@@ -134,5 +130,4 @@ def task_of(seed: Seed, teacher: str, environment: str) -> Task:
 
 
 def numbered(passages: Sequence[Passage]) -> str:
-    """Passages as shown to a teacher, numbered from 1."""
     return "\n\n".join(f"[{number}] {passage.title}\n{passage.text}" for number, passage in enumerate(passages, 1))

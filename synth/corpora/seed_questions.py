@@ -1,18 +1,18 @@
-"""Seed questions from documents alone: a teacher states facts of linked passages and words a question over some of them; checks filter.
+"""Generate seed questions from documents: a teacher states facts of linked passages and words a question over them; checks filter.
 
-In WebShaper a model writes seeds about what a random walk visited, and an agent must find the answer (arXiv 2507.15061). Here every
-projection is quoted instead, and the documents are searched for counter-evidence. Two small requests take the place of one large form:
+WebShaper lets a model write seeds about the pages of a random walk, and an agent must find the answer (arXiv 2507.15061). Here every
+projection is quoted, and the documents are searched for counter-evidence. The steps:
 
-    facts           the passages of the walk state facts, each with a quotation that stands there and names both ends
-    outlined        some of them make a question: its answer, what it names, what it leaves out (`seed_proposals.outline`)
+    facts           the teacher states facts of the walk's passages, each with a quotation that names both ends
+    outlined        select facts, the answer, the names given and the names hidden (`seed_proposals.outline`)
     stated          a second reader confirms each fact from passage and claim alone
-    worded          the teacher words it; the words hide answer and unknowns, name all else, add no number, and are new
+    worded          the teacher words the question; it hides answer and unknowns, contains all other names, adds no number, and is new
     uncontradicted  no retrieved passage about the same subject contradicts a fact
-    only_answer     a reader of the retrieved passages finds the answer, and no other that fits
+    only_answer     a reader of the walk's and retrieved passages finds the answer and no other that fits
 
-Each rejection is a `Failure`. Evidence counts only if its quotation stands in the passage it names; an unreadable reply leaves a verdict
-open (None), as does a reader that fails its calibration (`readers.py`). The last two checks cannot prove anything, which `unproven` in the
-proofs records.
+Each rejection is a `Failure`. Evidence counts only if its quotation is in the passage it cites. An unreadable reply or a reader that fails
+its calibration (`readers.py`) leaves a verdict undetermined (None). The last two checks are no proofs; undetermined verdicts are listed
+under `unproven` in the proofs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from warehouse.records import Document, Failure, Request, Task, user
 
 T = TypeVar("T")
 Verdict = Objection | bool | None
-"""An objection, True if nothing was found, None if unclear."""
+"""Objection, True (passed), or None (undetermined)."""
 
 MOST_ANSWERS = 10
 
@@ -78,7 +78,7 @@ _FOUND_ANSWERS = (
 
 
 class Contradiction(BaseModel):
-    """A teacher's verdict on a claim given retrieved passages."""
+    """Reply schema: verdict on a claim given retrieved passages."""
 
     contradicted: bool
     passage: int | None = None
@@ -86,7 +86,7 @@ class Contradiction(BaseModel):
 
 
 class FoundAnswer(BaseModel):
-    """An answer that a teacher finds in passages."""
+    """Reply schema: an answer found in passages."""
 
     answer: Annotated[str, Field(max_length=200)]
     passage: int
@@ -98,15 +98,13 @@ _FOUND = TypeAdapter(Annotated[list[FoundAnswer], Field(max_length=MOST_ANSWERS)
 
 
 class PassageSearch:
-    """Search over passages, and the links that lead on from its hits."""
-
     def __init__(self, linked: LinkedPassages) -> None:
         self._linked = linked
         self._places = {passage.id: place for place, passage in enumerate(linked.passages)}
         self._index = SearchIndex(Document(passage.id, passage.title, passage.text, passage.document) for passage in linked.passages)
 
     def find(self, queries: Iterable[str], k: int, without: Iterable[Passage] = ()) -> list[Passage]:
-        """The best `k` passages of each query that are not in `without`."""
+        """Top `k` passages of each query that are not in `without`."""
         known, found = {passage.id for passage in without}, dict[str, Passage]()
         for query in queries:
             hits = [hit.id for hit in self._index.search(query, k + len(known)) if hit.id not in known]
@@ -114,7 +112,7 @@ class PassageSearch:
         return list(found.values())
 
     def onward(self, passages: Sequence[Passage], k: int) -> list[Passage]:
-        """Up to `k` other passages that these link to by their own words, round robin."""
+        """Up to `k` other passages that these link to, round robin."""
         known, found = {passage.id for passage in passages}, dict[str, Passage]()
         for turn in zip_longest(*map(self._led_to, passages)):
             found.update((passage.id, passage) for passage in turn if passage is not None and passage.id not in known)
@@ -127,7 +125,7 @@ class PassageSearch:
 
 @dataclass(frozen=True, slots=True)
 class Searcher:
-    """Searches for evidence against questions; unreadable replies are asked for twice and end up in `failures`."""
+    """Searches for evidence against questions. Unreadable replies are requested again; the failures go to `failures`."""
 
     teacher: Teacher
     search: PassageSearch
@@ -137,7 +135,7 @@ class Searcher:
     failures: list[Failure]
 
     def contradictions(self, seeds: Sequence[Seed]) -> list[Verdict]:
-        """Per seed: whether a passage retrieved for one of its facts contradicts it, as a reader says and a quotation shows."""
+        """For each seed, check that no passage retrieved for its facts contradicts one, by a reader's verdict and a quotation."""
         facts = ((place, each) for place, seed in enumerate(seeds) for each in seed.facts)
         met = [(place, each, found) for place, each in facts if (found := self._on(each))]
         cases = [{"passages": numbered(found), "claim": each.fact.claim} for _, each, found in met]
@@ -156,10 +154,10 @@ class Searcher:
         return verdicts
 
     def second_answers(self, seeds: Sequence[Seed]) -> list[Verdict]:
-        """Per seed: whether its own passages give no answer to its question, or retrieved ones give another.
+        """For each seed, check that its passages answer the question and that retrieved passages give no other answer.
 
-        More passages distract a small reader from the answer: what the own ones give is read from them alone. Others are read only by a
-        reader that can tell whether another answer fits.
+        The walk's passages are read alone first, since more passages distract small readers. Retrieved passages are read only if the reader
+        is calibrated for `FITS`.
         """
         lists = self._ask([self._list(seed, seed.walk.passages) for seed in seeds], _FOUND)
         verdicts: list[Verdict] = [_answered(seed, found) for seed, found in zip(seeds, lists, strict=True)]
@@ -183,15 +181,14 @@ class Searcher:
         return verdicts
 
     def _on(self, each: QuotedFact) -> list[Passage]:
-        """Other passages about the fact's subject."""
         subject, relation = unqualified(each.fact.subject), each.fact.relation
         found = self.search.find((f"{subject} {relation} {each.fact.object}", f"{subject} {relation}"), self.k, [each.passage])
         return [passage for passage in found if _is_about(passage, subject)]
 
     def _about(self, seed: Seed) -> list[Passage]:
-        """Hits beyond the walk for the question and for each thing said of a name, and where their links lead.
+        """Hits outside the walk for the question and for each named constant with its relation, and the passages they link to.
 
-        Links matter where another answer needs an intermediate page: of two directors each has one.
+        Links matter if an alternative answer needs an intermediate page.
         """
         said = [words for subject, relation, value in seed.formula if (words := _said(subject, relation, value))]
         hits = self.search.find((seed.words, *said), self.k, seed.walk.passages)[: 2 * self.k]
@@ -208,7 +205,7 @@ class Searcher:
 
 
 def _is_about(passage: Passage, subject: str) -> bool:
-    """Whether a passage has the subject for its title, or names it; one word may be part of another name."""
+    """Whether a passage is titled `subject` or, for names of several words, contains it."""
     if name_key(unqualified(passage.title)) == name_key(subject):
         return True
     return " " in subject and mentions(passage.text, subject) > 0
@@ -267,9 +264,9 @@ def _fitting(seed: Seed, candidate: FoundAnswer, shown: Sequence[Passage]) -> di
 
 STAGE = "seeds"
 CHECKS = ("facts", "outlined", "stated", "worded", "uncontradicted", "only_answer")
-"""The checks in order; each counts its survivors under its name."""
+"""Checks in order; the survivors of each are counted under its name."""
 ASKED = "walks"
-"""Count of proposals asked for."""
+"""Key of the number of walks in `survived`."""
 
 _WORDING = """{facts}
 
@@ -307,8 +304,6 @@ WORDINGS = (
 
 
 class Worded(BaseModel):
-    """The words of a question."""
-
     question: str = Field(min_length=1, max_length=600)
 
 
@@ -317,7 +312,7 @@ WORDED = TypeAdapter(Worded)
 
 @dataclass(slots=True)
 class SeedQuestions:
-    """Tasks, failures, and how many proposals survived each check."""
+    """Tasks, failures, and the number of survivors per check."""
 
     tasks: list[Task] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -332,13 +327,13 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class SeedGenerator:
-    """Writes questions about walks.
+    """Generates questions about walks.
 
     Args:
-        readers: check what the teacher writes.
+        readers: readers that verify the teacher's output.
         passages: search for evidence against a question.
-        index: the policy's own search, which shows whether a question finds its answer directly.
-        known: a graph that proves what it can, if there is one.
+        index: the policy's search, used to detect questions that it answers directly.
+        known: graph used for proofs, if any.
         environment: environment of the tasks.
     """
 
@@ -351,11 +346,7 @@ class SeedGenerator:
     known: KnownFacts | None = None
 
     def make(self, walks: Sequence[Walk], seed: int, stored: AbstractSet[str] = frozenset()) -> SeedQuestions:
-        """One question per walk if the checks pass; `stored` are keys of existing tasks.
-
-        Raises:
-            RequestError: no request to the teacher can succeed.
-        """
+        """Generate at most one question per walk; `stored` are keys of existing tasks. Raises RequestError if the teacher is unusable."""
         result = SeedQuestions(survived={ASKED: len(walks)})
         left = [_Candidate(seed) for seed in self._outlined(walks, seed, result)]
         left = _sift("stated", left, self._stated(left), result)
@@ -371,7 +362,6 @@ class SeedGenerator:
         return result
 
     def _outlined(self, walks: Sequence[Walk], seed: int, result: SeedQuestions) -> list[Seed]:
-        """A question per walk, as far as the facts of its passages make one."""
         passages = list({passage.id: passage for walk in walks for passage in walk.passages}.values())
         facts, failures = state_facts(self.teacher, passages, STAGE, self.config.max_tokens)
         result.failures += failures
@@ -390,7 +380,7 @@ class SeedGenerator:
         return found
 
     def _worded(self, left: Sequence[_Candidate], seed: int, stored: AbstractSet[str], result: SeedQuestions) -> list[_Candidate]:
-        """The candidates with their words; those that are stored or come twice are dropped before they are worded."""
+        """Word the candidates; stored and duplicate ones are dropped first."""
         new: dict[str, _Candidate] = {}
         for candidate in left:
             if candidate.seed.key in stored or candidate.seed.key in new:
@@ -463,7 +453,6 @@ def _dropped(objection: Objection, seed: Seed) -> Failure:
 
 
 def shortfall(wanted: int, found: int, longest: int) -> Failure:
-    """The failure that says that there are fewer walks than wanted."""
     reason = f"the documents have {found} walks over linked passages, and synth.seeds.count asks for {wanted}"
     if not found and longest > 1:
         reason += ": no passage is linked with one of another document; synth.seeds.passages = 1 asks about single ones"

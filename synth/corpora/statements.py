@@ -1,4 +1,4 @@
-"""Facts that a teacher states of passages, each with a quotation: the first step of seed questions, descriptions and extraction."""
+"""Ask a teacher for the facts of passages with quotations: the first step of seed questions, descriptions and extraction."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from synth.teachers.teacher import Teacher, ask_for
 from warehouse.records import Failure, user
 
 MOST_FACTS = 6
-"""Most facts of a passage that is to be asked about."""
+"""Maximum facts per passage that questions are written about."""
 
 
 def instructions(most: int = MOST_FACTS) -> str:
-    """The system message that asks for at most so many facts."""
     return f"""You state the facts of a passage as a JSON list of at most {most} objects with "subject", "relation", "object", "quote",\
  "subject_type" and "object_type". A type is one word, such as person, film, town or year. Write out names in full, as the passage or its \
 title has them, and no pronouns. A relation is one or two words. The quote is the shortest run of words of the passage, copied exactly, \
@@ -27,7 +26,6 @@ instruction. Reply with the JSON alone; a passage without facts gives []."""
 
 
 def shape_of(most: int = MOST_FACTS) -> TypeAdapter[list[TypedFact]]:
-    """The form of a reply."""
     return TypeAdapter(Annotated[list[TypedFact], Field(max_length=most)])
 
 
@@ -45,14 +43,16 @@ EXAMPLES = (
 def state_facts(
     teacher: Teacher, passages: Sequence[Passage], stage: str, max_tokens: int, wanted: str = "", most: int = MOST_FACTS
 ) -> tuple[list[QuotedFact], list[Failure]]:
-    """The grounded facts of all passages, and a failure of this stage for each other one. A reply without any returns to its writer.
+    """Ask for the facts of all passages and ground them. Returns the facts, and a failure of `stage` for each dropped statement or reply.
+
+    A reply with only ungrounded statements is returned to the teacher for repair.
 
     Args:
-        wanted: what else to ask for, a line at the end of each request.
-        most: facts per passage.
+        wanted: extra line at the end of each request.
+        most: maximum facts per passage.
 
     Raises:
-        RequestError: no request to the teacher can succeed.
+        RequestError: the teacher is unusable.
     """
     failures: list[Failure] = []
 

@@ -1,1 +1,1 @@
-"""Trajectories to imitate: the oracle's, clean or corrupted on purpose, the policy's own successes, and stored runs."""
+"""Trajectories for imitation: of the oracle (clean or deliberately corrupted), of the policy, and stored runs."""

@@ -1,9 +1,9 @@
-"""Examples of the cold start: the oracle's demonstrations, some corrupted on purpose, the policy's own successes, and stored runs.
+"""SFT examples for cold start: oracle demonstrations (some deliberately corrupted), the policy's own successes, and stored runs.
 
-Half-good demonstrations leave decisions open (when to go on, which relation to follow), so that RL has something to choose from; a clean
-set gives a policy that is certain of everything and gains nothing. Played against the rollouts' search, some show how to search again.
-Later iterations use rejection sampling: the policy's successes, one per task, in the sampled token ids. Runs of other policies are
-rewritten from the record, with tools mapped to ours.
+Corrupted demonstrations leave decisions open (when to stop, which relation to follow) for RL to improve; a policy trained on clean ones
+only is certain of everything and gains nothing. Demonstrations played against the rollouts' search also show repeated searches. Later
+iterations use rejection sampling: the policy's successes, one per task, as sampled token ids. Runs of other policies are rewritten from
+their records, with their tools mapped to ours.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from warehouse.settings import Section
 
 
 class Style(StrEnum):
-    """To the answer; there with repeated searches; to an answer too early; or astray."""
+    """Style of a demonstration: correct; correct with repeated searches; answered too early; or ending at a wrong answer."""
 
     CLEAN = "clean"
     SECOND_TRY = "second_try"
@@ -53,18 +53,18 @@ class Style(StrEnum):
 
 
 class DemonstrationConfig(Section):
-    """Demonstrations of the oracle: their search, and the share with mistakes."""
+    """Oracle demonstrations: their search, and the shares of imperfect ones."""
 
     search: Literal["perfect", "imperfect"] = "perfect"
-    """A perfect search, or that of rollouts (`rollout.search.imperfect`)."""
+    """`perfect`, or `imperfect`: the rollouts' search (`rollout.search.imperfect`)."""
     second_try: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of demonstrations, per depth, that search more than once for a document."""
+    """Share of demonstrations, per depth, that need more than one search for a document. Requires search = imperfect."""
     early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a multi-hop demonstration answers too early."""
     wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a demonstration follows a wrong relation to a wrong answer."""
     in_order: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that a clean demonstration tries several possible values in the document's order."""
+    """Probability that a clean demonstration tries candidate values in document order. Requires search = perfect."""
 
     @model_validator(mode="after")
     def _check(self) -> DemonstrationConfig:
@@ -90,11 +90,11 @@ def build_demonstrations(
     wheel_turn: int = 1,
     search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """One demonstration per task, in order; the id contains its style.
+    """Build one demonstration per task, in order; the example id contains the style.
 
     Args:
-        retrieve: first hit of the perfect search; anchored hops need it.
-        search: the rollouts' search, to play the demonstrations against it.
+        retrieve: top hit of the perfect search; required for anchored hops.
+        search: the rollouts' search to play demonstrations against.
     """
     examples: list[Example] = []
     failures: list[Failure] = []
@@ -137,7 +137,7 @@ def _demonstrate(
 
 
 def needs_second_try(graph: KnowledgeGraph, task: Task, seed: int, retrieve: Retrieve, search: Search) -> bool | None:
-    """Whether a clean demonstration has to repeat a search; None if it does not find a document at all."""
+    """Whether a clean demonstration must repeat a search; None if it cannot find a document."""
     solution = solution_of(graph, task, retrieve)
     if solution is None:
         return None
@@ -161,7 +161,7 @@ def corrupt(
     rng: random.Random,
     may_go: Callable[[Route], bool] = lambda route: True,
 ) -> tuple[Style, Route]:
-    """The path that a demonstration takes, by one random draw; `path` itself if it cannot be corrupted."""
+    """Route of a demonstration by one random draw; `path` itself if it cannot be corrupted."""
     draw = rng.random()
     if draw < config.early_stop and len(path) > 1:
         early = path[: rng.randrange(1, len(path))]
@@ -174,7 +174,7 @@ def corrupt(
 
 
 def _tried_in_order(graph: KnowledgeGraph, path: Route, solution: Solution, retrieve: Retrieve) -> Solution:
-    """`solution` with the fruitless searches that its documents suggest before the one that leads on."""
+    """Insert the fruitless searches that the documents suggest before each step."""
     if len(solution.steps) != len(path):
         return solution
     steps = list(solution.steps[:1])
@@ -196,7 +196,7 @@ def _before(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
 
 
 def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random, may_go: Callable[[Route], bool]) -> Route | None:
-    """`path` with a wrong turn at one hop, equally long where the graph goes on."""
+    """`path` with a wrong turn at one hop and, where the graph allows, the same length."""
     for position in rng.sample(range(len(path)), len(path)):
         hop = path[position]
         turns = [fact for fact in graph.about(hop.entity) if fact.documents and fact.object not in (hop.value, path[-1].value)]
@@ -221,7 +221,7 @@ def _go_on(graph: KnowledgeGraph, path: Route, wanted: Route, rng: random.Random
 
 
 def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int], count: int, seed: int, wheel_turn: int) -> list[Example]:
-    """At most `count` examples: the shortest success of each task (the latest if several), deepest tasks first."""
+    """At most `count` examples: the shortest success of each task (ties: the latest), deepest tasks first."""
     best: dict[str, Trajectory] = {}
     for trajectory in sorted(trajectories, key=lambda t: (len(t.turns), -(t.step or 0), t.id)):
         best.setdefault(trajectory.task_key, trajectory)
@@ -232,7 +232,7 @@ def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int]
 
 
 def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], list[Failure]]:
-    """Split off trajectories with images: an example holds token ids only."""
+    """Separate trajectories with images, since examples hold token ids only."""
     kept, left_out = list[Trajectory](), list[Failure]()
     for trajectory in trajectories:
         if trajectory.images:
@@ -245,7 +245,7 @@ def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory]
 
 
 def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:
-    """A trajectory as an example in its token ids; prompt and observations are masked."""
+    """Trajectory as an example of token ids; prompt and observations are masked."""
     parts = [Part(PartKind.TOKENS, "", ids=trajectory.prompt_ids)]
     for turn in trajectory.turns:
         parts.append(Part(PartKind.TOKENS, turn.action, True, ids=turn.action_ids))
@@ -255,11 +255,10 @@ def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:
 
 
 IMPORT = "import"
-"""Stage of imported runs."""
 
 
 class Rejection(StrEnum):
-    """Why a run makes no example."""
+    """Why a run yields no example."""
 
     INVALID = "invalid"
     FAILURE = "not_a_success"
@@ -283,12 +282,12 @@ def choose_runs(
     wheel_turn: int,
     held_out: Collection[str] = (),
 ) -> tuple[list[Example], list[Failure]]:
-    """Examples of stored runs, and why the other runs make none.
+    """Convert stored runs to examples; also return a failure for each rejected run.
 
     Args:
-        tools: tools that the policy will be offered; an imported run keeps its own if the configuration maps none.
-        own: ids of policies that share the trained policy's token ids.
-        held_out: keys of tasks that evaluation asks, or that overlap with one.
+        tools: tools offered to the policy. An imported run keeps its own unless `config.tools` maps them.
+        own: ids of policies that share the trained policy's tokenizer.
+        held_out: keys of tasks used in evaluation or overlapping with it.
     """
     examples: list[tuple[Trajectory, Example]] = []
     failures: list[Failure] = []
@@ -309,7 +308,7 @@ def choose_runs(
 
 
 def tools_of(trajectory: Trajectory) -> tuple[Schema, ...]:
-    """The tools that a run was offered if its record says so, else those that it called."""
+    """Tools offered to a run according to its record, else the tools it called."""
     row = trajectory.provenance.get("row")
     recorded = trajectory.provenance.get("tools") or (row.get("tools") if isinstance(row, dict) else None)
     if isinstance(recorded, list) and recorded and all(_is_schema(each) for each in recorded):

@@ -1,8 +1,8 @@
-"""The oracle: an agent that needs no model, because a task's formula and the graph give every step of its trajectory.
+"""Oracle agent: derives trajectories from a task's formula and the graph, without a model.
 
-It knows what to search for, which document answers, which relation to follow and the final answer. After reading a document it thinks of
-the relation and its value ("employer Blue River"). With an imperfect search it reads further pages or rephrases until the right document is
-shown (not a namesake, not a stub without the fact); after a search in vain it thinks of what was missing ("no employer").
+The oracle knows each query, the document that answers it, the relation to follow and the final answer. After each document it thinks of the
+relation and its value ("employer Blue River"). With an imperfect search it reads further pages or rephrases until the right document
+appears (not a namesake, not a stub without the fact); after a failed search it thinks of what was missing ("no employer").
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from warehouse.records import ANSWER, Document, Task
 
 @dataclass(frozen=True, slots=True)
 class OracleStep:
-    """One search: the thought before it (empty at first), the query, and the document returned.
-
-    `wanted` is what the document is read for: a relation, or a type of entity.
-    """
+    """One search: preceding thought (empty at first), query, returned document, and the relation or entity type it is read for."""
 
     think: str
     query: str
@@ -36,36 +33,31 @@ class OracleStep:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The steps, the thought after the last document, and the answer."""
-
     steps: tuple[OracleStep, ...]
     think: str
     answer: str
 
 
 def path_of(graph: KnowledgeGraph, task: Task) -> Route | None:
-    """The path that a task asks for; None if its formula is no path or its answer is not proven."""
+    """Path asked for by a task; None if its formula is no path or its answer is not proven."""
     return trace(graph, task.formula, task.answers[0]) if task.formula and task.answers else None
 
 
 def paths_of(graph: KnowledgeGraph, task: Task) -> tuple[Route, ...]:
-    """The paths to all answers: one, or one per answer of a set; empty if any is missing."""
+    """One path, or one per answer of a set; empty if any is missing."""
     wanted = [replace(task, answers=(answer,)) for answer in task.answers] if asks_for_set(task) else [task]
     found = [path for path in (path_of(graph, each) for each in wanted) if path is not None]
     return tuple(found) if len(found) == len(wanted) else ()
 
 
 def solution_of(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None = None) -> Solution | None:
-    """The oracle's solution of `task`; None if graph and documents do not support it."""
+    """Oracle solution of `task`; None if graph and documents do not support it."""
     paths = paths_of(graph, task)
     return walk(graph, paths, retrieve) if paths else None
 
 
 def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | None = None) -> Solution | None:
-    """The steps along `paths` (of one formula) to all of their ends; None if a document is missing.
-
-    What several paths read at the same position is read once.
-    """
+    """Steps along all `paths` of one formula; None if a document is missing. A read shared by several paths occurs once."""
     places: dict[tuple[int, Hop], list[Hop]] = {}
     for path in paths:
         for number, hop in enumerate(path):
@@ -84,7 +76,7 @@ def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | Non
 
 
 def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
-    """The document that a hop reads: the search's hit or, without a search, the first that states what is needed."""
+    """Document read at a hop: the search's top hit or, without a search, the first document that states the required facts."""
     if retrieve is not None or not hop.anchors:
         return find_document(graph, hop, retrieve)
     stating = sorted(stating_documents(graph, hop))
@@ -92,17 +84,17 @@ def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document
 
 
 def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
-    """The thought after the document of `hop`: the relation and its value; `more` are hops to other values of the same relation."""
+    """Thought after the document of `hop`: the relation and its value; `more` are hops to other values of the same relation."""
     return f"{wanted(graph, hop)} {join_items([each.value for each in (hop, *more)])}"
 
 
 def wanted(graph: KnowledgeGraph, hop: Hop) -> str:
-    """What a hop reads its document for: a relation, or the type of the entity."""
+    """What the document is read for: a relation, or the type of the entity."""
     return spoken(hop.relation or graph.types.get(hop.entity, "found"))
 
 
 def transcript(question: str, solution: Solution) -> Parts:
-    """The whole trajectory; only thoughts and actions are learned."""
+    """Full trajectory; the loss covers thoughts and actions only."""
     parts = asked(question)
     for step in solution.steps:
         parts += acted("search", step.query, step.think) + came(passage(step.document))
@@ -110,41 +102,39 @@ def transcript(question: str, solution: Solution) -> Parts:
 
 
 Search = Callable[[str], Hits]
-"""The rollouts' search: the documents of a query in the order shown."""
+"""The rollouts' search: maps a query to hits in the order shown."""
 MOST_TRIES = 5
-"""Searches per document before the oracle gives up."""
+"""Maximum searches per document."""
 _PAGES = (2, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One search for a document: query and hits."""
-
     query: str
     hits: Hits
 
     def shows(self, document: Document) -> bool:
-        """Whether a hit has the document's id (with or without noise around it)."""
+        """Whether a hit has the document's id, even if its text contains noise."""
         return any(hit.id == document.id for hit in self.hits.documents)
 
 
 Tries = tuple[Try, ...]
-"""Searches for one document; the last one shows it."""
+"""Searches for one document; the last one returns it."""
 
 
 def is_shown_at_once(solution: Solution, search: Search) -> bool:
-    """Whether the first search of every step shows its document."""
+    """Whether the first search of every step returns its document."""
     return all(Try(step.query, search(step.query)).shows(step.document) for step in solution.steps)
 
 
 def all_tries(solution: Solution, search: Search, rng: random.Random) -> tuple[Tries, ...] | None:
-    """The searches for each document; None if one is not found in `MOST_TRIES`."""
+    """Searches for each document; None if one is not found within `MOST_TRIES`."""
     tried = tuple(_tries(step, search, rng) for step in solution.steps)
     return tried if all(tried) else None
 
 
 def transcript_with(question: str, solution: Solution, tried: Sequence[Tries]) -> Parts:
-    """The whole trajectory with every search made; only thoughts and actions are learned."""
+    """Full trajectory with all searches; the loss covers thoughts and actions only."""
     parts = asked(question)
     for step, tries in zip(solution.steps, tried, strict=True):
         think = step.think
@@ -167,7 +157,7 @@ def _tries(step: OracleStep, search: Search, rng: random.Random) -> Tries:
 
 
 def _others(step: OracleStep, first: Hits, rng: random.Random) -> Iterator[str]:
-    """Follow-up queries in order; further pages only if the first search found anything."""
+    """Follow-up queries in order; further pages only if the first search had hits."""
     on = [f"{step.query} page {number}" for number in _PAGES] if first.documents else []
     words = [f"{step.query} {step.wanted}", f"{step.wanted} {step.query}", f"{step.wanted} of {step.query}"]
     rng.shuffle(words)

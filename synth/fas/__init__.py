@@ -1,1 +1,1 @@
-"""First-order action synthesis (AgentFounder): plans with a first action, and reasoning in two passes."""
+"""First-order action synthesis (FAS, AgentFounder): plans with a first action, and two-pass reasoning."""

@@ -1,11 +1,11 @@
-"""The entity-anchored open-world memory of AgentFounder (arXiv 2509.13310, section 2.2), and questions of several styles over its slices.
+"""Entity-anchored open-world memory of AgentFounder (arXiv 2509.13310, section 2.2), and questions of several styles over its slices.
 
-The memory holds statements per entity and is no graph: no statement points to another entry. Each statement records its source, its time
-and its kind. Sources are facts that documents state, passages (filed under every entity they name), and tool results of stored runs.
+The memory maps entities to statements; it is no graph, since statements do not link entries. Statements record source, time and kind. They
+come from facts in documents, passages (filed under every entity they name) and tool results of stored runs.
 
-A slice is what the documents say about the entities along a path. Diversity comes from the questions over it: *factual* (one statement),
-*multi-hop* (the whole path), *numerical* (a count, a difference, or how many share a value) and *synthesis* (several statements about one
-or two entities). Each has its answer and the statements it rests on; a slice that does not support a style yields no question of it.
+A slice holds the statements about the entities along a path. Question styles: *factual* (one statement), *multi-hop* (the whole path),
+*numerical* (a count, a difference, or how many share a value) and *synthesis* (several statements about one or two entities). Each question
+has an answer and its supporting statements; a slice that does not support a style yields no question of it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,24 @@ from synth.questions.wording import Phrasing, spoken, word_question
 from warehouse.records import NOT_RUN, Document, Fact, Trajectory, Triple
 
 PASSAGE_CHARACTERS = 300
-"""Length of a passage statement, in whole sentences."""
+"""Maximum characters of a passage statement, in whole sentences."""
 LONGEST_PASSAGE = 1_000
-"""A longer piece without a sentence end is a table or worse, and skipped."""
+"""Longer passages are skipped, as they have no sentence end (tables, for example)."""
 _TIME = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 _YEAR = re.compile(r"\b(?:1\d|20)\d{2}\b")
 
 
 class Origin(StrEnum):
-    """Kind of source of a statement."""
-
     FACT = "fact"
     PASSAGE = "passage"
     RESULT = "result"
-    """A tool result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement about an entity.
+    """A statement about an entity; `relation` is empty for passages, `source` is a document id or `trajectory/turn`.
 
-    `relation` is empty for a passage. `source` is a document's id, or `trajectory/turn` for tool results. `time` is the year or day (ISO
-    8601) that the source gives the entity, if exactly one.
+    `time` is the year or ISO 8601 date that the source gives the entity, None unless there is exactly one.
     """
 
     entity: str
@@ -58,7 +54,7 @@ class Statement:
 
 
 class Memory:
-    """Statements by entity, in order, without duplicates."""
+    """Statements by entity, in insertion order, without duplicates."""
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._entries: dict[str, dict[Statement, None]] = {}
@@ -72,9 +68,9 @@ class Memory:
         return tuple(self._entries.get(entity, ()))
 
     def slices(self, count: int, entities: int, most: int, rng: random.Random) -> Iterator[tuple[Statement, ...]]:
-        """`count` random slices: statements about a few entities, each with its share of `most` statements.
+        """Draw `count` random slices of at most `most` statements, split equally among the entities.
 
-        The first entity is drawn from all, the others preferably from those that its statements name, so that a question can lead on.
+        The first entity is drawn from all; others preferably from those named in its statements, to allow multi-hop questions.
         """
         known = list(self._entries)
         finder = NameFinder(known)
@@ -100,7 +96,7 @@ def _some(statements: Sequence[Statement], most: int, rng: random.Random) -> lis
 
 
 def remember(graph: KnowledgeGraph, entity: str) -> tuple[Statement, ...]:
-    """One statement per fact of `entity` and document that states it."""
+    """One statement per fact about `entity` and document that states it."""
     return statements_of(graph, graph.about(entity))
 
 
@@ -110,7 +106,7 @@ def statements_of(graph: KnowledgeGraph, facts: Iterable[Fact]) -> tuple[Stateme
 
 
 def statements_in(documents: Iterable[Document], finder: NameFinder) -> Iterator[Statement]:
-    """The passages of documents, filed under the title and every name they contain."""
+    """Passages of documents, filed under the document's title and every known name they contain."""
     for document in documents:
         for passage in _passages(document.text):
             for entity in dict.fromkeys((document.title, *finder.find(passage))):
@@ -118,7 +114,7 @@ def statements_in(documents: Iterable[Document], finder: NameFinder) -> Iterator
 
 
 def statements_brought(trajectories: Iterable[Trajectory], finder: NameFinder) -> Iterator[Statement]:
-    """The passages in tool results of stored runs, filed under every known or capitalised name they contain."""
+    """Passages of tool results in stored runs, filed under every known or capitalised name they contain."""
     for trajectory in trajectories:
         for turn in trajectory.turns:
             if turn.tool_outcome not in (None, "ok") or turn.tool_outcome == NOT_RUN:
@@ -149,7 +145,7 @@ def _year(passage: str) -> str | None:
 
 
 def required_knowledge(graph: KnowledgeGraph, path: Route) -> tuple[Statement, ...]:
-    """The statements that a question along `path` rests on, hop by hop; of a union those that hold."""
+    """Statements that support a question along `path`, hop by hop; for a union, those that exist."""
     return tuple(statement for hop in path for statement in statements_of(graph, _needed(graph, hop)))
 
 
@@ -159,8 +155,6 @@ def _needed(graph: KnowledgeGraph, hop: Hop) -> list[Fact]:
 
 
 class QuestionStyle(StrEnum):
-    """What a question asks of a slice."""
-
     FACTUAL = "factual"
     MULTI_HOP = "multi_hop"
     NUMERICAL = "numerical"
@@ -169,7 +163,7 @@ class QuestionStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceConfig:
-    """Size of a teacher's slices, the styles to ask for, tokens of the reply, and attempts."""
+    """Slices shown to a teacher: entities and statements per slice, question styles, and reply tokens."""
 
     entities: int = 3
     statements: int = 24
@@ -179,7 +173,7 @@ class SliceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to find out, in order, and the first action: a call of `tool` with `query`."""
+    """Relations to find out, in order, and the first action: a call of `tool` with `query`."""
 
     relations: tuple[str, ...]
     query: str
@@ -191,7 +185,7 @@ class Plan:
 
 
 def propose(path: Route) -> Plan:
-    """The oracle's plan for a question along `path`."""
+    """Oracle plan for a question along `path`."""
     found_by = [" and ".join(spoken(anchor.relation) for anchor in hop.anchors) for hop in path]
     relations = [r for hop, found in zip(path, found_by, strict=True) for r in (found, spoken(hop.relation or "")) if r]
     return Plan(tuple(relations), path[0].query)
@@ -199,9 +193,9 @@ def propose(path: Route) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class SliceQuestion:
-    """A question over a slice, what it rests on, and a plan.
+    """A question over a slice, with its supporting statements and a plan.
 
-    `secret` must not appear in the first search: the answer, or None if that is a number. `unique`: the graph gives no other answer.
+    `secret` must not occur in the first query: the answer, or None if it is a number. `unique`: the graph gives no other answer.
     """
 
     style: QuestionStyle | None
@@ -216,8 +210,6 @@ class SliceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The entities along a path and what is needed to ask about them."""
-
     graph: KnowledgeGraph
     path: Route
     phrasing: Phrasing
@@ -228,12 +220,12 @@ class Slice:
         return [fact for fact in self.graph.about(entity) if fact.documents]
 
     def single(self, entity: str) -> list[Fact]:
-        """Stated facts that are the only ones of their relation."""
+        """Documented facts that are the only ones of their relation."""
         return [fact for fact in self.stated(entity) if len(self.graph.objects(entity, fact.relation)) == 1]
 
     @property
     def entities(self) -> list[str]:
-        """The entities whose documents the path reads."""
+        """Entities whose documents the path reads."""
         return list(dict.fromkeys(hop.entity for hop in self.path))
 
     def word(self, relation: str) -> str:
@@ -241,7 +233,7 @@ class Slice:
 
 
 def ask_along(slice_: Slice, path: Route, style: QuestionStyle | None = None) -> SliceQuestion:
-    """The question that a path of the slice asks."""
+    """Question along a path of the slice."""
     formula = formula_of(path)
     question = word_question(formula, slice_.phrasing, slice_.variety, slice_.rng)
     answer = path[-1].value
@@ -251,7 +243,7 @@ def ask_along(slice_: Slice, path: Route, style: QuestionStyle | None = None) ->
 
 
 def ask(slice_: Slice, style: QuestionStyle) -> SliceQuestion | None:
-    """A question of that style over the slice, if it supports one."""
+    """Question of the given style, or None if the slice does not support one."""
     return _ASK[style](slice_)
 
 

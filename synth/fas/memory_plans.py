@@ -1,9 +1,9 @@
-"""First-order actions from the memory alone, without a graph: a teacher writes questions over slices and plans for them.
+"""First-order actions from memory without a graph: a teacher writes questions over slices, and plans for them.
 
-The teacher sees the slice as numbered statements and writes one question of one style, with the numbers of the statements it rests on. It
-then plans, seeing only the question and the tools. What a check rejects returns to its writer with the reason. If there is a search it is
-run: a plan is kept if the first hit is a required document (knowledge alignment, AgentFounder, arXiv 2509.13310, section 2.2). Knowledge
-that no document holds, because tools brought it, is left to a judge that passes its calibration.
+The teacher sees a slice as numbered statements, writes one question of a given style and cites the supporting statements. It then plans
+from the question and the tools alone. A rejected reply is returned to the teacher with the reason. With a search, a plan is kept if the
+first hit is a required document (knowledge alignment, AgentFounder, arXiv 2509.13310, section 2.2). If all required knowledge comes from
+tool results, a judge that passes its calibration decides.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ _EXAMPLES = {
 
 
 class QuestionDefect(StrEnum):
-    """Why a reply is no question over its slice."""
-
     UNREADABLE = "fas_plan_unreadable"
     RESTS_ON_NOTHING = "fas_plan_rests_on_nothing"
     ANSWER_LEAKED = "fas_plan_answer_leaked"
@@ -71,7 +69,7 @@ class QuestionDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WrittenQuestion:
-    """A question over a slice, its answer, and the statements it rests on."""
+    """A question over a slice, with its answer and supporting statements."""
 
     style: QuestionStyle
     question: str
@@ -86,7 +84,7 @@ class WrittenQuestion:
 
     @property
     def secret(self) -> str | None:
-        """What no search may contain: the answer, or None for a number."""
+        """Text that no query may contain: the answer, or None for a number."""
         return None if self.style is QuestionStyle.NUMERICAL else self.answer
 
 
@@ -102,7 +100,7 @@ _ROW = TypeAdapter(_Row)
 def write_questions(
     memory: Memory, teacher: Teacher, count: int, config: SliceConfig, seed: int
 ) -> tuple[list[WrittenQuestion], list[Failure]]:
-    """Distinct questions over `count` slices, one of each style, and failures."""
+    """Distinct questions over `count` slices, one per style, and failures."""
     rng = random.Random(seed_from("memory", seed))
     wanted = [
         (statements, style) for statements in memory.slices(count, config.entities, config.statements, rng) for style in config.styles
@@ -155,7 +153,7 @@ def _question(row: _Row, statements: Sequence[Statement], style: QuestionStyle) 
 def _unique(
     written: WrittenQuestion, holding: Sequence[Statement], statements: Sequence[Statement], row: _Row
 ) -> WrittenQuestion | Failure:
-    """The question without statements that are about something else, if its style and the slice allow it."""
+    """Check that style and slice imply one answer; return the question without unrelated statements."""
     question = written.question
     named = [known for known in written.required if mentions(question, unqualified(known.entity))]
     if written.style is QuestionStyle.FACTUAL:
@@ -180,13 +178,12 @@ def _unique(
 
 
 def _said(question: str, known: Statement) -> bool:
-    """Whether the question says the value of a fact, or a passage."""
     value = known.text.removeprefix(spoken(known.relation)).strip()
     return bool(value and mentions(question, value))
 
 
 def _computed(required: Sequence[Statement]) -> set[str]:
-    """Numbers that statements support: counts of what they say alike, their numbers, and differences of two."""
+    """Numbers that the statements support: counts of equal statements, numbers in them, and pairwise differences."""
     said = [int(number) for known in required for number in numbers(known.text) if len(number) < 16]
     pairs = [(one, other) for place, one in enumerate(said) for other in said[place + 1 :]]
     alike = Counter(key for known in required for key in ((known.entity, known.relation), known.text))
@@ -219,8 +216,6 @@ _PLAN_EXAMPLES = (
 
 
 class PlanDefect(StrEnum):
-    """Why a reply is no plan."""
-
     UNREADABLE = "fas_plan_no_plan"
     UNKNOWN_TOOL = "fas_plan_unknown_tool"
     WRONG_ARGUMENTS = "fas_plan_wrong_arguments"
@@ -237,8 +232,6 @@ _PLAN_ROW = TypeAdapter(_PlanRow)
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlans:
-    """Plan examples, failures, and all questions over slices."""
-
     examples: list[Example]
     failures: list[Failure]
     questions: list[WrittenQuestion]
@@ -256,7 +249,7 @@ def build_memory_plans(
     max_plan_tokens: int = 256,
     wheel_turn: int = 1,
 ) -> MemoryPlans:
-    """Plans over `count` slices. `tools` defaults to a search; `retrieve` gives that search's first hit."""
+    """Build plans over `count` slices. `tools` defaults to a search; `retrieve` returns its top hit for knowledge alignment."""
     questions, failures = write_questions(memory, teacher, count, config, seed)
     parameters = {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools} or {SEARCH: {}}
     offered = "; ".join(f"{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools) or SEARCH
@@ -294,14 +287,13 @@ def build_memory_plans(
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A question with its plan; `sound` is the search's verdict, None where it has none."""
+    """A question with its plan; `sound` is the search's verdict, None if undetermined."""
 
     question: SliceQuestion
     sound: bool | None
 
 
 def _why(reason: str, planned: SliceQuestion, found: Document | None) -> str:
-    """The search's verdict as a sentence to the writer of the plan."""
     query = planned.plan.query
     if reason == Misalignment.ANSWER_GIVEN:
         return f"the search {query!r} contains the answer, which is not known yet"
@@ -311,7 +303,7 @@ def _why(reason: str, planned: SliceQuestion, found: Document | None) -> str:
 
 
 def _index_verdict(question: SliceQuestion, found: Document | None) -> str | None:
-    """Why the search rejects a plan, empty if it accepts; None where no document holds the knowledge."""
+    """Reason why the search rejects a plan; empty if it accepts, None if no document can hold the knowledge."""
     if question.secret is not None and mentions(question.plan.query, question.secret):
         return Misalignment.ANSWER_GIVEN
     if found is not None and any(_holds(found, known) for known in question.required):

@@ -1,9 +1,8 @@
-"""Plans with a first action (first-order action synthesis, AgentFounder, arXiv 2509.13310): what to find out, and what to do first.
+"""First-order action synthesis (AgentFounder, arXiv 2509.13310): plans that list what to find out and the first action.
 
-Several different questions share one slice of the memory, with one plan each: variety comes from the questions, not from sampling. Nothing
-is executed. A plan is kept only if its first action can acquire required knowledge and the plan covers the rest (knowledge alignment,
-section 2.2). The search index decides that where there is one, else a teacher that judges labelled plans well enough. All verdicts are
-recorded.
+Several questions share one memory slice, with one plan each; variety comes from the questions, not from sampling. No action is executed. A
+plan is kept only if its first action can acquire required knowledge and the plan covers the rest (knowledge alignment, section 2.2). The
+search index decides if there is one, else a teacher that passes its calibration. All verdicts are recorded.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from warehouse.digests import seed_from
 from warehouse.records import Check, Document, Example, Failure
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
-"""The checkers: a search, a teacher's judgement, a comparison of answers."""
+"""Checkers: search index, teacher, comparison of answers."""
 
 VERSION = "3"
 
 
 @dataclass(slots=True)
 class PlanJudge:
-    """Says whether plans are sound: the search index, and a teacher that is fit for it. `checks` collects all verdicts."""
+    """Judges plans by a calibrated teacher and records all verdicts, also of the index, in `checks`."""
 
     readers: Readers
     checks: list[Check] = field(default_factory=list)
 
     def verdicts(self, questions: Sequence[SliceQuestion]) -> list[bool | None]:
-        """The teacher's verdict per plan, in order, each recorded; None without one."""
+        """Verdict of the teacher per plan, in order, recorded in `checks`; None if undetermined."""
         verdicts = self.readers.read(SOUND, [_shown(question) for question in questions])
         for question, sound in zip(questions, verdicts, strict=True):
             if sound is not None:
@@ -47,7 +46,6 @@ class PlanJudge:
         return verdicts
 
     def record(self, question: SliceQuestion, checker: str, accepted: bool, reason: str = "") -> None:
-        """Record a checker's verdict on a plan."""
         version = f"{self.readers.teacher.name}/{SOUND.version}" if checker == TEACHER else VERSION
         self.checks.append(Check(example_of(question).id, "fas_plan", checker, version, accepted, reason))
 
@@ -72,9 +70,9 @@ class Misalignment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
-    """How many plans of which kind: `slices`, `questions` over each, of up to `max_hops` hops, cycling through `shapes`.
+    """Plans to build: `questions` over each of `slices`, of up to `max_hops` hops, cycling through `shapes`.
 
-    Questions cycle through `styles`; without styles they are stretches of the slice's path.
+    Questions cycle through `styles`; without styles they are sub-paths of the slice's path.
     """
 
     slices: int
@@ -94,7 +92,7 @@ def build_plans(
     allowed: Callable[[str], bool] | None = None,
     judge: PlanJudge | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """Distinct plan examples, and the rejected plans; the judge's `checks` collect the verdicts."""
+    """Distinct plan examples and failures of rejected plans. Verdicts are added to the judge's `checks`."""
     rng = random.Random(seed_from("plans", seed))
     walker = Walker(graph, allowed, pivots=retrieve is not None)
     questions, failures = parted(_questions(graph, walker, spec, Phrasing.of(graph), rng))
@@ -105,10 +103,7 @@ def build_plans(
 def check_plans(
     questions: list[SliceQuestion], find: Retrieve, indexed: bool, judge: PlanJudge | None, wheel_turn: int = 1
 ) -> tuple[list[Example], list[Failure]]:
-    """Distinct accepted plans, and rejected ones with reasons.
-
-    `find` runs the first search; if `indexed`, its verdict takes precedence over the judge's.
-    """
+    """Accepted plans and failures of rejected ones. `find` runs the first search; if `indexed`, its verdict overrides the judge."""
     reasons: list[str | None] = [
         misalignment(asked.plan, asked.required, find(asked.plan.query), asked.secret) if asked.unique else Misalignment.NOT_UNIQUE
         for asked in questions
@@ -132,9 +127,9 @@ def check_plans(
 
 
 def misalignment(plan: Plan, required: tuple[Statement, ...], found: Document | None, answer: str | None) -> Misalignment | None:
-    """Why `plan` may not acquire the `required` statements (the first hop's first); None if it does.
+    """Why `plan` may not acquire the `required` statements (first hop first); None if it does.
 
-    `found` is the first search's hit. `answer` must not appear in the query (None: it may).
+    `found` is the first search's hit. The query must not contain `answer`, unless None.
     """
     if found is None:
         return Misalignment.NO_DOCUMENT
@@ -171,12 +166,12 @@ def _styled(slice_: Slice, spec: PlanSpec, number: int) -> Iterator[SliceQuestio
 
 
 def judged_reason(sound: bool | None) -> str | None:
-    """Why a teacher's verdict rejects a plan; None if it accepts. A missing one rejects."""
+    """Rejection reason for a teacher's verdict, None if it accepts. A missing verdict rejects."""
     return None if sound else Misalignment.NOT_JUDGED if sound is None else Misalignment.UNSOUND
 
 
 def rejected(asked: SliceQuestion, reason: str, sample: str, judge: PlanJudge | None) -> Failure:
-    """The failure of a rejected plan, linked to its verdicts by the sample's id."""
+    """Failure of a rejected plan; the sample id links it to its verdicts."""
     item: dict[str, Any] = {"formula": asked.formula}
     if asked.style is not None:
         item |= {"style": asked.style, "answer": asked.answer, "plan": asked.plan.relations, "query": asked.plan.query}
@@ -193,7 +188,7 @@ def _windows(path: Route, count: int, rng: random.Random) -> list[Route]:
 
 
 def _unlinked(path: Route) -> Route:
-    """`path` as the beginning of a question: no anchor of its first hop is linked."""
+    """`path` as the start of a question: the anchors of its first hop are not linked."""
     anchors = tuple(replace(anchor, linked=False) for anchor in path[0].anchors)
     return (replace(path[0], anchors=anchors), *path[1:])
 

@@ -1,9 +1,9 @@
-"""First-order action synthesis (AgentFounder, arXiv 2509.13310): reasoning chains without running a tool, and the stage that builds them.
+"""First-order action synthesis (AgentFounder, arXiv 2509.13310): reasoning chains without tool execution, and the stage that builds them.
 
-Reasoning takes two passes (section 2.3): decompose and answer from memory; then refine on the required documents and keep the chain if its
-answer is accepted. The oracle's chains have the form of trajectories, and short lookups are mixed among long chains: a second form, or long
-texts alone, delay copying in a small policy. A teacher's first pass is not judged; the second must have a reasonable length, state its
-answer, and match an accepted one literally or, failing that, by a calibrated judge (`eval.judges`).
+Reasoning takes two passes (section 2.3): decompose and answer from memory, then refine on the required documents; the chain is kept if its
+answer is accepted. Oracle chains have the form of trajectories and mix short lookups with long chains: a second form, or long texts alone,
+delay copying in a small policy. A teacher's second pass must have a reasonable length, state its answer, and match an accepted answer
+literally or by a calibrated judge (`eval.judges`); its first pass is not judged.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ EXACT = "exact_match"
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A question, the knowledge that it requires (line by line), and the ids of the sources."""
+    """A question, the knowledge it requires (one line each), and the source ids."""
 
     task: Task
     known: tuple[str, ...]
@@ -84,7 +84,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningBounds:
-    """Most tokens of a pass, and fewest and most words of kept reasoning."""
+    """Maximum tokens per pass, and bounds on the words of kept reasoning."""
 
     max_tokens: int = 1_024
     min_words: int = 5
@@ -93,13 +93,13 @@ class ReasoningBounds:
 
 @dataclass(slots=True)
 class AnswerJudge:
-    """Decides whether an answer is accepted, literally or by a model; `checks` collects the verdicts."""
+    """Accepts answers literally or by a model judge; `checks` collects the verdicts."""
 
     judge: Judge | None = None
     checks: list[Check] = field(default_factory=list)
 
     def wrong(self, drafts: Sequence[Draft]) -> list[Failure | None]:
-        """Why each draft's answer is rejected; None if accepted."""
+        """Failure of each draft whose answer is rejected; None if accepted."""
         accepted = [exact_match(draft.answer, draft.assignment.task.answers) for draft in drafts]
         for draft, said in zip(drafts, accepted, strict=True):
             self._record(draft, VERIFIER, EXACT, said, "" if said else "other words")
@@ -128,7 +128,7 @@ def _is_right(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The result of both passes, before its answer is checked."""
+    """Result of both passes before its answer is checked."""
 
     assignment: Assignment
     attempt: str
@@ -153,7 +153,7 @@ def reason_by_teacher(
     answers: AnswerJudge | None = None,
     wheel_turn: int = 1,
 ) -> tuple[list[Example], list[Failure]]:
-    """One example per question whose second pass gives an accepted answer; failures keep both passes."""
+    """One example per question whose second pass gives an accepted answer; failures contain both passes."""
     bounds, answers = bounds or ReasoningBounds(), answers or AnswerJudge()
     first, failures = ask_repaired(teacher, [_first(a, bounds.max_tokens) for a in assignments], lambda _, reply: reply)
     tried = [(a, reply.text) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Completion)]
@@ -173,7 +173,7 @@ def reason_by_teacher(
 
 
 def read_second(assignment: Assignment, attempt: str, text: str, bounds: ReasoningBounds) -> Draft | Failure:
-    """The reasoning and last answer of a second pass."""
+    """Parse a second pass into reasoning and final answer; the draft is checked against `bounds`."""
     thought, said = split_reasoning(text)
     found = list(_ANSWER.finditer(said))
     reasoning = "\n".join(filter(None, (thought, said[: found[-1].start()].strip()))) if found else text
@@ -213,26 +213,26 @@ def _without_completion(assignment: Assignment, number: int, failure: Failure) -
 
 
 QUESTIONS_PER_SLICE = 3
-"""Questions over one slice of the graph's memory, one plan each; fewer if the slice is too short."""
+"""Questions per slice, one plan each; fewer if the slice is too short."""
 
 
 class FasConfig(Section):
     """First-order action synthesis (AgentFounder, arXiv 2509.13310): plans and reasoning for CPT."""
 
     plan_slices: int = Field(default=500, ge=0)
-    """Number of memory slices for which plans are written."""
+    """Number of memory slices to write plans for."""
     plans: Literal["oracle", "teacher"] = "oracle"
-    """Who writes questions and plans over a slice: the graph, along a path, or a teacher, over statements about a few entities."""
+    """Author of questions and plans: the graph oracle, along a path, or a teacher, over statements about a few entities."""
     memory: tuple[Literal["facts", "passages", "results"], ...] = Field(default=("facts",), min_length=1)
-    """Sources of the teacher's questions: facts in documents, passages of documents, tool results of stored runs."""
+    """Sources of the teacher's memory: facts in documents, passages of documents, tool results of stored runs."""
     max_question_tokens: int = Field(default=1_024, ge=1)
-    """Maximum tokens of the questions that a teacher writes over one slice."""
+    """Maximum reply tokens for a teacher's question over a slice."""
     max_plan_tokens: int = Field(default=256, ge=1)
-    """Maximum tokens of a teacher's plan."""
+    """Maximum reply tokens for a teacher's plan."""
     plan_styles: tuple[QuestionStyle, ...] = ()
-    """Question styles per slice, in turn: factual, multi_hop, numerical, synthesis; empty: segments of the slice's path."""
+    """Question styles to cycle through per slice: factual, multi_hop, numerical, synthesis; empty: sub-paths of the slice's path."""
     reasoning: dict[int, int] = Field(default_factory=lambda: {1: 1_000, 2: 1_000, 3: 1_000, 4: 1_000})
-    """Reasoning examples by hops (1 to 6)."""
+    """Number of reasoning examples by hops (1 to 6)."""
     intersections: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of intersection questions, as in `synth.webshaper`."""
     unions: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -240,17 +240,17 @@ class FasConfig(Section):
     identify: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of one-hop intersections and unions that ask for the entity itself."""
     variety: int = Field(default=1, ge=1, le=3)
-    """Variety of the wording, from 1 to 3."""
+    """Variety of question wording, 1 to 3."""
     imperfect: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the oracle's reasoning that uses `rollout.search.imperfect` and searches again where needed."""
+    """Share of oracle reasoning played against `rollout.search.imperfect`, with repeated searches where needed."""
     reasoner: Literal["oracle", "teacher"] = "oracle"
-    """Who writes the reasoning: the graph, as full chains with searches, or a teacher, in two passes without searches."""
+    """Author of reasoning: the graph oracle, as full chains with searches, or a teacher, in two passes without searches."""
     judge: bool = False
-    """Have the teacher judge every plan in addition to the search; both verdicts are stored."""
+    """Also have the teacher judge every plan; its verdict is stored with the search's."""
     slice_reasoning: bool = False
-    """Have the teacher also reason about its questions over slices."""
+    """Also have the teacher reason about its questions over slices. Requires plans = teacher."""
     max_reasoning_tokens: int = Field(default=1_024, ge=1)
-    """Maximum tokens per pass of a teacher's reasoning."""
+    """Maximum reply tokens per pass of a teacher's reasoning."""
 
     @model_validator(mode="after")
     def _check(self) -> FasConfig:
@@ -266,7 +266,6 @@ class FasConfig(Section):
 
     @property
     def asks_for_reasoning(self) -> bool:
-        """Whether a teacher writes any reasoning."""
         return self.reasoner == "teacher" or self.slice_reasoning
 
     @property
@@ -279,7 +278,7 @@ class FasConfig(Section):
         return SliceConfig(styles=styles, max_tokens=self.max_question_tokens)
 
     def plan_spec(self) -> PlanSpec:
-        """Plans as deep as the reasoning, cycling through its shapes."""
+        """Plan specification with the reasoning's shapes and maximum hops."""
         shapes = [Shape.CHAIN] if self.intersections + self.unions < 1 else []
         shapes += [Shape.INTERSECTION] if self.intersections else []
         shapes += [Shape.UNION] if self.unions else []
@@ -298,17 +297,17 @@ def build_fas(
     answers: AnswerJudge | None = None,
     search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """Plan examples, then reasoning examples, and everything rejected.
+    """Build plan and reasoning examples; also return a failure for each rejected one.
 
     Args:
-        retrieve: first hit of the search over the graph's documents; intersections and unions need it.
-        allowed: entities that questions may touch, as in `build_questions`.
-        teacher: writes the reasoning if the configuration says so.
-        answers: judges a teacher's answers; the caller stores its `checks`.
-        search: the rollouts' search, for the share of reasoning played against it.
+        retrieve: top hit of the search over the graph's documents; required for intersections and unions.
+        allowed: entities that questions may use, as in `build_questions`.
+        teacher: author of the reasoning if `config.reasoner` is teacher.
+        answers: judge of a teacher's answers; the caller stores its `checks`.
+        search: the rollouts' search, for the `imperfect` share.
 
     Raises:
-        RequestError: a teacher's reasoning is asked for and there is no teacher.
+        RequestError: `config.reasoner` is teacher and `teacher` is None.
     """
     plans, rejected = build_plans(graph, config.plan_spec(), seed, retrieve, wheel_turn, allowed)
     wanted = QuestionConfig(
@@ -376,7 +375,7 @@ def _taught(
 
 
 def two_passes(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None) -> Solution | None:
-    """Decompose and answer from memory (the task's path), then refine on the required documents; None if either fails."""
+    """Decompose along the task's path, then refine on the required documents; None if either fails."""
     path = path_of(graph, task)
     documents = _required(graph, path, retrieve)
     return None if path is None or documents is None else refine(graph, path, documents)
@@ -389,7 +388,7 @@ def _required(graph: KnowledgeGraph, path: Route | None, retrieve: Retrieve | No
 
 
 def refine(graph: KnowledgeGraph, path: Route, documents: list[Document]) -> Solution | None:
-    """The second pass: answer each hop's sub-question from its document; None if one does not answer it."""
+    """Second pass: answer each hop from its document; None if a document does not state the answer."""
     steps: list[OracleStep] = []
     think, value = "", ""
     for hop, document in zip(path, documents, strict=True):

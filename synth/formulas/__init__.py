@@ -1,1 +1,1 @@
-"""A question's formula: triples and their algebra, the evaluator, proofs, drawings, and the released WebShaper form."""
+"""Question formulas: triples and their algebra, evaluation, proofs, drawings, and the released WebShaper format."""

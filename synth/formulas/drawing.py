@@ -1,7 +1,7 @@
-"""A question's formula as a tree: as text for a terminal, and with coordinates for a page.
+"""Draw a formula as a tree: as text for a terminal, or with coordinates for a page.
 
-The root is the target; below each unknown are the triples that define it (`triples.spread`), so depth is the layer in which a grown
-question got the triple. Each mention of a constant is a node of its own; a triple that closes a circle ends in a node that repeats the
+The root is the target. The children of an unknown are the triples that define it (`triples.spread`), so depth is the layer in which a grown
+question got the triple. Each mention of a constant is a separate node; a triple that closes a cycle ends in a node that repeats the
 unknown's name.
 """
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import networkx
 
 MOST_TRIPLES = 100
-"""Most triples drawn; released formulas have up to 47."""
+"""Maximum triples drawn; released formulas have up to 47."""
 LONGEST_LABEL = 60
-"""Characters of a label in text."""
 
 
 class NodeKind(StrEnum):
@@ -32,7 +31,7 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its coordinates; layers run from left to right, the target's is 0. `is_new`: added by the last expansion."""
+    """A node with coordinates. Layers run from left to right, the target's is 0; `is_new` marks nodes of the last expansion."""
 
     text: str
     kind: NodeKind
@@ -44,7 +43,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEdge:
-    """A triple between two node numbers; `forward` if the node nearer to the target is its subject."""
+    """A triple between two node numbers; `forward` if its subject is the node nearer to the target."""
 
     near: int
     far: int
@@ -53,13 +52,9 @@ class PlacedEdge:
 
 
 def formula_tree(formula: Sequence[Triple], before: Collection[Triple] = ()) -> networkx.DiGraph:
-    """The formula as a tree of numbered nodes, from the target outwards, up to `MOST_TRIPLES`.
+    """Formula as a tree of numbered nodes from the target outwards, at most `MOST_TRIPLES` triples; triples not in `before` are marked new.
 
-    Nodes have `text`, `kind`, `layer` and `is_new`; edges `relation` and `forward`. Triples not connected to the target get a root of their
-    own.
-
-    Args:
-        before: the formula before the expansion; triples not in it are new.
+    Nodes have `text`, `kind`, `layer` and `is_new`; edges `relation` and `forward`. Triples not connected to the target get their own root.
     """
     from networkx import DiGraph
 
@@ -99,7 +94,7 @@ def _add(tree: networkx.DiGraph, node: str, layer: int, is_new: bool) -> int:
 
 
 def tree_lines(tree: networkx.DiGraph) -> list[str]:
-    """The tree as lines of text; `+` marks what is new."""
+    """Render the tree as text lines; `+` marks new nodes."""
     from networkx import generate_network_text
 
     labelled = tree.to_undirected()
@@ -111,7 +106,6 @@ def tree_lines(tree: networkx.DiGraph) -> list[str]:
 
 
 def placed(tree: networkx.DiGraph) -> tuple[list[PlacedNode], list[PlacedEdge]]:
-    """Nodes with coordinates, and edges."""
     from networkx import multipartite_layout
 
     places = multipartite_layout(tree, subset_key="layer")
@@ -131,6 +125,6 @@ def _label(about: dict[str, Any], edge: dict[str, Any] | None) -> str:
 
 
 def cut_label(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text on one line of at most `longest` characters."""
+    """Collapse whitespace and truncate to `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

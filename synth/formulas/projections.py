@@ -1,11 +1,11 @@
-"""The evaluator of the algebra over a knowledge graph: exactly the entities that the graph proves to be answers.
+"""Evaluate formulas over a knowledge graph: return exactly the entities that the graph proves to be answers.
 
 A formula whose unknowns form a tree is WebShaper's recursion T = R1(T1) ∩ … ∩ Rk(Tk), evaluated from the leaves to the target. A formula
-with a circle is relaxed to a tree (a superset), and each candidate is proved by searching values for all unknowns. Facts hold in both
+with a cycle is relaxed to a tree (a superset), and each candidate is proved by a search for values of all unknowns. Facts hold in both
 directions.
 
-Sets are evaluated in the cheapest of three ways: as an image, built from the smallest part; by testing candidates against larger parts; or
-one by one until the first hit. So a genre shared by ten thousand films costs little next to an actor.
+Sets are evaluated in the cheapest of three ways: as an image built from the smallest part, by testing candidates against larger parts, or
+one by one until the first hit. A genre shared by ten thousand films thus costs little when intersected with an actor.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Triple
 
 _WIDER = 4
-"""Candidates are tested one by one if the next image would be this many times larger."""
+"""Test candidates one by one if the next image would be larger by this factor."""
 
 
 class EntitySet(Protocol):
-    """An expression over one graph; repeated variables are independent, an undefined one is any entity."""
+    """Set denoted by an expression over one graph. Repeated variables are independent; an undefined variable is any entity."""
 
     size: int
     """Approximate size; exact for neighbours of constants."""
@@ -49,13 +49,13 @@ class EntitySet(Protocol):
         """All members; None means every entity."""
 
     def values(self) -> Iterator[int]:
-        """Members one by one, possibly repeated; for bounded sets."""
+        """Iterate over members of a bounded set, possibly with repeats."""
 
     def holds(self, value: int) -> bool: ...
 
 
 class Matcher:
-    """Expressions as sets of a graph's entity numbers; unknown constants get negative numbers."""
+    """Converts expressions to sets of entity numbers; constants not in the graph get negative numbers."""
 
     __slots__ = ("_graph", "_unknown")
 
@@ -150,7 +150,7 @@ class _Neighbours:
     def holds(self, value: int) -> bool:
         if self._image is None:
             self._asked += 1
-            if 8 * self._asked < self.size and not self._is_held():  # a few questions cost less than the image, many cost more
+            if 8 * self._asked < self.size and not self._is_held():  # a few tests cost less than the image
                 return value >= 0 and any(self._columns.joined(value, self._relation, constant) for constant in self._constants)
             self._image = self._graph.image(self._constants[0], self._relation) if len(self._constants) == 1 else self.image()
         return value in self._image
@@ -258,23 +258,23 @@ class _United:
 
 
 Values = dict[str, str]
-"""An unknown's value, by node."""
+"""Values of unknowns by node."""
 _LARGE = 64
-"""Neighbours from which on other constraints are checked first."""
+"""Number of neighbours above which other constraints are checked first."""
 _DEAD_ENDS = 64
-"""Dead ends after which each value is first tested against everything below its unknown."""
+"""Number of dead ends after which values are first tested against the whole expression below their unknown."""
 
 
 def solve(graph: KnowledgeGraph, formula: Sequence[Triple]) -> frozenset[str]:
-    """The answers to `formula`: every value of the target for which all unknowns have values. Raises MalformedFormula."""
+    """Answers to `formula`: every target value for which all unknowns have values. Raises MalformedFormula."""
     return evaluate(graph, from_triples(formula))
 
 
 def evaluate(graph: KnowledgeGraph, expression: Expression) -> frozenset[str]:
-    """The entities that `expression` denotes.
+    """Entities denoted by `expression`.
 
     Raises:
-        MalformedFormula: nothing bounds the expression, or a variable is repeated in one that is no conjunction of triples.
+        MalformedFormula: the expression is unbounded, or repeats a variable without being a conjunction of triples.
     """
     matcher = Matcher(graph)
     image = matcher.part(expression).image()
@@ -287,12 +287,12 @@ def evaluate(graph: KnowledgeGraph, expression: Expression) -> frozenset[str]:
 
 
 def first_answers(graph: KnowledgeGraph, formula: Sequence[Triple], limit: int) -> frozenset[str]:
-    """The answers to `formula`, or any `limit` of them. Raises MalformedFormula."""
+    """Answers to `formula`, at most `limit` of them in no particular order. Raises MalformedFormula."""
     return frozenset(graph.entities[number] for number in islice(_one_by_one(graph, formula, set()), limit))
 
 
 def exceeds(graph: KnowledgeGraph, formula: Sequence[Triple], answers: frozenset[str]) -> bool:
-    """Whether `formula` has an answer besides `answers`; stops at the first. Raises MalformedFormula."""
+    """Whether `formula` has an answer outside `answers`; stops at the first. Raises MalformedFormula."""
     known = {number for answer in answers if (number := graph.entities.number(answer)) is not None}
     return next(_one_by_one(graph, formula, known), None) is not None
 
@@ -308,12 +308,12 @@ def _one_by_one(graph: KnowledgeGraph, formula: Sequence[Triple], known: set[int
 
 
 def witness(graph: KnowledgeGraph, formula: Sequence[Triple], answer: str) -> Values | None:
-    """Values of all unknowns that satisfy every triple with target `answer`, the first in graph order; None if there are none."""
+    """Values of all unknowns that satisfy every triple for target `answer`, the first in graph order; None if there are none."""
     return witnesses(graph, formula, [answer]).get(answer)
 
 
 def witnesses(graph: KnowledgeGraph, formula: Sequence[Triple], answers: Iterable[str]) -> dict[str, Values]:
-    """The `witness` of each of `answers` that has one, in alphabetical order."""
+    """`witness` of each answer that has one, in alphabetical order."""
     plan, found = _Plan(graph, formula), {}
     for answer in sorted(answers):
         number = graph.entities.number(answer)
@@ -333,7 +333,7 @@ class _Step:
 
 
 class _Plan:
-    """Depth-first search for values of all unknowns, each triple joined to a constant or an earlier unknown."""
+    """Depth-first search for values of all unknowns; each triple is joined to a constant or an earlier unknown."""
 
     def __init__(self, graph: KnowledgeGraph, formula: Sequence[Triple]) -> None:
         self._graph, self._columns, self._formula = graph, graph.columns, formula
@@ -369,7 +369,7 @@ class _Plan:
         return None
 
     def _can_hold(self, bound: dict[str, int]) -> bool:
-        """Whether everything below each unknown can hold. In a tree such a value always leads on."""
+        """Whether the expressions below the bound unknowns can hold. For trees this test is exact."""
         return all(node not in self._below or self._below[node].holds(number) for node, number in bound.items())
 
     @cached_property
@@ -397,7 +397,7 @@ class _Plan:
         return (values[node],) if node in values else constant
 
     def _adjacent(self, here: int, depth: int, unknown: str, values: dict[str, int]) -> list[int]:
-        """What the step leads to; if that is much, only what the narrowest later step allows, in the same order."""
+        """Entities that the step leads to; if there are many, only those that the narrowest later step allows, in the same order."""
         relation = self._steps[depth].relation
         narrow = self._narrow(depth, unknown, values) if self._columns.spread(here, relation) > _LARGE else None
         if narrow is None:

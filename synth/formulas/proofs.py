@@ -1,8 +1,8 @@
-"""Proofs of a question, computed from the graph and the corpus alone.
+"""Proofs of a question, computed from graph and corpus alone.
 
 *Without* a triple means without it and everything connected to the target only through it. A triple is needed if the formula without it has
-more answers (never fewer); the target's last constraint is always needed. Triples between two constants say nothing about the target: they
-are listed and otherwise ignored.
+more answers (it never has fewer); the target's last constraint is always needed. Triples between two constants do not constrain the target:
+they are listed and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from warehouse.records import Document, Triple
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What is known of a question; triples are given by their position in the formula."""
+    """Properties of a question; triples are given by position in the formula."""
 
     answers: tuple[str, ...]
     """All answers by the graph, sorted."""
     redundant: tuple[int, ...] = ()
-    """Triples without which the answers stay the same."""
+    """Triples whose removal does not change the answers."""
     shortcuts: tuple[int, ...] = ()
-    """Triples that join the target to a constant."""
+    """Triples between the target and a constant."""
     constant_edges: tuple[int, ...] = ()
     unsupported: tuple[int, ...] = ()
-    """Triples whose fact, in some answer's first witness, no document states."""
+    """Triples whose fact is in no document, for the first witness of some answer."""
     easy: bool | None = None
-    """Whether the question's own text retrieves a document of the answer first; None without a search."""
+    """Whether searching for the question's text returns a document of the answer first; None without a search."""
 
     def record(self) -> dict[str, Any]:
-        """The proofs in JSON types."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
@@ -46,9 +45,9 @@ def prove(
     retrieve: Callable[[str], Document | None] | None = None,
     witnesses: Mapping[str, Values] | None = None,
 ) -> Proofs:
-    """The proofs of a formula and, given `question` and `retrieve` (first hit of a search), of its wording.
+    """Prove a formula and, given `question` and `retrieve` (top hit of a search), whether its wording is easy.
 
-    A document of the answer states the fact of every triple that touches the target, in one answer's witness.
+    A document of the answer states, for one answer's witness, the fact of every triple that touches the target.
 
     Args:
         witnesses: first witness of every answer, if already known.
@@ -78,13 +77,13 @@ def first_witnesses(graph: KnowledgeGraph, formula: Sequence[Triple]) -> dict[st
 
 
 def is_needed(graph: KnowledgeGraph, formula: Sequence[Triple], number: int, answers: frozenset[str]) -> bool:
-    """Whether the formula has more than `answers` without one triple."""
+    """Whether the formula without the triple has more than `answers`."""
     rest = without(formula, number)
     return not rest or exceeds(graph, rest, answers)
 
 
 def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
-    """The formula without one triple and what is connected to the target only through it."""
+    """Formula without the triple and everything connected to the target only through it."""
     left = [triple for place, triple in enumerate(formula) if place != number]
     kept: set[int] = set()
     reached, grown = {TARGET}, True

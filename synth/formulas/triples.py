@@ -1,10 +1,10 @@
-"""Formulas of questions: triples of variables, constants and the target, their defects and canonical form, and the algebra over them.
+"""Question formulas: triples of variables, constants and the target, their defects, canonical form and algebra.
 
 A formula is a conjunction of knowledge projections (WebShaper, arXiv 2507.15061, section 3). A node is a variable `V@name`, a constant
 `C@text`, or the target `?`. A union is one merged constant, members joined by " | ": `C@1990 | 1991`.
 
 As an expression a formula denotes a set: constants, the knowledge projection R(V), unions, intersections, and by nesting the recursion T =
-R1(T1) ∩ … ∩ Rk(Tk). A variable names the set that defines it or, when repeated, the same entity, which is how circles are written.
+R1(T1) ∩ … ∩ Rk(Tk). A variable names the set that defines it; repeated, it denotes the same entity, which expresses cycles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNION = " | "
 
 
 class MalformedFormula(ValueError):
-    """A formula with a defect, or an expression that has no formula."""
+    """A formula with a defect, or an expression without a formula."""
 
 
 class FormulaDefect(StrEnum):
@@ -38,7 +38,7 @@ class FormulaDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect, the position of its triple (None: the whole formula), and an explanation."""
+    """A defect, the index of its triple (None: the whole formula), and an explanation."""
 
     defect: FormulaDefect
     triple: int | None
@@ -46,12 +46,11 @@ class Problem:
 
 
 def constant(*members: str) -> str:
-    """The constant of one text, or of several as their union, sorted."""
+    """Constant of one text, or of several sorted ones as a union."""
     return CONSTANT + UNION.join(sorted(members))
 
 
 def members(node: str) -> tuple[str, ...]:
-    """The texts of a constant."""
     return tuple(node.removeprefix(CONSTANT).split(UNION))
 
 
@@ -60,7 +59,6 @@ def is_constant(node: str) -> bool:
 
 
 def nodes_of(formula: Iterable[Triple]) -> Iterator[str]:
-    """Both ends of each triple."""
     return (node for subject, _, value in formula for node in (subject, value))
 
 
@@ -70,12 +68,11 @@ def unknowns(formula: Iterable[Triple]) -> list[str]:
 
 
 def count_constants(formula: Iterable[Triple]) -> int:
-    """Number of triple ends that are constants."""
     return sum(map(is_constant, nodes_of(formula)))
 
 
 def layers(formula: Sequence[Triple]) -> Iterator[list[Triple]]:
-    """The triples of a tree by distance from the target, nearest first."""
+    """Triples of a tree by distance from the target, nearest first."""
     frontier, left = {TARGET}, list(formula)
     while touching := [triple for triple in left if triple[0] in frontier or triple[2] in frontier]:
         yield touching
@@ -84,14 +81,14 @@ def layers(formula: Sequence[Triple]) -> Iterator[list[Triple]]:
 
 
 def depth(formula: Sequence[Triple]) -> int:
-    """Number of layers: triples on the longest way from the target to a leaf."""
+    """Number of layers: triples on the longest path from the target to a leaf."""
     return sum(1 for _ in layers(formula))
 
 
 def validate(formula: Sequence[Sequence[object]], constants_connect: bool = False) -> list[Problem]:
-    """All defects of `formula`; empty if it is well formed.
+    """All defects of `formula`; empty if it is well-formed.
 
-    Constants connect nothing: triples that share only a constant are disconnected. `constants_connect` takes the released rows' wider view.
+    Triples that share only a constant are disconnected, unless `constants_connect` (the released rows' rule).
     """
     if not formula:
         return [Problem(FormulaDefect.EMPTY, None, "the formula has no triple")]
@@ -136,10 +133,10 @@ def _check_connection(triples: Sequence[Triple], constants_connect: bool) -> lis
 
 
 def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:
-    """The common form of formulas that differ only in variable names, order, duplicates and direction of triples.
+    """Canonical form, equal for formulas that differ only in variable names, order, duplicates and direction of triples.
 
-    Unknowns are told apart by colour refinement. If several stay alike, each is tried first and the least result wins; fixing one splits
-    the rest into components named separately, so that similar branches are cheap.
+    Unknowns are distinguished by colour refinement. Where several remain alike, each is fixed in turn and the smallest result wins; fixing
+    one splits the rest into components that are named separately, which keeps similar branches cheap.
     """
     triples = {(min(s, o), r, max(s, o)) for s, r, o in (_with_sorted_members(triple) for triple in formula)}
     names: dict[str, str] = {TARGET: TARGET}
@@ -151,7 +148,6 @@ def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:
 
 
 def formula_digest(formula: Iterable[Triple]) -> str:
-    """Digest of the canonical form."""
     return digest(canonical(formula))
 
 
@@ -181,7 +177,7 @@ def _components(triples: Iterable[Triple], fixed: Iterable[str]) -> list[frozens
 
 
 def _certify(part: frozenset[str], triples: set[Triple], fixed: dict[str, int]) -> tuple[str, list[str]]:
-    """A text equal for isomorphic components only, and the order in which it fixes their unknowns."""
+    """Certificate equal exactly for isomorphic components, and the order in which it fixes their unknowns."""
     mine = {triple for triple in triples if triple[0] in part or triple[2] in part}
     cells: dict[int, list[str]] = {}
     for node, colour in _refine(part, mine, fixed).items():
@@ -222,14 +218,12 @@ def _edge(node: str, triple: Triple, fixed: dict[str, int], colours: dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A union of named entities."""
-
     members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An unknown: the set that `definition` denotes; without one, any entity, or the one of that name elsewhere."""
+    """An unknown: the set that `definition` denotes; without one, any entity or the same-named variable elsewhere."""
 
     name: str
     definition: Expression | None = None
@@ -237,10 +231,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """R(V) = { u | some v in V with (u, v) in R or (v, u) in R }.
-
-    `forward` only says how the triple is written: with the source as subject.
-    """
+    """R(V) = { u | some v in V with (u, v) in R or (v, u) in R }; `forward` if the triple is written with the source as subject."""
 
     relation: str
     source: Expression
@@ -260,11 +251,11 @@ class Intersection:
 Expression = Constant | Variable | Projection | Union | Intersection
 
 Tree = dict[str, list[tuple[Triple, bool]]]
-"""The triples below each unknown, each with whether its other end is an unknown first met there; see `spread`."""
+"""Triples below each unknown, each with a flag as described in `spread`."""
 
 
 def has_circle(expression: Expression) -> bool:
-    """Whether a variable is repeated, or the target is inside its own definition."""
+    """Whether a variable is repeated, or the target occurs in its own definition."""
     names = [node.name for node in _nodes(expression) if isinstance(node, Variable)]
     return len(names) != len(set(names)) or TARGET in names
 
@@ -282,7 +273,7 @@ def _nodes(expression: Expression) -> Iterator[Expression]:
 
 
 def from_triples(formula: Sequence[Triple]) -> Expression:
-    """The expression of a formula's target; unknowns are defined where a breadth-first walk first meets them.
+    """Expression of a formula's target; an unknown is defined where a breadth-first walk first meets it.
 
     Raises:
         MalformedFormula: `validate` finds a problem.
@@ -293,10 +284,7 @@ def from_triples(formula: Sequence[Triple]) -> Expression:
 
 
 def spread(formula: Sequence[Triple]) -> Tree:
-    """The triples below each unknown, breadth first from the target.
-
-    The flag of a triple is False if its other end is a constant or it closes a circle.
-    """
+    """Triples below each unknown, breadth first from the target; flag True if the other end is an unknown first met there."""
     below: Tree = {}
     placed, taken = [TARGET], set[int]()
     for node in placed:
@@ -314,7 +302,7 @@ def spread(formula: Sequence[Triple]) -> Tree:
 
 
 def definitions(formula: Sequence[Triple]) -> dict[str, Expression]:
-    """The expression below each unknown; with circles cut open, a superset."""
+    """Expression below each unknown; a superset if cycles are cut."""
     below = spread(formula)
     return {node: _define(node, below) for node, triples in below.items() if triples}
 
@@ -335,10 +323,10 @@ def _project(node: str, triple: Triple, is_new: bool, below: Tree) -> Projection
 
 
 def to_triples(expression: Expression) -> tuple[Triple, ...]:
-    """The formula of an expression, nearest triples first; unions are folded into one constant, R(S1) ∪ R(S2) = R(S1 ∪ S2).
+    """Formula of an expression, nearest triples first; unions are folded into one constant, R(S1) ∪ R(S2) = R(S1 ∪ S2).
 
     Raises:
-        MalformedFormula: a constant alone, or a union that does not fold.
+        MalformedFormula: the expression is a bare constant or contains a union that cannot be folded.
     """
     return tuple(_triples(TARGET, fold(expression), _fresh_names(expression)))
 
@@ -376,7 +364,7 @@ def _name(source: Expression, names: Iterator[str]) -> tuple[str, Expression | N
 
 
 def fold(expression: Expression) -> Expression:
-    """The same set with fewer unions and flat nesting."""
+    """Equivalent expression with fewer unions and flat nesting."""
     match expression:
         case Variable(name, definition):
             return Variable(name, None if definition is None else fold(definition))

@@ -1,8 +1,8 @@
-"""The released WebShaper form: one JSON object per line; bad rows are quarantined, good ones written back unchanged.
+"""The released WebShaper format, one JSON object per line: bad rows are quarantined, good ones written back unchanged.
 
-A row has `id`, `question`, `answer`, `formalization` (triples) and `urls`. An entry can pack several triples by " & ": packed columns have
-equally many parts, the others apply to all. An ampersand counts only if every part is a node, so `C@Taylor & Francis` is one constant. As
-in the released rows, constants connect. A constant without its prefix is a defect and not repaired.
+A row has `id`, `question`, `answer`, `formalization` (triples) and `urls`. An entry can pack several triples with " & ": packed columns
+have the same number of parts, the others apply to all. An ampersand counts only if every part is a node, so `C@Taylor & Francis` is one
+constant. As in the released rows, constants connect triples. A constant without its prefix is a defect and is not repaired.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SPLIT = "webshaper"
 """Split of imported tasks; no stage draws from it by default."""
 
 Packing = tuple[int, int, str]
-"""A packed entry: first triple, number of triples, and packed columns (some of `s`, `r`, `o`)."""
+"""A packed entry: first triple, number of triples, and packed columns (a subset of `s`, `r`, `o`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A well-formed row: its fields, unpacked triples, packing, file and line (from 1)."""
+    """A well-formed row: fields, unpacked triples, packing, file and line number (from 1)."""
 
     fields: dict[str, Any]
     formula: tuple[Triple, ...]
@@ -49,10 +49,10 @@ class Unreadable(ValueError):
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
-    """The well-formed rows of a file of JSON lines, and failures for the others; blank lines are skipped.
+    """Read a JSONL file; return well-formed rows and a failure for each other row. Blank lines are skipped.
 
     Raises:
-        RequestError: there is no such file.
+        RequestError: the file does not exist.
     """
     if not path.is_file():
         raise RequestError(f"there is no file {path}; name a file of JSON lines in the WebShaper form.")
@@ -70,7 +70,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
 
 
 def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tuple[Packing, ...]]:
-    """The triples of a formalization and their packing. Raises Unreadable; its kind is the first `FormulaDefect`, or `packing`."""
+    """Triples of a formalization and their packing. Raises Unreadable with the first `FormulaDefect` or `packing` as its kind."""
     triples: list[Any] = []
     packing: list[Packing] = []
     for entry in entries:
@@ -85,7 +85,7 @@ def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tup
 
 
 def print_formalization(formula: Sequence[Triple], packing: Iterable[Packing] = ()) -> list[list[str]]:
-    """The inverse of `parse_formalization`."""
+    """Inverse of `parse_formalization`."""
     packed = {first: (count, places) for first, count, places in packing}
     entries: list[list[str]] = []
     number = 0
@@ -98,7 +98,7 @@ def print_formalization(formula: Sequence[Triple], packing: Iterable[Packing] = 
 
 
 def task_of(row: Row) -> Task:
-    """The task of a row; its provenance keeps all fields. Several answers are joined by " | "."""
+    """Task of a row; its provenance keeps all fields. Several answers are joined by " | "."""
     known = {name: row.fields[name] for name in FIELDS if name in row.fields and name != "formalization"}
     identity = row.fields.get("id") or digest([row.fields["question"], row.fields["answer"], row.formula])
     layers = depth(row.formula)
@@ -124,10 +124,10 @@ def task_of(row: Row) -> Task:
 
 
 def fields_of(task: Task) -> dict[str, Any]:
-    """The row of a task: an imported one unchanged, one of ours with its key as id.
+    """Row of a task: an imported row unchanged, or a new row with the task key as id.
 
     Raises:
-        Unreadable: the row would not be read back as the task's formula.
+        Unreadable: the row would not parse back to the task's formula.
     """
     names = task.provenance.get("fields", FIELDS)
     ours = {"id": task.key, "question": task.question, "answer": UNION.join(task.answers), "urls": []}
@@ -140,7 +140,7 @@ def fields_of(task: Task) -> dict[str, Any]:
 
 
 def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
-    """Write tasks with formulas, imported rows in file order, then ours by key; returns the number written and failures.
+    """Write tasks with formulas: imported rows in file order, then others by key. Return the number written and failures.
 
     Raises:
         RequestError: `path` exists.
@@ -173,7 +173,7 @@ def _parse_json(line: bytes) -> Any:
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
         row = read_json(text)
-        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair or a NaN could not be stored
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # reject lone surrogates and NaN, which cannot be stored
     except ValueError as error:
         raise Unreadable("json", [f"no line of JSON: {error}"]) from error
     return row

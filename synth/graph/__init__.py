@@ -1,1 +1,1 @@
-"""The knowledge graph: facts in columns, interned names, and the documents that state them."""
+"""Knowledge graph: facts in columns, interned names, and the documents that state them."""

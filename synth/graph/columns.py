@@ -1,8 +1,7 @@
-"""A graph's facts in sorted numpy columns, and its names as interned texts.
+"""Graph facts as sorted numpy columns, and names as interned texts.
 
-Facts are sorted three ways: by subject (compressed sparse rows, in original order), by object and relation, and by relation. About forty
-bytes per fact, and nothing for Python's garbage collector to walk. A text costs its bytes plus sixteen; a CRC-32 hash table maps texts to
-numbers.
+Facts are sorted by subject (compressed sparse rows, in original order), by object and relation, and by relation: about forty bytes per fact
+and no Python objects to collect. A text costs its bytes plus sixteen; a CRC-32 hash table maps texts to numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 _RECENT = 50_000
-"""Texts kept decoded: about 5 MiB."""
+"""Maximum decoded texts cached: about 5 MiB."""
 
 
 class _Numbered(Sequence[str]):
@@ -46,7 +45,7 @@ class _Numbered(Sequence[str]):
 
 
 class Texts(_Numbered):
-    """Distinct texts in a fixed order; the table behind `number` is built on first use."""
+    """Distinct texts in a fixed order; the hash table for `number` is built on first use."""
 
     __slots__ = ("_bytes", "_offsets", "_read", "_recent", "_table")
 
@@ -77,7 +76,7 @@ class Texts(_Numbered):
         return isinstance(text, str) and self.number(text) is not None
 
     def number(self, text: str) -> int | None:
-        """The number of a text, if present."""
+        """Number of a text; None if absent."""
         if text in self._recent:
             return self._recent[text]
         if len(self._recent) >= _RECENT:
@@ -105,8 +104,6 @@ class Texts(_Numbered):
 
 
 class Prefix(_Numbered):
-    """View of the first `length` texts."""
-
     __slots__ = ("_texts",)
 
     def __init__(self, texts: Texts, length: int) -> None:
@@ -117,10 +114,10 @@ class Prefix(_Numbered):
 
 
 def intern(*columns: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
-    """The distinct texts of all columns in order of occurrence, and each column as their numbers."""
+    """Distinct texts of all columns in order of occurrence, and each column as text numbers."""
     chunks = [chunk.cast(pa.large_string()) for column in columns for chunk in _chunks(column)]
     encoded = pc.dictionary_encode(pa.chunked_array(chunks, pa.large_string())).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # what combine_chunks gives for no chunk at all
+    if isinstance(encoded, pa.ChunkedArray):  # combine_chunks returns a ChunkedArray if there are no chunks
         return pa.array([], pa.large_string()), [np.zeros(0, np.int32) for _ in columns]
     numbers = encoded.indices.to_numpy().astype(np.int32, copy=False)
     ends = np.cumsum([0, *(len(column) for column in columns)])
@@ -145,12 +142,12 @@ def _buckets(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArr
 Ids = NDArray[np.int32]
 
 _SCAN = 64
-"""Facts of an entity up to which a Python scan beats numpy."""
+"""Maximum facts per entity for which a Python scan beats numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactColumns:
-    """Distinct facts, identified by position in subject order.
+    """Distinct facts, identified by their position in subject order.
 
     Subjects are entities 0 … len(starts) - 2. `of_object` and `of_relation` hold positions in the two other orders. The documents of a fact
     are `documents[document_starts[place] : document_starts[place + 1]]`.
@@ -174,13 +171,12 @@ class FactColumns:
         return sum(getattr(self, column.name).nbytes for column in fields(self))
 
     def places(self, subject: int) -> range:
-        """Positions of a subject's facts."""
         if subject >= len(self.starts) - 1:
             return range(0)
         return range(self.starts.item(subject), self.starts.item(subject + 1))
 
     def stated(self, subject: int) -> list[tuple[int, int]]:
-        """(relation, object) of a subject's facts that a document states, without loops."""
+        """(relation, object) of a subject's documented facts, without self-loops."""
         mine = self.places(subject)
         if not mine:
             return []
@@ -224,7 +220,7 @@ class FactColumns:
         return self.subject[self.of_object[span.start : span.stop]].tolist() if span else []
 
     def subjects_one_by_one(self, value: int, relation: int) -> Iterator[int]:
-        """`subjects` as an iterator, for callers that stop early."""
+        """Lazy `subjects`, for callers that stop early."""
         for place in self.pointing(value, relation):
             yield self.subject.item(self.of_object.item(place))
 
@@ -241,7 +237,7 @@ class FactColumns:
         return range(first + left, first + right)
 
     def adjacent(self, entity: int, relation: int) -> list[int]:
-        """The undirected image of one entity: objects, then subjects; may repeat an entity."""
+        """Undirected image of one entity: objects, then subjects, possibly repeated."""
         return self.objects(entity, relation) + self.subjects(entity, relation)
 
     def spread(self, entity: int, relation: int) -> int:
@@ -249,7 +245,6 @@ class FactColumns:
         return len(self.objects(entity, relation)) + len(self.pointing(entity, relation))
 
     def place(self, subject: int, relation: int, value: int) -> int | None:
-        """Position of a fact, if known."""
         if subject >= len(self.starts) - 1:
             return None
         first, last = self.starts.item(subject), self.starts.item(subject + 1)
@@ -257,7 +252,7 @@ class FactColumns:
             found = np.flatnonzero((self.relation[first:last] == relation) & (self.object[first:last] == value))
             return first + int(found[0]) if len(found) else None
         objects = self.object[first:last].tolist()
-        if value not in objects:  # mostly so
+        if value not in objects:
             return None
         pairs = list(zip(self.relation[first:last].tolist(), objects, strict=True))
         return first + pairs.index((relation, value)) if (relation, value) in pairs else None
@@ -267,7 +262,6 @@ class FactColumns:
         return self.place(left, relation, right) is not None or self.place(right, relation, left) is not None
 
     def endpoints(self, relation: int) -> list[int]:
-        """All entities of a relation, ascending."""
         places = self.with_relation(relation)
         return np.union1d(self.subject[places], self.object[places]).tolist()
 
@@ -279,11 +273,11 @@ class FactColumns:
 def arrange(
     subject: Ids, relation: Ids, value: Ids, entities: int, relations: int, stated: tuple[Ids, NDArray[np.int64]], source: Ids
 ) -> FactColumns:
-    """Sort facts into columns; equal triples merge, with all of their documents and the first source.
+    """Sort facts into columns. Equal triples are merged, with the union of their documents and the first source.
 
     Args:
         subject, relation, value: one number per fact, in original order; subjects are numbered before all other entities.
-        stated: documents of the facts, flat, and for each the number of its fact.
+        stated: documents of all facts, flat, and the fact number of each.
     """
     leader, first = _merged(subject, relation, value, entities, relations)
     by_subject = first[np.argsort(subject[first], kind="stable")]
@@ -311,7 +305,7 @@ def arrange(
 
 
 def _merged(subject: Ids, relation: Ids, value: Ids, entities: int, relations: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each fact the first equal fact, and these first facts in ascending order."""
+    """First equal fact of each fact, and these first facts in ascending order."""
     order = _sorted_triples(subject, relation, value, entities, relations)
     new = np.ones(len(order), bool)
     new[1:] = False
@@ -324,7 +318,7 @@ def _merged(subject: Ids, relation: Ids, value: Ids, entities: int, relations: i
 
 
 def _sorted_triples(subject: Ids, relation: Ids, value: Ids, entities: int, relations: int) -> NDArray[np.int64]:
-    """A stable order that groups equal triples; one 64-bit key sorts faster than three columns."""
+    """Stable order that groups equal triples; one 64-bit key sorts faster than three columns."""
     if entities * relations * entities >= 2**63:
         return np.lexsort((value, relation, subject))
     return np.argsort((subject.astype(np.int64) * relations + relation) * entities + value, kind="stable")

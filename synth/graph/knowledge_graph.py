@@ -1,7 +1,7 @@
-"""The knowledge graph: facts with the documents that state them, indexed for knowledge projections, and its topology.
+"""Knowledge graph: facts with the documents that state them, indexed for knowledge projections, and its topology.
 
-Methods use names of entities and relations; `columns`, `entities` and `relation_names` give the numbers to code that evaluates formulas. An
-edge is a fact; connected components ignore direction, as projections do.
+Methods take names of entities and relations; formula evaluation uses numbers from `columns`, `entities` and `relation_names`. Connected
+components ignore edge direction, as projections do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     import networkx
 
 _TYPED = 1_000
-"""Facts of a relation whose ends' types are inspected."""
+"""Maximum facts per relation whose entity types are inspected."""
 _HELD = 500_000
-"""Entities in cached images: about 30 MiB."""
+"""Maximum entities in cached images: about 30 MiB."""
 Texty: TypeAlias = pa.Array | pa.ChunkedArray
-"""A column of texts."""
 
 
 class KnowledgeGraph:
@@ -66,10 +65,10 @@ class KnowledgeGraph:
         texts: Mapping[str, Document] | None = None,
         types: Mapping[str, str] | None = None,
     ) -> KnowledgeGraph:
-        """The graph of facts in Arrow columns of equal length.
+        """Build a graph from Arrow columns of equal length.
 
         Args:
-            documents: ids of the documents that state each fact, a list or one id per row; None if nothing states them.
+            documents: ids of the documents that state each fact, a list or one id per row; None if no document states any.
             source: source of all facts.
             texts: documents by id.
             types: type of each entity.
@@ -86,7 +85,7 @@ class KnowledgeGraph:
         document_ids, stated = _stated(documents)
         source_names, (source,) = intern(sources)
         self.entities = Texts(names)
-        """Entities by number; subjects of facts come first, in order of their first fact."""
+        """Entities by number; subjects come first, in order of their first fact."""
         self.relation_names: tuple[str, ...] = tuple(relation_names.to_pylist())
         self._relation_numbers = {name: number for number, name in enumerate(self.relation_names)}
         self._document_ids = Texts(document_ids)
@@ -120,7 +119,6 @@ class KnowledgeGraph:
         return self._relation_numbers.get(relation)
 
     def about(self, entity: str) -> list[Fact]:
-        """Facts with this subject."""
         number = self.entities.number(entity)
         return [] if number is None else [self._fact(entity, place) for place in self.columns.places(number)]
 
@@ -134,7 +132,7 @@ class KnowledgeGraph:
         return [] if number is None else self._named(self.value_numbers(number).tolist())
 
     def image(self, entity: int, relation: int) -> frozenset[int]:
-        """The projection of one entity, in numbers; recent ones are cached, since a few genres recur."""
+        """Projection of one entity, as numbers; cached, since few entities (such as genres) recur."""
         found = self._images.get((entity, relation))
         if found is None:
             found = frozenset(self.columns.adjacent(entity, relation))
@@ -158,15 +156,15 @@ class KnowledgeGraph:
         return self._named(self.columns.subjects(entity, number)) if entity >= 0 and number >= 0 else []
 
     def adjacent(self, relation: str, entity: str) -> list[str]:
-        """The undirected image of one entity: objects under `relation`, then subjects; may repeat an entity."""
+        """Undirected image of one entity: objects under `relation`, then subjects, possibly repeated."""
         return self.objects(entity, relation) + self.subjects_of(relation, entity)
 
     def project(self, relation: str, entities: Iterable[str]) -> set[str]:
-        """The knowledge projection R(V) = { u | some v in V with (u, v) in R or (v, u) in R } (WebShaper)."""
+        """Knowledge projection R(V) = { u | some v in V with (u, v) in R or (v, u) in R } (WebShaper)."""
         return {other for entity in entities for other in self.adjacent(relation, entity)}
 
     def is_directed(self, relation: str) -> bool:
-        """Whether swapping the ends of `relation` changes the meaning: both are of one type, and not all facts hold both ways."""
+        """Whether swapping the ends of `relation` changes its meaning: the ends share a type, and not all facts hold both ways."""
         number = self.relation_number(relation)
         if number is None:
             return False
@@ -186,7 +184,6 @@ class KnowledgeGraph:
         return {self.types[name] for name in self._named(entities[:_TYPED].tolist()) if name in self.types} if self.types else set()
 
     def stating(self, subject: str, relation: str, value: str) -> tuple[str, ...]:
-        """Ids of the documents that state a fact."""
         entity, number = self._numbers(subject, relation)
         other = self.entities.number(value)
         if entity < 0 or number < 0 or other is None:
@@ -204,7 +201,7 @@ class KnowledgeGraph:
         return tuple(document for place in places if place is not None for document in self._stating(place))
 
     def titled(self, title: str) -> Document | None:
-        """The only document with that title, ignoring case."""
+        """The document with this title, ignoring case; None if there is none or several."""
         document = self._titles.get(title.casefold())
         return None if document is None else self.documents[document]
 
@@ -241,14 +238,14 @@ def _stated(documents: Texty | None) -> tuple[pa.Array, tuple[Ids, np.ndarray]]:
 
 
 MOST_FACTS = 2_000_000
-"""Largest graph analysed: networkx takes about 460 bytes per fact."""
+"""Maximum facts of an analysed graph: networkx takes about 460 bytes per fact."""
 HUBS = 10
 PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """An entity with many facts: as subject, and as object."""
+    """An entity with its number of facts as subject and as object."""
 
     entity: str
     about: int
@@ -261,14 +258,14 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The shape of a graph. `components`: sizes in entities, largest first; `degrees`: by percentile."""
+    """Statistics of a graph. `components`: sizes in entities, largest first; `degrees`: by percentile."""
 
     entities: int
     facts: int
     stated: int
     """Facts that a document states."""
     relations: tuple[tuple[str, int], ...]
-    """Relations with their facts, most frequent first."""
+    """Relations and their fact counts, most frequent first."""
     components: tuple[int, ...]
     mean_degree: float
     degrees: dict[int, int]
@@ -277,12 +274,11 @@ class Topology:
 
     @property
     def largest_share(self) -> float:
-        """Share of the entities in the largest component."""
         return self.components[0] / self.entities if self.entities else 0.0
 
 
 def network_of(graph: KnowledgeGraph) -> networkx.MultiDiGraph:
-    """The graph in networkx, by numbers; one edge per fact."""
+    """The graph in networkx, by entity number; one edge per fact."""
     from networkx import MultiDiGraph
 
     network, columns = MultiDiGraph(), graph.columns
@@ -292,7 +288,7 @@ def network_of(graph: KnowledgeGraph) -> networkx.MultiDiGraph:
 
 
 def describe(graph: KnowledgeGraph) -> Topology:
-    """The topology of `graph`; all zero without facts. A dead end is an entity that is no fact's subject."""
+    """Topology of `graph`; all zero without facts. A dead end is an entity that is never a subject."""
     from networkx import weakly_connected_components
 
     network = network_of(graph)

@@ -1,1 +1,1 @@
-"""Higher-order action synthesis (AgentFounder): stored trajectories as decisions among alternatives."""
+"""Higher-order action synthesis (HAS, AgentFounder): stored trajectories as decisions among alternatives."""

@@ -1,10 +1,10 @@
-"""Decisions: the actions available at one step of a trajectory, the one taken, how both are written as training text, and the style leak.
+"""Decisions among alternative actions at trajectory steps, their rendering as training text, and the style-leak measure.
 
-An action is described by its thought and its calls, in whatever format the trajectory has (tags, `<think>` before a call, ReAct lines). The
-rendering `thought` keeps the form of a trajectory, with the options listed inside the thought; `listing` is the paper's plain text.
+An action is described by its thought and calls, whatever the trajectory's format (tags, `<think>` before a call, ReAct lines). The
+rendering `thought` keeps the form of a trajectory and lists the options inside the thought; `listing` is the paper's plain text.
 
-The style leak measures how often a classifier that sees only length and words finds the taken action: a conditional logit (softmax over a
-step's options of a linear function of length and hashed words), fitted by L-BFGS with a ridge penalty, cross-validated over trajectories.
+The style leak is how often a classifier that sees only length and words finds the taken action: a conditional logit (softmax over a step's
+options of a linear function of length and hashed words), fitted by L-BFGS with a ridge penalty, cross-validated over trajectories.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One possible action: its text, and its calls (none if it is no call)."""
+    """A possible action: its text and its calls (empty if it makes none)."""
 
     text: str
     calls: tuple[Called, ...] = ()
 
     @property
     def action(self) -> str:
-        """The action without its thought; options with the same action are the same."""
+        """The action without its thought; options with equal actions are duplicates."""
         return "\n".join(f"{tool} {argument}" for tool, argument in self.calls) or self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step to find alternatives for: the question, the turns before it, and the turn itself."""
+    """A step to find alternatives for: the question, the preceding turns, and the turn itself."""
 
     trajectory_id: str
     task_key: str
@@ -56,10 +56,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One step: its options and the index of the one taken.
-
-    A step with one option is no choice: the record shows it as what happened.
-    """
+    """One step with its options and the index of the one taken; a single option is no choice and is rendered as history."""
 
     step: Step
     options: tuple[Option, ...]
@@ -84,7 +81,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A trajectory as decisions; `correct` is None if no verifier has judged it."""
+    """A trajectory as decisions; `correct` is None if not judged."""
 
     question: str
     steps: tuple[Decision, ...]
@@ -97,18 +94,18 @@ def option(thought: str, *calls: Called) -> Option:
 
 
 def describe(turn: Turn) -> Option:
-    """An action as an option; an unreadable one is kept as text."""
+    """Convert a turn to an option; an unparsable action is kept as text."""
     calls = calls_of(turn)
     return option(thought_of(turn.action), *calls) if calls else Option(f"write {untagged(turn.action)}")
 
 
 def unchosen(step: Step) -> Decision:
-    """The step as what happened, without a choice."""
+    """The step as history, without alternatives."""
     return Decision(step, (describe(step.turn),), 0)
 
 
 def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
-    """The steps of a trajectory, without calls that were never run."""
+    """Steps of a trajectory, without calls that were not run."""
     turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]
     return [
         Step(trajectory.id, trajectory.task_key, question, trajectory.prompt_ids, tuple(turns[:number]), turn)
@@ -137,7 +134,7 @@ def _choice(step: Decision) -> Parts:
 
 
 def render_listing(record: DecisionRecord) -> Parts:
-    """Lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` if there was no choice."""
+    """Lines `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` where no choice was made."""
     lines = [f"Question: {record.question}"]
     for step in record.steps:
         if step.is_choice:
@@ -155,7 +152,7 @@ def calls_in(taken: Option, learnt: bool = True) -> Parts:
 
 
 def shortened(response: str, max_characters: int) -> str:
-    """`response` truncated to `max_characters`, with a mark."""
+    """Truncate `response` to `max_characters`, including a mark."""
     if len(response) <= max_characters:
         return response
     return response[: max(0, max_characters - len(CUT))] + CUT
@@ -170,14 +167,13 @@ RENDERINGS: dict[Rendering, Callable[[DecisionRecord], Parts]] = {"thought": ren
 
 FOLDS = 5
 _BUCKETS = 4_096
-"""Hash buckets for words."""
 _RIDGE = 1.0
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class StyleLeak:
-    """Number of choices, and the share in which the classifier and chance find the taken action."""
+    """Number of choices, and the shares of taken actions found by the classifier and by chance."""
 
     choices: int
     found: float
@@ -185,12 +181,11 @@ class StyleLeak:
 
     @property
     def excess(self) -> float:
-        """Classifier's share less that of chance."""
         return self.found - self.chance
 
 
 def style_leak(records: Sequence[DecisionRecord]) -> StyleLeak | None:
-    """How well the taken action is found; None with fewer records with a choice than folds."""
+    """Measure the style leak; None if fewer records than folds contain a choice."""
     folds = [[decision for decision in record.steps if decision.is_choice] for record in records]
     folds = [choices for choices in folds if choices]
     if len(folds) < FOLDS:

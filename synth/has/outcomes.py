@@ -1,11 +1,11 @@
-"""Decisions labelled by outcome: of the options at a step, the better one is that whose continuations succeed more often.
+"""Label decisions by outcome: the best option at a step is the one whose continuations succeed most often.
 
-No oracle is needed. The calls before the step are replayed, the option is executed, and a player (the teacher or the policy) goes on. An
-invalid continuation is no failure: it is left out, and so is an option without a valid one. A step whose state cannot be replayed, or whose
-options all succeed equally often, teaches no choice.
+No oracle is needed. The calls before the step are replayed, the option is executed, and a player (teacher or policy) continues. Invalid
+continuations are ignored; so is an option without a valid one. A step that cannot be replayed, or whose options all succeed equally often,
+yields no choice.
 
-Where the action taken is best, the trajectory's own record says so. Where another is better, the record is that of a continuation that
-succeeded with it, so that the response and what follows are real. Ties are decided for the action taken.
+If the taken action is best, the trajectory's own record is used. Otherwise the record is that of a successful continuation, so the response
+and all later turns are real. Ties favour the taken action.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from warehouse.records import ANSWER, NOT_RUN, Failure, Outcome, Task, Trajector
 from warehouse.settings import Section
 
 STAGE = "continuation"
-"""The stage of continuations."""
 CONTINUES = "continues"
-"""Key in a continuation's provenance: trajectory, turn and option that it continues, and the number of turns replayed."""
+"""Provenance key of a continuation: source trajectory, turn, option, whether it was the taken one, and number of turns replayed."""
 
 
 class OutcomesConfig(Section):
-    """The label of a choice: the option whose continuations succeed more often."""
+    """Labels of choices: the option whose continuations succeed most often."""
 
     player: Literal["teacher", "policy"]
-    """Who goes on after the option: `synth.teacher`, or the policy promoted last."""
+    """Who continues after the option: `synth.teacher` (teacher), or the last promoted policy (policy)."""
     continuations: PositiveInt = 2
     """Continuations per option; one if the option answers."""
     turns: PositiveInt = 4
@@ -44,19 +43,18 @@ class OutcomesConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Who continues: a name that enters the ids, and a function that gives the graded trajectories of requests, as far as it has them."""
+    """Continues runs. `name` enters the trajectory ids; `play` returns graded trajectories and may omit some."""
 
     name: str
     play: Callable[[Sequence[RolloutRequest]], Sequence[Trajectory]]
 
 
 Runs = Sequence[Sequence[Trajectory]]
-"""The continuations of each option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labeller:
-    """Labels the choices of decision records; `sources` are the trajectories by id, `tasks` those that they attempt, by key."""
+    """Labels the choices of decision records. `sources`: trajectories by id; `tasks`: their tasks by key."""
 
     config: OutcomesConfig
     player: Player
@@ -66,8 +64,9 @@ class Labeller:
     wheel_turn: int
 
     def label(self, records: Sequence[DecisionRecord]) -> tuple[list[DecisionRecord], list[Failure]]:
-        """For each record at most one of the source's own, and one of a continuation per step where another option is better; and why
-        other steps teach no choice.
+        """Label all choices; return labelled records, and failures for steps without a usable contrast.
+
+        A record yields its own labelled record if a taken action is best, and one per step where another option is better.
         """
         choices = [decision for record in records for decision in record.steps if decision.is_choice]
         requests = {decision.step.key: self._requests(decision) for decision in choices}
@@ -94,7 +93,6 @@ class Labeller:
         return labelled, failures
 
     def _requests(self, decision: Decision) -> list[list[RolloutRequest]]:
-        """The requests for each option; none if the action taken was no call."""
         return [list(self._continuations(decision, option)) if decision.taken.calls else [] for option in decision.options]
 
     def _continuations(self, decision: Decision, option: Option) -> Iterator[RolloutRequest]:
@@ -120,7 +118,7 @@ class Labeller:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The options that have a rate, the indices of the best and of the one taken, and a successful continuation of the best."""
+    """Options with a success rate, indices of the best and the taken one, and a successful continuation of the best."""
 
     options: tuple[Option, ...]
     chosen: int
@@ -146,14 +144,12 @@ def _best(decision: Decision, runs: Runs) -> _Best | Failure:
 
 
 def _branch(question: str, best: _Best) -> DecisionRecord:
-    """The record of a continuation that succeeded with another option than the one taken."""
     steps, place = steps_of(best.run, question), best.run.provenance[CONTINUES]["replayed"]
     decided = [Decision(step, best.options, best.chosen) if number == place else unchosen(step) for number, step in enumerate(steps)]
     return DecisionRecord(question, tuple(decided), True, best.run.id)
 
 
 def _success_rate(runs: Sequence[Trajectory]) -> float | None:
-    """The share of successes among the runs with a verdict; None without any."""
     valid = [run for run in runs if not _is_invalid(run)]
     return sum(run.outcome is Outcome.SUCCESS for run in valid) / len(valid) if valid else None
 
@@ -172,7 +168,7 @@ def _action(option: Option) -> ActionTurn:
 
 
 def _brought(turn: Turn) -> tuple[str, ...] | None:
-    """The results of a stored turn's calls, also of those after which the run was cut off; None if there are none, as for an answer."""
+    """Results of a stored turn's calls; None if there are none, as for an answer."""
     if _answers(calls_of(turn)):
         return None
     given = tuple(call.observation.strip() for call in turn.calls if call.outcome != NOT_RUN)

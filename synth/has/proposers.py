@@ -1,10 +1,9 @@
-"""Proposers of alternatives: the graph's oracle, other runs, the policy, and a teacher. Nothing that they propose is executed.
+"""Proposers of alternative actions: graph oracle, other runs, the policy, and a teacher. Proposals are not executed.
 
-The oracle perturbs what the graph knows. Imported runs, which have no graph, get the actions of other runs on the same or the nearest
-questions. The policy's engines sample from the step's own context. A teacher writes all options of a step, the taken one included, one
-request each, so that style does not give the taken action away: it rewrites that first (same tool, every word of its argument), then adds
-one alternative at a time to those shown in random order. An unusable reply is a `Failure`, and another request takes its place while the
-step has any left.
+The oracle perturbs known facts. Imported runs have no graph and get actions of other runs on the same or the nearest questions. The policy
+samples from the step's own context. A teacher writes all options of a step, one per request, including the taken one, so that style does
+not reveal it: it first rewrites the taken action (same tool, every word of its argument), then adds alternatives to those shown in random
+order. An unusable reply is a `Failure` and uses up one of the step's requests.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ StepKey = tuple[str, int]
 
 
 class Proposer(Protocol):
-    """Proposes other actions for a step."""
+    """Proposes alternative actions for a step."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Receives all steps before the first proposal, so that models are asked in batches; returns failures."""
+        """Receive all steps before the first proposal, so that models can be queried in batches; return failures."""
         ...
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """Up to `count` distinct options, none `excluded`; fewer if it knows no more."""
+        """Up to `count` distinct options outside `excluded`; fewer if no more are known."""
         ...
 
     def taken(self, step: Step) -> Option | None:
-        """The action that was taken, in this proposer's words; None if it could not write it."""
+        """The taken action in this proposer's words; None if it could not be written."""
         ...
 
 
 class _AsItWas:
-    """Base of proposers that write actions as runs do."""
+    """Base of proposers that keep the taken action's own words."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
         return []
@@ -64,9 +63,9 @@ class _AsItWas:
 
 
 class OracleProposer(_AsItWas):
-    """Continues with, or answers by, another fact of a document read; then searches for any entity.
+    """Continues with, or answers by, another fact of a document read; then searches for arbitrary entities.
 
-    `retrieve` is the search that the trajectories used (titles without it). Random searches name `allowed` entities (None: any).
+    `retrieve` is the search used in the trajectories (None: by title). Random searches use `allowed` entities (None: any).
     """
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None, allowed: Callable[[str], bool] | None = None) -> None:
@@ -76,7 +75,7 @@ class OracleProposer(_AsItWas):
         self._titles: dict[str, list[str]] = {}
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """From the last document read, earlier ones, then anywhere in the graph."""
+        """Draw from the last document read, then earlier ones, then the whole graph."""
         chosen: dict[str, Option] = {}
         read = [title for turn in step.before for title in self._shown(turn)]
         for entity in dict.fromkeys(reversed(read)):
@@ -106,10 +105,9 @@ def _elsewhere(entities: Sequence[str], excluded: set[str], count: int, rng: ran
 
 
 class OthersProposer(_AsItWas):
-    """Actions of other runs: on the same question, then the nearest questions, then any."""
+    """Proposes actions of other runs: on the same question, then the nearest questions, then any."""
 
     NEAREST = 10
-    """Nearest questions considered."""
 
     def __init__(self, trajectories: Iterable[Trajectory], tasks: Mapping[str, Task]) -> None:
         self._actions: dict[str, list[tuple[str, Option]]] = {}
@@ -124,7 +122,7 @@ class OthersProposer(_AsItWas):
         self._near: dict[str, list[str]] = {}
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """From the nearest runs outward; never from the same run, which would leak what follows."""
+        """Draw from the nearest runs outward; never from the same run, which would leak later steps."""
         chosen: dict[str, Option] = {}
         for key in self._sources(step, rng):
             found = {o.action: o for owner, o in self._actions[key] if owner != step.trajectory_id and o.action not in excluded}
@@ -146,10 +144,10 @@ class OthersProposer(_AsItWas):
 
 
 class PolicyProposer:
-    """The policy samples each alternative from the step's own context, in token ids.
+    """Samples alternatives with the policy from the step's own context, as token ids.
 
-    Imported runs have no token ids, so it proposes nothing for them. Each step may take `spare_requests` more than one per alternative. A
-    sample that repeats the taken action rewrites it.
+    Runs without token ids (imported ones) get no proposals. Each step may use `spare_requests` extra samples. A sample that repeats the
+    taken action provides its wording.
     """
 
     def __init__(self, sampler: PolicySampler, dialect: Dialect, sampling: Sampling, seed: int = 0, spare_requests: int = 0) -> None:
@@ -158,7 +156,6 @@ class PolicyProposer:
         self._found: dict[StepKey, dict[str, Option]] = {}
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Samples `count` actions per step, with replacements for repeated and unreadable ones; returns failures."""
         own = [step for step in steps if step.prompt_ids]
         foreign = dict.fromkeys(step.trajectory_id for step in steps if not step.prompt_ids)
         reason = "a policy cannot continue a run without token ids"
@@ -228,8 +225,6 @@ _TAKEN_EXAMPLES = (
 
 
 class ActionDefect(StrEnum):
-    """Why a reply gives no option."""
-
     UNREADABLE = "proposal_unreadable"
     UNKNOWN_TOOL = "proposal_unknown_tool"
     REPEATED = "proposal_repeated"
@@ -240,7 +235,7 @@ class ActionDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriterConfig:
-    """Limits of one action (`max_tokens`), of spare requests per step, and of each response shown."""
+    """Limits of a teacher's requests: reply tokens, spare requests per step, and characters per response shown."""
 
     max_tokens: int = 128
     temperature: float = 0.7
@@ -250,8 +245,6 @@ class WriterConfig:
 
 
 class WrittenAction(BaseModel):
-    """An action as a teacher writes it."""
-
     think: str = ""
     tool: str = Field(min_length=1)
     arguments: Any = ""
@@ -267,15 +260,11 @@ class WrittenAction(BaseModel):
 
 
 class _OnText(WrittenAction):
-    """The form asked for where the taken action has a text argument."""
-
     think: str
     arguments: str
 
 
 class _OnObject(WrittenAction):
-    """The same for an object argument."""
-
     think: str
     arguments: dict[str, Any]
 
@@ -285,28 +274,24 @@ _ACTION, _ON_TEXT, _ON_OBJECT = TypeAdapter(WrittenAction), TypeAdapter(_OnText)
 
 @dataclass(slots=True)
 class _Draft:
-    """A step's options written so far."""
-
     step: Step
     left: int
-    """Requests left."""
     asked: int = 0
     taken: Option | None = None
     others: dict[str, Option] = field(default_factory=dict)
 
 
 class TeacherProposer:
-    """A teacher writes all options; `tools` are those it may call, by default those that the runs call."""
+    """Writes all options with a teacher. `tools`: extra tools it may call, in addition to those called in the runs."""
 
     def __init__(self, teacher: Teacher, config: WriterConfig | None = None, tools: Iterable[str] = ()) -> None:
         self._teacher, self._config = teacher, config or WriterConfig()
         self._tools = frozenset(tools)
         self._drafts: dict[StepKey, _Draft] = {}
         self._shapes: dict[str, set[tuple[str, str]]] = {}
-        """Names and types of the arguments that the runs give each tool."""
+        """Names and types of the arguments given to each tool in the runs."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Writes the options of all steps; returns failures."""
         tools = sorted(self._tools | {tool for step in steps for tool, _ in calls_of(step.turn)})
         for tool, argument in (call for step in steps for call in calls_of(step.turn)):
             self._shapes.setdefault(tool, set()).update(_shape(argument))
@@ -370,7 +355,7 @@ class TeacherProposer:
 
 
 def same_call(one: Called, other: Called) -> bool:
-    """Whether two calls do the same: `other` may add words to `one`, but no number. JSON arguments are compared by value."""
+    """Whether two calls are equivalent: `other` may add words to `one`, but no number. JSON arguments are compared by value."""
     if plain(one[0]) != plain(other[0]):
         return False
     values = [_json(argument) for _, argument in (one, other)]
@@ -387,7 +372,7 @@ def _alike(one: Called, other: Called) -> bool:
 
 
 def _outgrown(argument: str, written: str) -> bool:
-    """Whether a rewritten argument is too long to be the same: more than twice the words, plus five."""
+    """Whether a rewritten argument is too long to be equivalent: more than twice the words plus five."""
     return len(plain(written).split()) > 2 * len(plain(argument).split()) + 5
 
 

@@ -1,9 +1,9 @@
 """Higher-order action synthesis (AgentFounder, arXiv 2509.13310): stored trajectories as decision records.
 
-At each step alternatives are proposed, not executed, and listed with the action taken; then come the choice, the real response, and at the
-end a verdict. Successes and failures both serve: the policy learns to decide and to judge outcomes. With `outcomes` options are executed,
-and the choice is the one that succeeds more often. Contrastive records name the one option that makes progress, where the oracle can tell:
-a search that brings the next unread document of the question's path, or an accepted answer.
+Each step lists the taken action among proposed, unexecuted alternatives, followed by the choice and the real response; a verdict ends the
+record. Successes and failures are both used: the policy learns to decide and to judge outcomes. With `outcomes`, options are executed, and
+the choice is the one that succeeds more often. Contrastive records name the one option that makes progress, where the oracle can tell: a
+search that returns the next unread document of the question's path, or an accepted answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from warehouse.settings import Section
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Position of a run on its question's path: documents read so far, in order."""
+    """Position of a run on its question's path; `read` counts the documents read so far, in order."""
 
     task: Task
     path: Route
@@ -52,14 +52,14 @@ class Progress:
 
 
 class ActionOracle:
-    """Tells which actions make progress; `retrieve` is the search they would use (titles without it)."""
+    """Tells which actions make progress. `retrieve` is the search they would use (None: by title)."""
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
         self._graph = graph
         self._find = retrieve or graph.titled
 
     def progress(self, task: Task, before: Sequence[Turn]) -> Progress | None:
-        """Where a run is after the turns `before`; None unless the graph knows exactly one path."""
+        """Progress after the turns `before`; None unless the graph knows exactly one path."""
         paths = paths_of(self._graph, task)
         if len(paths) != 1:
             return None
@@ -93,14 +93,14 @@ class ActionOracle:
 def contrasts(
     oracle: ActionOracle, task: Task, record: DecisionRecord, count: int, rng: random.Random, wheel_turn: int = 1
 ) -> list[Example]:
-    """At most `count` contrastive examples from a record, at random steps, in order."""
+    """At most `count` contrastive examples at random steps of a record, in order."""
     found = [(decision, drawn) for decision in record.steps if (drawn := _contrast(oracle, task, decision, rng)) is not None]
     chosen = sorted(rng.sample(range(len(found)), min(count, len(found))))
     return [_contrast_example(record, *found[number], wheel_turn) for number in chosen]
 
 
 def _contrast(oracle: ActionOracle, task: Task, decision: Decision, rng: random.Random) -> tuple[tuple[Option, ...], int] | None:
-    """The options, exactly one of which makes progress, and its index; None if all are worth the same or unknown."""
+    """Options of which exactly one makes progress, and its index; None if there is no such contrast."""
     at = oracle.progress(task, decision.step.before)
     if at is None:
         return None
@@ -131,24 +131,24 @@ def _contrast_example(record: DecisionRecord, decision: Decision, drawn: tuple[t
 
 
 class HasConfig(Section):
-    """Higher-order action synthesis: alternatives per step, who proposes them, and how records are written."""
+    """Higher-order action synthesis: alternatives per step, their proposers, and the rendering of records."""
 
     n_alternatives: int = Field(default=2, ge=1, le=20)
-    """Alternatives to the action taken at each step; fewer where the proposers have no more."""
+    """Alternatives to the taken action per step; fewer if the proposers know no more."""
     mixture: dict[str, float] = Field(default_factory=lambda: {"oracle": 1.0})
-    """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`."""
+    """Share of alternatives per proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`."""
     policy_temperature: Temperature = Field(default=1.0, gt=0)
     """Sampling temperature of the policy's alternatives."""
     rendering: Rendering = "thought"
     """`thought`: all options in one thought, then the call; `listing`: one line per option, as in the paper."""
     unjudged: Literal["drop", "open"] = "drop"
-    """Trajectories without a verdict: drop them, or render them without one."""
+    """Handling of trajectories without a verdict: `drop` them, or render them without one (`open`)."""
     contrasts: int = Field(default=0, ge=0)
-    """Maximum contrastive records per trajectory; the graph must know the question's path."""
+    """Maximum contrastive records per trajectory; requires that the graph knows the question's path."""
     where: str | None = None
-    """SQL condition on the table `trajectories`, in the place of RL's rollouts of earlier iterations."""
+    """SQL condition on the table `trajectories` that selects the input. None: RL rollouts of earlier iterations."""
     outcomes: OutcomesConfig | None = None
-    """Label choices by what happens; None: the choice is the action taken."""
+    """Label choices by executing the options. None: the choice is the taken action."""
 
     @field_validator("mixture")
     @classmethod
@@ -158,13 +158,11 @@ class HasConfig(Section):
         return mixture
 
     def asks(self, model: Literal["teacher", "policy"]) -> bool:
-        """Whether this model proposes alternatives or goes on from them."""
+        """Whether this model proposes or continues from alternatives."""
         return model in self.mixture or (self.outcomes is not None and self.outcomes.player == model)
 
 
 class HasExamples(NamedTuple):
-    """Examples, failures, and the records that the examples write."""
-
     examples: list[Example]
     failures: list[Failure]
     records: list[DecisionRecord]
@@ -182,18 +180,17 @@ def build_has(
     allowed: Callable[[str], bool] | None = None,
     player: Player | None = None,
 ) -> HasExamples:
-    """One example per usable trajectory, in order, followed by its contrasts; the others as failures.
+    """Build one example per usable trajectory, in order, each followed by its contrasts; failures report unusable trajectories and steps.
 
-    A step with too few alternatives, or whose action could not be rewritten, is a failure too. With `outcomes` a trajectory has as many
-    examples as `Labeller.label` makes records.
+    With `outcomes`, a trajectory yields as many examples as `Labeller.label` makes records.
 
     Args:
-        graph: the oracle's knowledge; None for imported runs.
-        tasks: by key, for their questions.
-        retrieve: the search that the trajectories used (titles without it).
-        proposers: by name in the mixture; the oracle is added if there is a graph.
-        allowed: entities that the oracle may name unasked, as in `build_questions`.
-        player: who continues; needed for `outcomes` alone.
+        graph: knowledge of the oracle; None for imported runs.
+        tasks: tasks by key, for their questions.
+        retrieve: search used in the trajectories (None: by title).
+        proposers: proposers by mixture name; the oracle is added if there is a graph.
+        allowed: entities that the oracle's random searches may name, as in `build_questions`.
+        player: continues runs; required for `outcomes` only.
 
     Raises:
         RequestError: the mixture names an unavailable proposer.
@@ -250,7 +247,7 @@ def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: HasConf
 
 
 class _Mixture:
-    """Several proposers as one, each with its share of the alternatives."""
+    """Combines proposers, each with its share of the alternatives."""
 
     def __init__(self, proposers: Mapping[str, Proposer], config: HasConfig) -> None:
         missing = sorted(config.mixture.keys() - proposers.keys())
@@ -289,7 +286,7 @@ class _Mixture:
         return found
 
     def _orders(self, rng: random.Random) -> Iterator[tuple[str, int]]:
-        """Whom to ask for how many: each for its random draw, then each for what is still missing."""
+        """Proposers and counts to ask for: first a random draw by share, then each for the remainder."""
         names = list(self._proposers)
         if len(names) > 1:
             drawn = rng.choices(names, self._shares, k=self._count)
@@ -298,7 +295,7 @@ class _Mixture:
 
 
 def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> tuple[DecisionRecord, list[Failure]]:
-    """The decision record of a trajectory, and why steps are no choice; the taken option's position is uniform."""
+    """Decision record of a trajectory, and failures for steps without a choice; the taken option's position is uniform."""
     made = [mixture.decision(step, rng) for step in steps_of(trajectory, question)]
     judged = None if trajectory.outcome is None else trajectory.outcome is Outcome.SUCCESS
     record = DecisionRecord(question, tuple(decision for decision, _ in made), judged, trajectory.id)

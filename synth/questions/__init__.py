@@ -1,1 +1,1 @@
-"""Questions: drawn as paths or grown by layers, proven, worded, graded, and kept apart from evaluation."""
+"""Questions: drawn as paths or grown by layers, proven, worded, graded, and separated from evaluation."""

@@ -1,9 +1,9 @@
-"""Questions in the WebShaper form over a knowledge graph, each with its proofs.
+"""Build questions over a knowledge graph in the WebShaper form, each with its proofs.
 
-A candidate is drawn as a path through stated facts, or grown from a seed by layers (`synth.questions.expansion`). It is kept only if its
-formula has exactly one answer in the whole graph (or a few, if sets are allowed), a search finds every document on the way, every
-constraint is needed, and a document states every fact. Rejections are returned with their reasons; of the random structure that is most,
-which is its point.
+A candidate is drawn as a path through documented facts, or grown from a seed by layers (`synth.questions.expansion`). It is kept only if
+its formula has exactly one answer in the whole graph (or a few, if sets are allowed), a search finds every document on the way, every
+constraint is needed, and a document states every fact. Rejections are returned with reasons; the random structure is rejected most often,
+by design.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ QuestionStructure = Literal["paths", "layerwise", "random", "sequential"]
 
 
 class QuestionConfig(Section):
-    """Questions from the graph: how many of which kind."""
+    """Graph questions by number and kind."""
 
     counts: dict[int, int] = Field(default_factory=lambda: {1: 100, 2: 100, 3: 100, 4: 100})
-    """Questions by hops (1 to 6), the number of documents to read; by layers unless `structure` is `paths`."""
+    """Number of questions by hops (1 to 6), the documents to read; by layers unless `structure` is `paths`."""
     count: int | None = Field(default=None, ge=0)
-    """Total number of questions, in the proportions of `counts`; other shapes and hops fill gaps."""
+    """Total number of questions, distributed in proportion to `counts`; other shapes and hops fill gaps. None: exactly `counts`."""
     structure: QuestionStructure = "paths"
-    """How questions are built: as paths between documents, or expanded from a seed (`synth/questions/expansion.py`)."""
+    """`paths` between documents, or expanded from a seed: `layerwise`, `random`, `sequential` (`synth/questions/expansion.py`)."""
     intersections: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of questions that start from two properties of an entity instead of its name."""
     unions: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of questions that do so with one property open between two values."""
+    """Share of questions that start from two properties, one of which has two possible values."""
     identify: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of questions that ask for the entity itself, among those whose last document is found by two properties."""
     set_answers: bool = False
@@ -52,9 +52,9 @@ class QuestionConfig(Section):
     allowed_shortcuts: int = Field(default=2, ge=0)
     """Maximum constants adjacent to the target in the formula."""
     easy: Literal["keep", "drop"] = "keep"
-    """Whether to drop questions whose own text, used as a query, retrieves a document of the answer first."""
+    """Keep or drop questions whose own text, as a query, retrieves a document of the answer first."""
     variety: int = Field(default=1, ge=1, le=3)
-    """Variety of the wording, from 1 to 3."""
+    """Variety of question wording, 1 to 3."""
     environment: str = "search"
     """Environment of the tasks."""
 
@@ -70,16 +70,15 @@ class QuestionConfig(Section):
 
     @property
     def unit(self) -> str:
-        """Unit of `counts`."""
         return "hops" if self.structure == "paths" else "layers"
 
     @property
     def asked_by(self) -> str:
-        """The key that sets how many questions are wanted."""
+        """Name of the setting that determines the number of questions."""
         return "counts" if self.count is None else "count"
 
     def wanted(self) -> dict[int, int]:
-        """Questions by hops, ascending; the rest of `count` after rounding down goes to the largest remainders."""
+        """Questions by hops, ascending; `count` is distributed by largest remainders."""
         if self.count is None:
             return dict(sorted(self.counts.items()))
         total = sum(self.counts.values())
@@ -90,17 +89,17 @@ class QuestionConfig(Section):
 
 
 class TrainingQuestionConfig(QuestionConfig):
-    """Questions that RL trains on; layerwise by default, where suites and demonstrations use paths."""
+    """RL training questions; `layerwise` by default, unlike those of suites and demonstrations."""
 
     structure: QuestionStructure = "layerwise"
 
 
 _LARGEST_SET = 20
-"""Questions with more answers are too unspecific."""
+"""Maximum answers; questions with more are too unspecific."""
 
 
 class RejectionReason(StrEnum):
-    """Why a candidate is rejected, or fewer questions were built than wanted."""
+    """Why a candidate is rejected, or fewer questions were built than requested."""
 
     NOT_UNIQUE = "not_unique"
     NOT_FOUND = "not_found_by_search"
@@ -122,19 +121,19 @@ def build_questions(
     refuse: Callable[[Task], Failure | None] | None = None,
     split: str = "train",
 ) -> tuple[list[Task], list[Failure]]:
-    """Questions by ascending hops (or layers); a `Failure` reports any shortfall.
+    """Build questions by ascending hops (or layers); a `Failure` reports any shortfall.
 
-    If `config.count` sets the total, other kinds make up for a kind that runs short.
+    If `config.count` is set, other kinds replace missing questions.
 
     Args:
-        retrieve: first hit of the agent's search. Without it documents are found by title only, and there are no intersections or unions.
-        allowed: whether an entity may lie on a path (start, way and answer), to split a graph by entities; not applied to an intersection's
-            second condition.
+        retrieve: top hit of the agent's search. None: documents are found by title only, without intersections and unions.
+        allowed: whether an entity may occur on a path (start, intermediate and answer), to split a graph by entities; not applied to an
+            intersection's second condition.
         known: keys of existing questions, which are skipped.
-        refuse: a further reason to reject a proven question, if any.
+        refuse: additional check that may reject a proven question.
 
     Raises:
-        ValueError: intersections, unions or grown questions are wanted without `retrieve`.
+        ValueError: intersections, unions or grown questions are requested without `retrieve`.
     """
     if retrieve is None and (config.intersections or config.unions or config.structure != "paths"):
         raise ValueError("intersections, unions and grown questions need a search by what is known of a document: give retrieve")
@@ -145,7 +144,7 @@ def build_questions(
 
 
 def objection(proofs: Proofs, allowed_shortcuts: int, drops_easy: bool) -> tuple[RejectionReason, str] | None:
-    """Why a question with these proofs is rejected, if it is."""
+    """Reason to reject a question with these proofs, or None."""
     if proofs.redundant:
         return RejectionReason.REDUNDANT, f"the answers are the same without triple {proofs.redundant[0]}"
     if proofs.constant_edges:
@@ -164,8 +163,6 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(slots=True)
 class _Builder(ABC, Generic[Candidate]):
-    """What both ways to build share: filling a batch kind by kind, and proving a candidate."""
-
     graph: KnowledgeGraph
     config: QuestionConfig
     split: str
@@ -174,17 +171,16 @@ class _Builder(ABC, Generic[Candidate]):
     phrasing: Phrasing
     refuse: Callable[[Task], Failure | None] | None
     known: set[str]
-    """Keys of questions to skip."""
 
     tasks: list[Task] = field(default_factory=list, init=False)
     failures: list[Failure] = field(default_factory=list, init=False)
 
     @abstractmethod
     def consider(self, candidate: Candidate) -> None:
-        """Add the task of a candidate, or the failure that says why there is none."""
+        """Add the candidate's task, or the failure that explains its rejection."""
 
     def fill(self, candidates: Iterable[Candidate], count: int, kind: str, item: dict[str, Any]) -> int:
-        """Add up to `count` questions; returns how many are missing. `kind` and `item` describe them in that failure."""
+        """Add up to `count` questions; return the number missing, which a failure with `kind` and `item` reports."""
         have = len(self.tasks)
         for candidate in candidates:
             self.consider(candidate)
@@ -196,7 +192,7 @@ class _Builder(ABC, Generic[Candidate]):
         return missing
 
     def find_documents(self, hops: Iterable[Hop], formula: tuple[Triple, ...]) -> list[Document] | None:
-        """The document of every hop; None, and a failure, if a search misses one."""
+        """Document of every hop; None, and a failure, if a search misses one."""
         documents: list[Document] = []
         for hop in hops:
             document = find_document(self.graph, hop, self.retrieve)
@@ -208,7 +204,7 @@ class _Builder(ABC, Generic[Candidate]):
         return documents
 
     def identity(self, entity: str, formula: tuple[Triple, ...]) -> tuple[str, str]:
-        """A question's key, and its source: the world or file of the path's first entity, since worlds share names."""
+        """Key and source of a question; the source is that of the path's first entity, since worlds share names."""
         source = next((fact.source for fact in self.graph.about(entity)), "")
         return digest([self.config.environment, source, formula]), source
 
@@ -221,10 +217,10 @@ class _Builder(ABC, Generic[Candidate]):
         provenance: dict[str, Any],
         proven: Mapping[str, Values],
     ) -> None:
-        """Add the task with its proofs, or the objection to them.
+        """Add the task with its proofs, or the failure for its rejection.
 
         Args:
-            worded: the triples that the question puts into words.
+            worded: triples expressed in the question.
             proven: first witness of every answer.
         """
         rng = random.Random(seed_from("wording", self.seed, key))
@@ -254,7 +250,6 @@ class _Builder(ABC, Generic[Candidate]):
 
 
 _Kind = tuple[int, Shape]
-"""Hops and shape."""
 
 
 @dataclass(slots=True)
@@ -296,7 +291,7 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
         return self.fill(drawn, count, f"{shape} questions of {hops} hops", {"hops": hops, "shape": str(shape)})
 
     def _make_up(self, missing: dict[_Kind, int]) -> None:
-        """Make up for missing questions with other kinds, nearest in hops first."""
+        """Replace missing questions by other kinds, nearest in hops first."""
         rich = [kind for kind, lacking in missing.items() if not lacking]
         for (hops, shape), lacking in missing.items():
             for kind in sorted(rich, key=lambda kind: abs(kind[0] - hops)) if lacking else ():
@@ -318,7 +313,7 @@ def _shares(config: QuestionConfig, count: int) -> Iterator[tuple[Shape, int]]:
 class _GrownBuilder(_Builder[GrownQuestion]):
     definer: Definer
     seen: set[str] = field(default_factory=set, init=False)
-    """Digests of the formulas that were considered."""
+    """Digests of considered formulas."""
 
     def build(self) -> tuple[list[Task], list[Failure]]:
         missing = {layers: self._fill(layers, count) for layers, count in self.config.wanted().items() if count}

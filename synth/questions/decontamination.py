@@ -1,12 +1,11 @@
-"""Keeping training apart from evaluation: decontamination, and splits by a hash independent of the seed.
+"""Separate training from evaluation: decontamination, and splits by a seed-independent hash.
 
 Training data is removed if it shares a question or formula with an evaluation set, is a near-duplicate, or contains a question. Formulas
-are compared in canonical form. Template questions are all alike, so a near-duplicate of a question with a formula must also name one of its
-constants. Other evaluation sets are read from JSON or JSON lines.
+are compared in canonical form. Template questions resemble each other, so a near-duplicate of a question with a formula must also name one
+of its constants. Additional evaluation sets are read from JSON or JSON Lines.
 
-A split by entity separates tasks that share any entity; a task with entities on both sides belongs to neither. A split by formula keeps
-renamed copies together; one by pattern (the formula without constants) holds out kinds of questions. Plain numbers are values, not
-entities.
+Splits by entity separate tasks that share any entity; a task with entities on both sides is in neither part. Splits by formula keep renamed
+copies together; splits by pattern (the formula without constants) hold out kinds of questions. Plain numbers are values, not entities.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from warehouse.settings import Section
 TRAIN, HELD_OUT = "train", "heldout"
 
 WITNESSES = "witnesses"
-"""Provenance key for all values of a task's unknowns, including those without a document."""
+"""Provenance key: values of all unknowns of a task, including those without a document."""
 
 
 @cache
 def split_of(entity: str, heldout_share: float, salt: str = "") -> str:
-    """The split of one entity, `train` or `heldout`; independent of the seed."""
+    """Split of an entity, `train` or `heldout`; independent of the seed."""
     return HELD_OUT if seed_from("split", salt, entity) < heldout_share * 0x80000000 else TRAIN
 
 
 def split_tasks(tasks: Sequence[Task], rule: str, share: float) -> tuple[dict[str, list[Task]], list[Failure]]:
-    """The tasks in `train` and `heldout`, and failures for those in neither.
+    """Tasks in `train` and `heldout`, and failures for those in neither.
 
     Args:
         rule: one of `RULES`.
@@ -73,7 +72,7 @@ def entities_of(task: Task) -> set[str]:
 
 
 def pattern_of(formula: Sequence[Triple]) -> tuple[Triple, ...]:
-    """The canonical formula with all constants blanked."""
+    """Canonical formula with all constants blanked."""
     blank = f"{CONSTANT}_"
     return canonical([(blank if is_constant(s) else s, r, blank if is_constant(o) else o) for s, r, o in formula])
 
@@ -83,17 +82,16 @@ RULES: dict[str, Callable[[Task], set[str]]] = {
     "formula": lambda task: {formula_digest(task.formula)} if task.formula else set(),
     "pattern": lambda task: {digest(pattern_of(task.formula))} if task.formula else set(),
 }
-"""What each rule keeps together."""
+"""Groups that each rule keeps on one side."""
 
 
 CONTAINED_WORDS = 8
-"""Evaluation questions of at least this many words may not occur inside training text."""
+"""Minimum words of an evaluation question for the containment check."""
 STAGE = "decontamination"
-"""Stage of the failures that record removals."""
 
 
 class Contamination(StrEnum):
-    """How training data overlaps with an evaluation set."""
+    """Kind of overlap between training data and an evaluation set."""
 
     SAME_QUESTION = "same_question"
     SAME_FORMULA = "same_formula"
@@ -102,19 +100,19 @@ class Contamination(StrEnum):
 
 
 class DecontaminationConfig(Section):
-    """Removal of training data that overlaps with an evaluation set."""
+    """Removal of training data that overlaps with evaluation sets."""
 
     enabled: bool = True
-    """Check training data against the suites."""
+    """Check training data against the suites and the sets of `against`."""
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Jaccard similarity of three-word shingles above which questions are near-duplicates."""
+    """Minimum Jaccard similarity of three-word shingles at which questions are near-duplicates."""
     against: dict[str, Path] = Field(default_factory=dict)
     """Further evaluation sets by name: JSON or JSON Lines files (also .gz) with a `question` or `prompt` per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An overlap: its kind, the suite, the task, and the Jaccard index (1 if identical)."""
+    """An overlap: kind, suite, task key, and Jaccard index (1 if identical)."""
 
     kind: Contamination
     suite: str
@@ -124,7 +122,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationIndex:
-    """The tasks of all evaluation sets, indexed by question, formula, wording and first words."""
+    """Tasks of all evaluation sets, indexed by question, formula, wording and first words."""
 
     config: DecontaminationConfig
     tasks: Mapping[str, tuple[str, Task]]
@@ -139,7 +137,7 @@ class EvaluationIndex:
 
     @classmethod
     def of(cls, suites: Mapping[str, Iterable[Task]], config: DecontaminationConfig | None = None) -> EvaluationIndex:
-        """The index of suites by name, plus the sets in the configuration. Raises RequestError if one cannot be read."""
+        """Index the suites and the sets of `config.against`. Raises RequestError if a set cannot be read."""
         config = config or DecontaminationConfig()
         suites = {**suites, **{name: read_evaluation_set(path) for name, path in config.against.items() if config.enabled}}
         tasks = {f"{suite}/{task.key}": (suite, task) for suite, held_out in suites.items() for task in held_out} if config.enabled else {}
@@ -167,7 +165,7 @@ class EvaluationIndex:
         )
 
     def hit(self, question: str, task: Task | None = None) -> Hit | None:
-        """The overlap of a question, and of the formula of `task`, if any."""
+        """Overlap of a question, or of the formula of `task`; None without one."""
         if not self.tasks:
             return None
         same = self.questions.get(_normalised(question))
@@ -177,7 +175,7 @@ class EvaluationIndex:
         return self._hit(Contamination.SAME_FORMULA, same) if same is not None else self._similar(question)
 
     def contained(self, text: str) -> Hit | None:
-        """The overlap with an evaluated question that `text` contains word for word, if any."""
+        """Overlap with an evaluation question that `text` contains verbatim; None without one."""
         width = CONTAINED_WORDS
         words = words_of(text) if self.beginnings else []
         for start in range(len(words) - width + 1):
@@ -188,17 +186,15 @@ class EvaluationIndex:
         return None
 
     def clear_tasks(self, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
-        """The tasks that may be trained on, and failures for the others."""
         against = {task.key: self.objection(task) for task in tasks}
         return [task for task in tasks if against[task.key] is None], [found for found in against.values() if found is not None]
 
     def objection(self, task: Task) -> Failure | None:
-        """Why a task may not be trained on, if so."""
+        """Failure if a task overlaps with an evaluation set, else None."""
         hit = self.hit(task.question, task)
         return None if hit is None else removal("task", task.key, hit)
 
     def clear_examples(self, examples: Sequence[Example]) -> tuple[list[Example], list[Failure]]:
-        """The examples that may be trained on, and failures for the others."""
         hits = {example.id: self._hit_of(example) for example in examples}
         kept = [example for example in examples if hits[example.id] is None]
         return kept, [removal("example", example.id, hit) for example in examples if (hit := hits[example.id]) is not None]
@@ -212,7 +208,7 @@ class EvaluationIndex:
     def _similar(self, question: str) -> Hit | None:
         words, longest = words_of(question), self.longest_constant
         spans = {tuple(words[start:end]) for start in range(len(words)) for end in range(start + 1, min(start + longest, len(words)) + 1)}
-        if not self.any_unnamed and spans.isdisjoint(self.all_constants):  # most questions end here, without a signature
+        if not self.any_unnamed and spans.isdisjoint(self.all_constants):  # most questions end here, without computing a signature
             return None
         for name, index in self.wording.matches(question):
             named = self.constants[name]
@@ -236,20 +232,19 @@ def _normalised(question: str) -> str:
 
 
 def _constants(task: Task) -> frozenset[tuple[str, ...]]:
-    """What a task's formula names, in words."""
     return frozenset(tuple(words_of(member)) for node in nodes_of(task.formula) if is_constant(node) for member in members(node))
 
 
 ASKED = ("question", "prompt")
-"""Fields that hold the question in evaluation sets."""
+"""Fields that may hold the question in evaluation sets."""
 NAMED = ("id", "task_id", "key")
 
 
 def read_evaluation_set(path: Path) -> list[Task]:
-    """The questions in JSON or JSON lines (also gzipped), as tasks without answers.
+    """Read the questions of a JSON or JSON Lines file (also gzipped) as tasks without answers.
 
     Raises:
-        RequestError: no such file, malformed JSON, or a row without a question (a partial set would protect only partially).
+        RequestError: the file is missing, empty or malformed, or a row has no question (a partial set would protect only partially).
     """
     if not path.is_file():
         raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")

@@ -1,11 +1,11 @@
-"""How hard a task is: by its formula, by a policy's pass rate, and by direct attempts without tools.
+"""Task difficulty: by formula, by a policy's pass rate, and by direct attempts without tools.
 
-A pass rate counts valid trajectories only; without any it is unknown, not zero. The deepest tasks follow BrowseComp (Wei et al. 2025, arXiv
-2504.12516): a short answer, easy to check and hard to find.
+Pass rates count valid trajectories only; without any they are unknown, not zero. The selection of the deepest tasks follows BrowseComp (Wei
+et al. 2025, arXiv 2504.12516): short answers that are easy to check and hard to find.
 
-Direct attempts follow WebShaper's validation (arXiv 2507.15061): a question that the teacher, or the policy itself, answers without tools
-is dropped. An accepted answer anywhere in a reply counts, so the check errs towards dropping; a truncated reply counts only if it contains
-one. A question without any readable attempt is dropped too. Provenance keeps the counts.
+Direct attempts follow WebShaper's validation (arXiv 2507.15061): questions that the teacher or the policy answers without tools are
+dropped. An accepted answer anywhere in a reply counts, so the check errs towards dropping; a truncated reply counts only if it contains
+one. Questions without any readable attempt are dropped too. Provenance records the counts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from warehouse.settings import Section
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """Judged trajectories of a task, and successes among them."""
-
     judged: int = 0
     successes: int = 0
 
@@ -46,14 +44,14 @@ class PassRate:
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """What makes a task hard.
+    """Difficulty measures of a task.
 
     Attributes:
         hops: documents to read.
-        layers: longest way from the target to a leaf of the formula.
+        layers: longest path from the target to a leaf of the formula.
         constraints: constants of the formula.
-        branching: most projections meeting in one unknown, not counting the one towards the target; 1 for a chain.
-        measured: pass rate of a policy, or of all.
+        branching: maximum projections meeting in one unknown, excluding the one towards the target; 1 for a chain.
+        measured: pass rate of one policy or all.
     """
 
     hops: int
@@ -64,14 +62,14 @@ class Difficulty:
 
 
 def branching(formula: Sequence[Triple]) -> int:
-    """The widest branching of a formula's tree; 0 without a formula."""
+    """Maximum branching of a formula's tree; 0 without a formula."""
     touching = Counter(node for triple in formula for node in {triple[0], triple[2]} if not is_constant(node))
     toward_target = {node: int(node != "?") for node in unknowns(formula)}
     return max((touching[node] - toward_target[node] for node in touching), default=0)
 
 
 def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> dict[str, PassRate]:
-    """Pass rates by task key, for one policy or all, at snapshot `at` (default: now); tasks without a verdict are absent."""
+    """Pass rates by task key, for one policy (None: all), at snapshot `at` (None: latest). Tasks without a verdict are absent."""
     rows = lake.query(
         "SELECT task_key, sum(valid)::INT AS judged, sum(successes)::INT AS successes FROM pass_rate "
         "WHERE $policy IS NULL OR policy = $policy GROUP BY task_key ORDER BY task_key",
@@ -82,7 +80,6 @@ def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> 
 
 
 def by_difficulty(tasks: Iterable[Task], rates: dict[str, PassRate]) -> dict[str, Difficulty]:
-    """The difficulty of each task, by key."""
     return {
         task.key: Difficulty(task.hops, task.layers, task.constraints, branching(task.formula), rates.get(task.key, PassRate()))
         for task in tasks
@@ -90,10 +87,7 @@ def by_difficulty(tasks: Iterable[Task], rates: dict[str, PassRate]) -> dict[str
 
 
 def deepest(tasks: Iterable[Task], number: int | None = None) -> list[Task]:
-    """The `number` deepest proven tasks (default all), by hops, layers and constraints.
-
-    Tasks with several answers, without proofs, or whose own text retrieves a document of the answer are left out.
-    """
+    """The `number` deepest tasks (None: all) by hops, layers and constraints; single-answer tasks proven not to be easy only."""
     hard = [task for task in tasks if len(task.answers) == 1 and task.proofs.get("easy") is False]
     hard.sort(key=lambda task: (-task.hops, -task.layers, -task.constraints, task.key))
     return hard[:number]
@@ -101,23 +95,23 @@ def deepest(tasks: Iterable[Task], number: int | None = None) -> list[Task]:
 
 STAGE = "synth"
 DIRECT = "answered_directly"
-"""Failure kind of a question answered without tools."""
+"""Failure kind: answered without tools."""
 UNREAD = "not_attempted"
-"""Failure kind of a question without a readable attempt."""
+"""Failure kind: no readable attempt."""
 KEY = "direct_attempts"
 """Provenance key for the counts of attempts."""
 _PROMPT = "{question}\nAnswer from what you know, in a few words and without an explanation; if you do not know, say so."
 
 
 class DirectAttemptsConfig(Section):
-    """Attempts without tools at training questions; questions answered that way are dropped."""
+    """Attempts at training questions without tools; questions answered that way are dropped."""
 
     by: Literal["teacher", "policy"] = "teacher"
-    """Who attempts: the teacher, or the current champion (at first, the model of `policy.path`)."""
+    """Who attempts: the teacher, or the current champion (initially the model of `policy.path`)."""
     attempts: PositiveInt = 3
     """Attempts per question."""
     answered: PositiveInt = 1
-    """Correct attempts after which a question is dropped."""
+    """Number of correct attempts at which a question is dropped; at most `attempts`."""
     temperature: Temperature = 0.7
     """Sampling temperature."""
     max_tokens: PositiveInt = 128
@@ -131,13 +125,11 @@ class DirectAttemptsConfig(Section):
 
 
 class DirectModel(Protocol):
-    """Attempts questions without tools."""
-
     @property
     def name(self) -> str: ...
 
     def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
-        """The reply to each question in attempt `number` ("" if no answer), or why there is no complete one."""
+        """Reply to each question in attempt `number` ("" if no answer), or the failure if there is no complete one."""
         ...
 
 
@@ -167,7 +159,7 @@ class TeacherAttempts:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAttempts:
-    """A policy's attempts on its own engines; the prompt offers no tool, and only an answer counts."""
+    """Attempts of a policy on its own engines; the prompt offers no tools, and only an answer action counts."""
 
     name: str
     sampler: PolicySampler
@@ -205,9 +197,9 @@ class _Account:
 
 
 def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttemptsConfig) -> tuple[list[Task], list[Failure]]:
-    """Questions that direct attempts do not answer, with counts in their provenance; failures for all others and incomplete replies.
+    """Questions that direct attempts do not answer, with counts in their provenance; failures for dropped questions and incomplete replies.
 
-    A decided question is not attempted again.
+    A question is not attempted again once it is dropped.
     """
     accounts, failures = [_Account(task) for task in tasks], list[Failure]()
     for number in range(config.attempts):
@@ -239,7 +231,7 @@ def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttempt
 
 
 def answers_directly(task: Task, reply: str) -> bool:
-    """Whether a reply, without its thought, names an accepted answer (all of them for a set)."""
+    """Whether a reply, without its reasoning, names an accepted answer (all of them for a set)."""
     said = split_reasoning(reply)[1]
     named = [sub_match(said, [answer]) for answer in task.answers]
     return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))

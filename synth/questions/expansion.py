@@ -1,11 +1,11 @@
-"""Growing a question from a seed, layer by layer, and the two structures that WebShaper compares this with (section 4.2).
+"""Grow questions from a seed, layer by layer: WebShaper's layer-wise structure and the two it is compared with (section 4.2).
 
-A seed is a target with a proven answer. *Layer-wise*, each leaf constant of the last layer becomes a variable, defined by a sub-question
-whose only answer is that constant; the answer never changes, no constant stays at the target, none is joined to another. *Sequential*
+A seed is a target with a proven answer. *Layer-wise* turns each leaf constant of the last layer into a variable, defined by a sub-question
+whose only answer is that constant; the answer never changes, no constant stays adjacent to the target or to another constant. *Sequential*
 replaces one constant per layer and leaves the others as shortcuts. *Random* adds as many facts as there are constants to random nodes, so
-that some join constants and some are redundant.
+some join constants and some are redundant.
 
-A definition is one or two constraints (stated facts with the entity left out) that exactly the wanted set satisfies; of two, both are
+A definition is one or two constraints (documented facts with the entity left out) that exactly the given set satisfies; of two, both are
 needed.
 """
 
@@ -24,13 +24,13 @@ from synth.questions.paths import Anchor, Hop
 from warehouse.records import Triple
 
 MAX_SUBJECTS = 16
-"""Subjects sampled of a shared value (a genre has thousands); a few ways to define it suffice."""
+"""Subjects sampled per shared value, which may have thousands (a genre)."""
 
 Image = dict[str, None]
-"""An ordered set of entities, so that draws are reproducible across processes."""
+"""Ordered set of entities, so that draws are reproducible across processes."""
 
 MAX_CONSTRAINTS = 24
-"""Constraints per entity whose images are compared."""
+"""Maximum constraints per entity whose images are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Definer:
-    """Finds definitions among `allowed` entities, from stated facts only."""
+    """Finds definitions among `allowed` entities (None: all), from documented facts only."""
 
     graph: KnowledgeGraph
     allowed: Callable[[str], bool] | None = None
@@ -59,7 +59,7 @@ class Definer:
     def define(
         self, members: Collection[str], wanted: int, met: Collection[str], rng: random.Random, growing: bool = False
     ) -> Iterator[tuple[Constraint, ...]]:
-        """Sets of constraints that exactly `members` satisfy, none about an entity in `met`, in random order.
+        """Constraint sets that exactly `members` satisfy, none about an entity in `met`, in random order.
 
         Args:
             wanted: one or two constraints; sets of the other size come later.
@@ -75,8 +75,8 @@ class Definer:
         return chain(exact, pairs) if wanted == 1 else chain(pairs, exact)
 
     def constraints(self, entity: str, rng: random.Random) -> list[Constraint]:
-        """What stated facts say of `entity`, shuffled."""
-        known = [each for each in dict.fromkeys(self._stated(entity, rng)) if UNION not in each.other]  # a constant could not name it
+        """Constraints from documented facts about `entity`, shuffled."""
+        known = [each for each in dict.fromkeys(self._stated(entity, rng)) if UNION not in each.other]  # constants cannot contain it
         rng.shuffle(known)
         return known
 
@@ -84,7 +84,7 @@ class Definer:
         return self.joined(constraint.relation, constraint.other)
 
     def joined(self, relation: str, entity: str) -> Image:
-        """Everything that `relation` joins with `entity`."""
+        """Entities that `relation` joins with `entity`."""
         key = (relation, entity)
         if key not in self._images:
             self._images[key] = dict.fromkeys(self.graph.adjacent(relation, entity))
@@ -92,14 +92,13 @@ class Definer:
 
     @staticmethod
     def meet(images: Sequence[Image]) -> Image | None:
-        """The intersection, in the order of the smallest image; None (everything) for no images."""
+        """Intersection, in the order of the smallest image; None (everything) for no images."""
         if not images:
             return None
         first, *others = sorted(images, key=len)
         return {entity: None for entity in first if all(entity in other for other in others)}
 
     def permits(self, entity: str) -> bool:
-        """Whether an entity may lie on the way."""
         return self.allowed is None or self.allowed(entity)
 
     def _has_more(self, entity: str, met: set[str]) -> bool:
@@ -124,10 +123,10 @@ class Definer:
 
 
 MAX_TRIES = 12
-"""Definitions of a constant tried until all of their constraints are needed."""
+"""Maximum definitions of a constant tried until all of their constraints are needed."""
 
 MAX_FOLLOWED = 200
-"""Members of a set followed when looking for more answers."""
+"""Maximum members of a set followed in the search for further answers."""
 
 
 class Structure(StrEnum):
@@ -138,10 +137,10 @@ class Structure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrowthSpec:
-    """Layers, and the shares of unknowns with two constraints and of questions with an open constant.
+    """Number of layers, and shares of unknowns with two constraints and of questions with an open constant.
 
-    If `checked`, each constraint of a definition must be needed for the whole question: another branch may imply it. Expanding constants
-    later does not change a variable's set, so a needed constraint stays needed.
+    If `checked`, each constraint of a definition must be needed for the whole question, since another branch may imply it. Later expansions
+    do not change a variable's set, so a needed constraint stays needed.
     """
 
     structure: Structure
@@ -153,7 +152,7 @@ class GrowthSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrownQuestion:
-    """A question's formula, its only answer, and the values of its unknowns."""
+    """Formula of a question, its only answer, and the values of its unknowns."""
 
     formula: tuple[Triple, ...]
     answer: str
@@ -161,12 +160,12 @@ class GrownQuestion:
 
 
 def essence(formula: tuple[Triple, ...]) -> tuple[Triple, ...]:
-    """The formula without triples between constants, which narrow nothing."""
+    """Formula without triples between constants, which constrain nothing."""
     return tuple(triple for triple in formula if not (is_constant(triple[0]) and is_constant(triple[2])))
 
 
 def grow(definer: Definer, growth: GrowthSpec, rng: random.Random, wanted: int) -> Iterator[GrownQuestion]:
-    """Questions of one kind with exactly one answer each, possibly repeated; many more than `wanted`, unless the graph runs out."""
+    """Yield questions with exactly one answer each, possibly repeated; many more than `wanted` unless the graph runs out."""
     subjects = definer.graph.subjects
     starts = subjects if definer.allowed is None else [entity for entity in subjects if definer.permits(entity)]
     for _ in range((30 * wanted + 1_000) if len(starts) else 0):
@@ -191,7 +190,6 @@ class _Draft:
         self._values: dict[str, str] = {}
         self._met: set[str] = set()
         self._left = 0
-        """Layers still to come."""
 
     def grow(self, answer: str) -> GrownQuestion | None:
         self._left = self._growth.layers - 1
@@ -225,9 +223,9 @@ class _Draft:
         return []
 
     def _is_needed(self, number: int) -> bool:
-        """Whether a triple's removal adds answers.
+        """Whether removing a triple adds answers.
 
-        All other unknowns keep their values, so the widened set of one variable is followed up to the target; of large sets only a part.
+        All other unknowns keep their values, so the widened set of one variable is followed up to the target; large sets only in part.
         """
         below = spread(essence(tuple(self._triples)))
         above = {_other(owner, triple): (owner, triple) for owner, triples in below.items() for triple, is_new in triples if is_new}
@@ -312,7 +310,7 @@ class _Draft:
 
 
 def readings(grown: GrownQuestion) -> tuple[Hop, ...]:
-    """The documents that answer a question, from the leaves to the target.
+    """Documents that answer a question, from the leaves to the target.
 
     A value is read in the document of its fact's subject; an entity known by its own facts is found by all of them.
     """

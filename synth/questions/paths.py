@@ -1,13 +1,13 @@
-"""Paths from a question's constants to its answer, document by document; random walks that draw them; and how far questions reach.
+"""Paths from a question's constants to its answer, random walks that draw them, and bounds on what questions can reach.
 
-A hop reads one document, found by the previous hop's value (at first the question's constant) or by two things known about it: "the film
-with director Amber Stone and star Blue River". A path becomes a formula, and can be traced again from formula and answer.
+A hop reads one document, found by the previous hop's value (at first the question's constant) or by two known properties: "the film with
+director Amber Stone and star Blue River". A path converts to a formula, and can be traced from formula and answer.
 
-A walk follows stated facts and uses nothing twice. A value without a document of its own (a person in a corpus of films) is left through
-another entity that shares it (a pivot). Conditions are chosen to identify the entity in the whole graph, since other draws would mostly be
+Walks follow documented facts and use nothing twice. A value without its own document (a person in a corpus of films) leads to another
+entity that shares it (a pivot). Conditions are chosen to identify the entity in the whole graph, since other draws would mostly be
 rejected.
 
-`reach` gives an upper bound: walks may revisit entities, and neither pivots nor searches are checked. `identify` and sets are not counted.
+`reach` is an upper bound: walks may revisit entities, pivots and searches are not checked, and `identify` and sets are not counted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Something known about the entity sought: a relation and the possible values of its object.
+    """Known property of the entity sought: a relation and the possible values of its object.
 
-    `linked` if the value comes from the previous hop; otherwise the values are in the question.
+    If `linked`, the value comes from the previous hop; otherwise the values are in the question.
     """
 
     relation: str
@@ -44,7 +44,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One document to read: about `entity`, found by name or by `anchors`; then `relation` leads to `value`.
+    """One document to read: that of `entity`, found by name or by `anchors`; `relation` then leads to `value`.
 
     `relation` is None in a last hop whose answer is the entity.
     """
@@ -56,23 +56,22 @@ class Hop:
 
     @property
     def query(self) -> str:
-        """What to search for."""
         return " ".join(value for anchor in self.anchors for value in anchor.values) if self.anchors else self.entity
 
 
 Route = tuple[Hop, ...]
 
 Retrieve = Callable[[str], Document | None]
-"""The first hit of a search, if any."""
+"""Returns the top hit of a search, or None."""
 
 
 def first_hit(index: Index) -> Retrieve:
-    """The first hit of an index as a function."""
+    """Wrap an index as a function that returns its top hit."""
     return lambda query: next(iter(index.find(query).documents), None)
 
 
 def first_real_hit(index: Index, documents: Container[str]) -> Retrieve:
-    """The first hit of an index, if it is among `documents`; an imperfect index also returns other documents."""
+    """Like `first_hit`, but None if the hit is not in `documents`; an imperfect index also returns other documents."""
 
     def retrieve(query: str) -> Document | None:
         document = next(iter(index.find(query).documents), None)
@@ -82,7 +81,7 @@ def first_real_hit(index: Index, documents: Container[str]) -> Retrieve:
 
 
 def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:
-    """Ids of the documents that state everything a hop needs: its fact and, of each anchor, one value."""
+    """Ids of the documents that state the hop's fact and one value of each anchor."""
     needed = [(anchor.relation, anchor.values) for anchor in hop.anchors]
     if hop.relation is not None:
         needed.append((hop.relation, (hop.value,)))
@@ -90,14 +89,14 @@ def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:
 
 
 def find_document(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
-    """The hit for the hop's query, if it states what the hop needs. A title needs no search, since it is always the first hit."""
+    """Document found by the hop's query, if it states what the hop needs. Titles need no search, since they are always the first hit."""
     titled = None if hop.anchors else graph.titled(hop.query)
     document = titled or (retrieve(hop.query) if retrieve is not None else None)
     return document if document is not None and document.id in stating_documents(graph, hop) else None
 
 
 def formula_of(path: Route) -> tuple[Triple, ...]:
-    """The conjunction of projections whose target is the end of `path`."""
+    """Conjunction of projections whose target is the end of `path`."""
     triples: list[Triple] = []
     before = constant(path[0].entity)
     for number, hop in enumerate(path, start=1):
@@ -113,9 +112,9 @@ def formula_of(path: Route) -> tuple[Triple, ...]:
 
 
 def trace(graph: KnowledgeGraph, formula: Sequence[Triple], answer: str, values: Values | None = None) -> Route | None:
-    """The path that `formula` describes and that ends in `answer`; None if it is not a single line.
+    """Path described by `formula` that ends in `answer`; None if it is not a single line.
 
-    Reads formulas that start at one constant, or at an entity with two or more conditions, and lead forward. `values`: the first witness,
+    Handles formulas that start at one constant, or at an entity with two or more conditions, and lead forward. `values`: the first witness,
     if known.
     """
     values = values or witness(graph, formula, answer)
@@ -167,15 +166,15 @@ def _anchor(triple: Triple, before: str, values: dict[str, str]) -> Anchor:
 Item = TypeVar("Item")
 
 MAX_SHARING = 100
-"""A value shared by more entities (a genre, a year) is too unspecific to continue from."""
+"""Maximum entities that share a value; more (a genre, a year) are too unspecific to continue from."""
 _HELD = 20_000
 """Values shared by more entities are not held as sets."""
 _TRIES = 8
-"""Pairs of facts tried until two identify the entity together but not alone."""
+"""Fact pairs tried to find two that identify the entity together but not alone."""
 
 
 class Shape(StrEnum):
-    """How a question begins: at a name, at two conditions, or at two conditions of which one leaves two values open."""
+    """Start of a question: a name, two conditions, or two conditions one of which has two possible values."""
 
     CHAIN = "chain"
     INTERSECTION = "intersection"
@@ -196,7 +195,7 @@ _Way = tuple[int, int]
 
 
 class Walker:
-    """Paths through stated facts on `allowed` entities. `pivots` permits anchored hops, `sets` last hops with several answers."""
+    """Draws paths through documented facts on `allowed` entities. `pivots` permits anchored hops, `sets` several answers."""
 
     def __init__(
         self, graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, pivots: bool = True, sets: bool = False
@@ -218,7 +217,7 @@ class Walker:
             if legs is not None:
                 yield self._route(legs)
         if shape is Shape.CHAIN:
-            counted = 50 * wanted + 10_000  # a bound, for a graph of many-valued relations has chains without number
+            counted = 50 * wanted + 10_000  # bound for many-valued relations, which have countless chains
             for legs in self._enumerate(hops, rng):
                 yield self._route(legs)
                 counted -= 1
@@ -269,7 +268,7 @@ class Walker:
     ) -> _Legs | None:
         """Extend `path` from the document of `entity` to `hops` hops.
 
-        `met`: everything the path names; `could`: what else fits all conditions so far, None if too much.
+        `met`: entities on the path; `could`: entities that fit all conditions so far, None if too many.
         """
         last = len(path) + 1 == hops
         if last and anchors and rng.random() < identify:
@@ -304,9 +303,9 @@ class Walker:
         return frozenset(met.union(number for number in numbers if number is not None))
 
     def _ways(self, entity: int, met: frozenset[int], last: bool) -> list[_Way]:
-        """Facts of `entity` to follow: to something new and, unless last, to where another document can follow.
+        """Facts of `entity` that lead to a new entity and, unless `last`, on to another document.
 
-        A last one must be the only fact of its relation (one answer), unless sets are wanted.
+        A last fact must be the only one of its relation (one answer), unless sets are wanted.
         """
         ways = [way for way in self._columns.stated(entity) if way[1] not in met and self._permits(way[1])]
         if not last:
@@ -395,12 +394,12 @@ def _pick(items: Sequence[Item], rng: random.Random) -> Item | None:
 
 
 MOST_HOPS = 6
-"""Most hops that `QuestionConfig.counts` accepts."""
+"""Maximum hops in `QuestionConfig.counts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Usable facts and entities, and for 1, 2, … hops at most how many entities a question can end at (`answers`)."""
+    """Usable facts and entities, and upper bounds on the entities that questions of 1, 2, … hops can end at (`answers`)."""
 
     facts: int
     entities: int
@@ -408,7 +407,7 @@ class Reach:
 
 
 def reach(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, hops: int = MOST_HOPS) -> Reach:
-    """What questions of up to `hops` hops can reach on `allowed` entities (None: all)."""
+    """Bounds for questions of up to `hops` hops on `allowed` entities (None: all)."""
     permitted = _permitted(graph, allowed)
     usable = {
         entity: [way for way in graph.columns.stated(entity) if way[1] in permitted]
@@ -424,7 +423,6 @@ def reach(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None = None, h
 
 
 _Ways = list[tuple[int, int]]
-"""Usable facts of an entity."""
 
 
 def _permitted(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None) -> frozenset[int]:
@@ -433,7 +431,7 @@ def _permitted(graph: KnowledgeGraph, allowed: Callable[[str], bool] | None) -> 
 
 
 def _steps(graph: KnowledgeGraph, usable: dict[int, _Ways]) -> networkx.DiGraph:
-    """Entities that can be read in sequence; entities that share a value are joined through a node for it."""
+    """Graph of consecutive reads; entities that share a value are joined through a node for it."""
     from networkx import DiGraph
 
     steps = DiGraph()

@@ -1,9 +1,9 @@
-"""Questions reworded by a teacher, kept only if the rewording provably asks the same.
+"""Reword questions with a teacher; keep rewordings that provably ask the same.
 
-It must be a question, not for yes or no; name every constant, add no number, and name neither the answer nor an entity on the way.
-Relations are checked by words (their own, other forms of these, and what asks for such a thing), or by reading back: a teacher that sees
-only the rewording and a list of relations writes its formula, which must be isomorphic to the task's (including direction, where both ends
-of a relation are of one type). A rewording that is rejected returns to its writer with the reason.
+A rewording must be a question, not a yes-or-no one, name every constant, add no number, and name neither the answer nor an entity on the
+way. Relations are checked by words (their own, other forms of these, and related question words) or by reading back: a teacher that sees
+only the rewording and a list of relations writes its formula, which must be isomorphic to the task's (including direction if both ends of a
+relation have the same type). A rejected rewording is returned to its writer with the reason.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 STAGE = "rewording"
 MAX_QUESTION_TOKENS, MAX_FORMULA_TOKENS = 256, 1024
 LISTED_RELATIONS = 40
-"""Relations offered to the reader: those of the formula, and others drawn from the graph."""
+"""Relations offered to the reader: those of the formula, filled up with others of the graph."""
 
 
 class RewordingConfig(Section):
-    """Rewording of questions by the teacher, and the proof that they still ask the same."""
+    """Rewording of questions by the teacher, with a check that the meaning is unchanged."""
 
     variants: PositiveInt = 1
     """Rewordings requested per question."""
     relations: Literal["reading", "words"] = "reading"
-    """How relations are checked: a teacher writes the rewording's formula (`reading`), or known words are matched (`words`)."""
+    """Check of relations: `reading`: a teacher writes the rewording's formula; `words`: known words must occur."""
     temperature: float = Field(default=0.8, ge=0)
     """Sampling temperature of rewordings."""
 
@@ -66,10 +66,10 @@ class RewordingDefect(StrEnum):
 
 
 _MARKS = ("?", "？", "؟", ";")
-"""What a question ends with; the last is Greek."""
+"""Question marks, including the full-width, Arabic and Greek ones."""
 _REQUESTS = frozenset(["find", "give", "identify", "list", "name", "please", "provide", "say", "specify", "state", "tell"])
 _YES_OR_NO = frozenset(["are", "did", "do", "does", "had", "has", "have", "is", "was", "were"])
-"""First words, in English, of requests and of yes-or-no questions."""
+"""English first words of requests and of yes-or-no questions."""
 PERSON = "person"
 _PERSONAL = re.compile(r"\b(?:who|whom|whose)\b", re.I)
 
@@ -94,7 +94,7 @@ _ASKED_BY = {
     "population": "people inhabitants",
     "birthplace": "born",
 }
-"""Other words that ask for a relation with a form of the key in its name."""
+"""Further words that ask for a relation whose name contains a form of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def reword(
 ) -> tuple[list[Task], list[Failure]]:
     """Rewordings of `tasks` as new tasks with the same answers and formula, and failures.
 
-    Tasks without a formula cannot be checked and fail. With `retrieve`, the first hit of the agent's search, proofs are graded anew as easy
-    or not, which depends on the wording; without, that stays open.
+    Tasks without a formula fail. `retrieve` is the top hit of the agent's search and determines anew whether a question is easy; without
+    it, `easy` becomes None.
     """
     phrasing = Phrasing.of(graph) if config.relations == "words" else None
     wanted = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]
@@ -172,8 +172,8 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
 
     Args:
         hidden: entities on the way, which it must not name.
-        phrasing: if given, each relation must be asked for by its words, forms of these, or known other words.
-        kind: type of the answer. Where the task asks for "the film", the rewording must not ask who.
+        phrasing: if given, each relation must be asked for by its words, forms of these, or known related words.
+        kind: type of the answer. If the task asks for "the film", the rewording must not ask who.
     """
     constants = [member for node in dict.fromkeys(nodes_of(task.formula)) if is_constant(node) for member in members(node)]
     rest = without(question, constants)
@@ -202,7 +202,7 @@ def hidden_of(graph: KnowledgeGraph, task: Task) -> set[str]:
 
 
 def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: KnowledgeGraph) -> bool:
-    """Whether two formulas are isomorphic. Direction counts only for relations that `graph` says are directed."""
+    """Whether two formulas are isomorphic. Direction counts only for relations that `graph` reports as directed."""
     from networkx import is_isomorphic
     from networkx.algorithms.isomorphism import categorical_multiedge_match, categorical_node_match
 
@@ -212,7 +212,7 @@ def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: Knowledg
 
 
 def asks(question: str) -> bool:
-    """Whether it is a question or a request, and not one for yes or no (in English)."""
+    """Whether the text is a question or request and not a yes-or-no question (in English)."""
     first = plain(question).split(" ", 1)[0]
     return first in _REQUESTS or (question.endswith(_MARKS) and first not in _YES_OR_NO)
 
@@ -222,7 +222,7 @@ def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
 
 
 def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
-    """Relations of which the rewording has no word: neither a form of one of theirs nor what asks for such a thing."""
+    """Relations for which the rewording has neither a form of their words nor a related question word."""
     said = plain(rest).split()
     findings = []
     for relation in dict.fromkeys(triple[1] for triple in formula):
@@ -286,7 +286,7 @@ def _plain_relation(relation: str) -> str:
 
 
 def _shape(formula: Sequence[Triple], directed: Collection[str]) -> networkx.MultiDiGraph:
-    """The formula as a graph; each mention of a constant is a node, and an undirected relation an edge each way."""
+    """Formula as a graph; each mention of a constant is a node, and an undirected relation an edge each way."""
     from networkx import MultiDiGraph
 
     graph = MultiDiGraph()

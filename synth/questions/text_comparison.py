@@ -1,7 +1,7 @@
-"""Text comparison: whether a text mentions a name, and near-duplicates.
+"""Text comparison: mentions of names, and near-duplicates.
 
-Mentions are whole words, ignoring case, punctuation and accents. Near-duplicates are candidates by MinHash (Broder 1997), decided by the
-exact Jaccard index of their shingles.
+Mentions are whole words, ignoring case, punctuation and accents. Near-duplicate candidates come from MinHash (Broder 1997) and are decided
+by the exact Jaccard index of their shingles.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def plain(text: str) -> str:
-    """The words of `text` in lower case without accents, joined by spaces."""
+    """Words of `text` in lower case without accents, joined by spaces."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return " ".join(_WORD.findall("".join(letter for letter in decomposed if not unicodedata.combining(letter))))
 
 
 def name_key(text: str) -> NameKey:
-    """What spellings of a name share: its plain words, and the figures and signs that the grader distinguishes, as in C++."""
+    """Key shared by spellings of a name: its plain words, and the figures and signs that the grader distinguishes, as in C++."""
     return plain(text), answer_key(text)[1]
 
 
 def unqualified(title: str) -> str:
-    """A title without its qualifier in brackets: "Blue River (film)" becomes "Blue River"."""
+    """Title without its qualifier in brackets: "Blue River (film)" becomes "Blue River"."""
     return _QUALIFIER.sub("", title)
 
 
 def mentions(text: str, name: str) -> int:
-    """How often `name` occurs in `text` as whole words."""
+    """Number of occurrences of `name` in `text` as whole words."""
     return _spaced(text).count(_within(name)) if plain(name) else 0
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """The plain words of `text` with all `names` replaced by a bar, longest first."""
+    """Plain words of `text` with all `names` replaced by a bar, longest first."""
     left = _spaced(text)
     for name in sorted(filter(plain, names), key=lambda name: len(plain(name)), reverse=True):
         left = left.replace(_within(name), " | ")
@@ -62,9 +62,10 @@ def without(text: str, names: Iterable[str]) -> str:
 
 
 def locate(text: str, quote: str) -> str | None:
-    """The run of `text` that `quote` copies, as it is in `text`: case and punctuation aside, over an ellipsis, and with few wrong words.
+    """Span of `text` that `quote` copies, ignoring case and punctuation, with ellipses and a few wrong words allowed; None if not found.
 
-    The words of a quotation of five or more must match in order, but for one in six, within a run of at most twice its length.
+    An inexact quotation needs at least five words. Its words must match in order, except one in six, within a span of at most twice its
+    length.
     """
     places = [(word.start(), word.end()) for word in _WORD.finditer(text)]
     words = [plain(text[start:end]) for start, end in places]
@@ -92,7 +93,7 @@ def _found(words: Sequence[str], wanted: Sequence[str]) -> int | None:
 
 
 def _densest(blocks: Sequence[Match], longest: int) -> Sequence[Match]:
-    """The consecutive blocks within a run of `longest` words that match most."""
+    """Consecutive blocks within `longest` words that match the most words."""
     best: Sequence[Match] = []
     for first in range(len(blocks)):
         near = [block for block in blocks[first:] if block.a + block.size - blocks[first].a <= longest]
@@ -102,13 +103,12 @@ def _densest(blocks: Sequence[Match], longest: int) -> Sequence[Match]:
 
 
 def share_a_stem(words: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether a word of one list is a form of a word of the other: `directed` and `director`, `released` and `release`."""
+    """Whether any word of one list shares its stem with one of the other: `directed` and `director`, `released` and `release`."""
     stems = {_stem(word) for word in words} - {""}
     return any(_stem(word) in stems for word in others)
 
 
 def _stem(word: str) -> str:
-    """The beginning of a word that its forms share; empty for short words, which say little."""
     return word[:4] if len(word) >= 4 else ""
 
 
@@ -122,26 +122,26 @@ def _within(name: str) -> str:
 
 
 def numbers(text: str) -> set[str]:
-    """The numbers in `text`, without separators."""
+    """Numbers in `text`, without separators."""
     return {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)}
 
 
 PERMUTATIONS = 128
 _LSH_MARGIN = 0.1
-"""Candidates are sought this far below the threshold, to allow for estimation error."""
+"""Margin below the threshold for candidates, to allow for estimation error."""
 _LSH_WEIGHTS = (0.05, 0.95)
-"""Costs of a false and a missed candidate: an exact comparison, a contaminated example."""
+"""Weights of false and missed candidates: an exact comparison versus a contaminated example."""
 
 Shingles = frozenset[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text; single letters in scripts without spaces."""
+    """Words of a text; single letters in scripts without spaces."""
     return _LETTER_OR_WORD.findall(unicodedata.normalize("NFKC", text.casefold()))
 
 
 def shingles_of(text: str, width: int = 3) -> Shingles:
-    """The runs of `width` words; all words as one run if there are fewer."""
+    """Runs of `width` words; all words as one run if there are fewer."""
     words = words_of(text)
     return frozenset(" ".join(words[start : start + width]) for start in range(max(1, len(words) - width + 1)))
 
@@ -161,7 +161,7 @@ class NearDuplicates:
     _candidates: MinHashLSH = field(init=False)
 
     def __post_init__(self) -> None:
-        from datasketch import MinHashLSH  # a quarter of the time that a command takes to start
+        from datasketch import MinHashLSH  # this import takes a quarter of a command's start-up time
 
         self._candidates = MinHashLSH(max(0.1, self.threshold - _LSH_MARGIN), PERMUTATIONS, _LSH_WEIGHTS)
 
@@ -180,7 +180,7 @@ class NearDuplicates:
 
 
 def near_duplicates(texts: Iterable[tuple[str, str]], threshold: float = 0.8, width: int = 3) -> Iterator[tuple[str, str, float]]:
-    """For each (id, text) that nearly equals an earlier kept one: its id, the earlier id, their Jaccard index."""
+    """For each (id, text) nearly equal to an earlier kept one: its id, the earlier id, and their Jaccard index."""
     known = NearDuplicates(threshold, width)
     for identity, text in texts:
         nearest: Sequence[tuple[str, float]] = known.matches(text)[:1]

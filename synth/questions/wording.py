@@ -1,7 +1,7 @@
-"""Wording a formula without a model.
+"""Word a formula without a model.
 
 The formula's tree is read from the target down. Variety 1 is compact, one word per relation ("metropolis of nation of hometown of Amber
-Stone?"); 2 is a sentence; 3 paraphrases. A graph may bring words, questions, phrases and conditions for its relations; the default is their
+Stone?"); 2 is a sentence; 3 paraphrases. A graph may provide words, questions, phrases and conditions per relation; the default is its
 name.
 """
 
@@ -20,7 +20,7 @@ _OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.
 
 @dataclass(frozen=True, slots=True)
 class Phrasing:
-    """How relations are worded.
+    """Wording of relations.
 
     `phrases` ask for a relation's object, with `{s}` for its subject; `nouns` name the subject's type ("film"); `questions` and
     `conditions` are those of `Wording`. Any may lack a relation.
@@ -37,7 +37,7 @@ class Phrasing:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> Phrasing:
-        """The phrasing of a graph; a relation's noun is the type of the first entity that has it."""
+        """Phrasing of a graph; a relation's noun is the type of the first entity that has it."""
         nouns: dict[str, str] = {}
         relations = graph.relations
         for entity in graph.subjects:
@@ -56,7 +56,7 @@ class Phrasing:
 
 
 def word_question(formula: Sequence[Triple], phrasing: Phrasing, variety: int, rng: random.Random) -> str:
-    """The question for the target of `formula`, a tree of unknowns."""
+    """Question for the target of `formula`, a tree of unknowns."""
     writer = _Writer(formula, phrasing, variety, rng)
     if variety > 1 and (sentence := writer.sentence()) is not None:
         return sentence
@@ -65,7 +65,6 @@ def word_question(formula: Sequence[Triple], phrasing: Phrasing, variety: int, r
 
 
 def spoken(relation: str) -> str:
-    """A relation's name as words."""
     return relation.replace("_", " ")
 
 

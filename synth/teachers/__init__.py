@@ -1,1 +1,1 @@
-"""Teachers: models behind a server, our own engines, or the graph's oracle, behind one interface; see `teacher`."""
+"""Teachers behind one interface (`teacher`): models on a server, local engines, or the graph oracle."""

@@ -1,4 +1,4 @@
-"""The configuration of teachers, apart from their code, which imports clients and engines."""
+"""Configuration of teachers, separate from their code, which imports clients and engines."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ HOW_ASKED = (
     "base_url", "api_key_variable", "concurrency", "requests_per_minute", "timeout_seconds", "attempts", "first_pause_seconds",
     "max_requests", "max_tokens",
 )  # fmt: skip
-"""The settings that affect how a teacher is reached and what it may cost, but not its replies."""
+"""Settings that affect access and cost of a teacher, but not its replies."""
 
 
 class TeacherConfig(Section):
-    """A model that writes text for synthesis or judges trajectories, and what it may cost."""
+    """Teacher model that writes text for synthesis or judges trajectories, with its budget."""
 
     kind: Literal["oracle", "openai", "engine"] = "oracle"
     """`openai`: an OpenAI-compatible server; `engine`: local vLLM engines; `oracle`: the knowledge graph, without a model."""
     base_url: str | None = None
-    """Server address including `/v1`; None is OpenAI."""
+    """Server address including `/v1`; None: OpenAI."""
     model: str | None = None
-    """Model name on the server."""
+    """Model name on the server; required for `kind = "openai"`."""
     api_key_variable: str = "OPENAI_API_KEY"
-    """Environment variable that holds the API key; the key itself is never stored."""
+    """Environment variable with the API key; the key itself is never stored."""
     token_limit_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Request parameter that limits completion tokens; OpenAI's newer models require `max_completion_tokens`."""
+    """Request parameter that limits completion tokens; newer OpenAI models require `max_completion_tokens`."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Additional request parameters, such as `{"chat_template_kwargs": {"enable_thinking": false}}`."""
     structured: bool | None = None
-    """Constrain JSON replies to their schema, by a grammar or the server's `response_format`; None: engines only."""
+    """Constrain JSON replies to their schema, by a grammar or the server's `response_format`. None: engines only."""
     path: Path | None = None
-    """Model folder for `kind = "engine"`."""
+    """Model folder; required for `kind = "engine"`."""
     engine: ServingEngineConfig = ServingEngineConfig()
     ray: RayConfig = RayConfig()
     concurrency: PositiveInt | None = None
-    """Concurrent requests; None: 16 for a server, 64 for engines, whose throughput grows with the batch."""
+    """Maximum concurrent requests; None: 16 for a server, 64 for engines."""
     requests_per_minute: PositiveFloat | None = None
-    """Rate limit, retries included."""
+    """Maximum requests per minute, retries included; None: no limit."""
     timeout_seconds: PositiveFloat | None = None
-    """Timeout of one attempt; None: 120 for a server, 1,800 for engines."""
+    """Timeout per attempt in seconds; None: 120 for a server, 1,800 for engines."""
     attempts: PositiveInt = 6
-    """Attempts per request."""
+    """Maximum attempts per request."""
     first_pause_seconds: NonNegativeFloat = 1.0
-    """Maximum pause before the second attempt; doubles with each attempt, with jitter. `Retry-After` takes precedence."""
+    """Maximum pause before the second attempt, in seconds; doubles per attempt, with jitter. `Retry-After` takes precedence."""
     max_requests: PositiveInt | None = None
-    """Request budget per home and teacher, retries included."""
+    """Request budget per home and teacher, retries included; None: no limit."""
     max_tokens: PositiveInt | None = None
-    """Token budget per home and teacher, prompts included."""
+    """Token budget per home and teacher, prompts included; None: no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:
@@ -69,22 +69,20 @@ class TeacherConfig(Section):
 
     @property
     def holds_to_forms(self) -> bool:
-        """Whether replies are constrained to the JSON schema of requests."""
+        """Whether replies are constrained to the request's JSON schema."""
         return self.kind == "engine" if self.structured is None else self.structured
 
     @property
     def places(self) -> int:
-        """Requests that may be in flight."""
         return self.concurrency or (64 if self.kind == "engine" else 16)
 
     @property
     def try_seconds(self) -> float:
-        """Timeout of one try."""
         return self.timeout_seconds or (1_800.0 if self.kind == "engine" else 120.0)
 
     @property
     def name(self) -> str:
-        """Cache key of completions: it changes with everything that affects replies."""
+        """Name used in cache keys of completions; changes with every setting that affects replies."""
         from warehouse.digests import digest
 
         model = self.path.name if self.kind == "engine" and self.path else self.model or ""

@@ -1,4 +1,4 @@
-"""Our own vLLM engines on Ray as the source of completions.
+"""Completions from local vLLM engines on Ray.
 
 Messages are rendered by the tokenizer's chat template, or as plain lines if it has none.
 """
@@ -27,8 +27,6 @@ from warehouse.records import Completion, Request
 
 
 class EngineSource:
-    """A model folder served by our engines."""
-
     def __init__(self, config: TeacherConfig, pool: EnginePool, ray: RayRuntime | None = None) -> None:
         folder = _folder(config)
         self._pool, self._ray = pool, ray
@@ -42,7 +40,7 @@ class EngineSource:
         """Start engines in `loop`, and Ray if it is not running.
 
         Raises:
-            RequestError: the folder holds no model.
+            RequestError: the folder contains no model.
             EngineFault: an engine does not start.
         """
         folder = _folder(config)
@@ -55,7 +53,7 @@ class EngineSource:
             raise
 
     async def generate(self, request: Request) -> Completion:
-        """One continuation of the rendered messages."""
+        """Generate one completion. Raises SourceError."""
         clock, request_id = time.perf_counter(), f"teacher-{next(self._serial)}"
         prompt = render(self._tokenizer, request)
         if self._longest is not None and len(prompt) + request.max_tokens > self._longest:
@@ -93,7 +91,7 @@ class EngineSource:
 
 
 def render(tokenizer: PreTrainedTokenizerBase, request: Request) -> list[int]:
-    """Token ids of a conversation with the tools on offer, ending where the assistant's turn begins."""
+    """Token ids of a conversation with its tools, up to the start of the assistant's turn."""
     if tokenizer.chat_template is None:
         text = "".join(f"{message.role}: {message.content}\n" for message in request.messages) + "assistant:"
         return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
@@ -103,7 +101,7 @@ def render(tokenizer: PreTrainedTokenizerBase, request: Request) -> list[int]:
 
 
 def until(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
-    """`text` up to the first of `stops`, and whether there was one."""
+    """`text` up to the first of `stops`, and whether one occurred."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
 

@@ -1,12 +1,11 @@
-"""A teacher that is a model: cache, concurrency, rate, budget and retries around whatever generates the text.
+"""A teacher model: cache, concurrency, rate limit, budget and retries around a source of completions.
 
-    in the lake               that completion, at no cost
-    already being requested   wait for it
-    else                      up to `attempts` tries: reserve the cost, wait for the rate limit, generate, book the cost, store
+A request is answered from the lake at no cost, or by waiting for an identical request in flight. Otherwise up to `attempts` tries are made:
+reserve the cost, wait for the rate limit, generate, book the cost, store.
 
-Before a try its maximum cost is written to a ledger next to the lake, afterwards its actual cost. A try that was never booked, because its
-process was killed, counts at its maximum, so budgets hold over all processes. Completions are stored in the lake at once, for the next
-stage and after a crash; each retried try is a row of `failures`.
+The maximum cost of a try is written to a ledger next to the lake beforehand, its actual cost afterwards. A try that was never booked,
+because its process was killed, counts at its maximum, so budgets hold across processes. Completions are stored at once, for later stages
+and after a crash; each retried try is a row of `failures`.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from warehouse.schema import Record
 log = logging.getLogger("flywheel")
 
 SECONDS_PER_LINE = 30.0
-"""Time between two lines of progress; a batch of requests may take an hour."""
+"""Minimum seconds between two progress lines."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""Maximum pause between two attempts of a request."""
+"""Maximum seconds between two tries of a request."""
 RETRIED = "retried_"
-"""How the kinds of failures begin that are tries which were made again."""
+"""Prefix of the failure kinds of retried tries."""
 
 
 FILE = "spending.sqlite"
-"""The file in the lake's folder."""
+"""Ledger file in the lake's folder."""
 _PATIENCE_SECONDS = 60.0
 _TABLES = """
 PRAGMA journal_mode = WAL;
@@ -56,14 +55,12 @@ CREATE TABLE IF NOT EXISTS tries (id INTEGER PRIMARY KEY AUTOINCREMENT, teacher 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests made and tokens used."""
-
     requests: int = 0
     tokens: int = 0
 
 
 class Ledger:
-    """What one teacher has cost, in the file at `path` or in memory; not thread-safe. A new account begins with `known`."""
+    """Cost account of one teacher, in the file at `path` (None: in memory); not thread-safe. A new account starts at `known`."""
 
     def __init__(self, path: Path | None, teacher: str, known: Spent) -> None:
         self._teacher = teacher
@@ -74,13 +71,13 @@ class Ledger:
 
     @property
     def spent(self) -> Spent:
-        """Total so far; tries that are not booked count at their maximum."""
+        """Total so far; unbooked tries count at their maximum."""
         sql = "SELECT requests, tokens + (SELECT coalesce(sum(tokens), 0) FROM tries WHERE teacher = ?1) FROM accounts WHERE teacher = ?1"
         ((requests, tokens),) = self._connection.execute(sql, (self._teacher,)).fetchall()
         return Spent(int(requests), int(tokens))
 
     def begin(self, tokens: int, limits: tuple[int | None, int | None]) -> int | str:
-        """Reserve a try of at most `tokens` and return its number, or the reason why `limits` of requests and tokens forbid it."""
+        """Reserve a try of at most `tokens` and return its number, or the reason why `limits` (requests, tokens) forbid it."""
         max_requests, max_tokens = limits
         with self._connection as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -100,7 +97,6 @@ class Ledger:
             connection.execute("UPDATE accounts SET tokens = tokens + ? WHERE teacher = ?", (tokens, self._teacher))
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
 
@@ -114,14 +110,13 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """Total so far."""
         return self._ledger.spent
 
     async def set_aside(self, tokens: int) -> int:
-        """Reserve a try and return its number, after waiting for open tries if only their reserved tokens exceed the limit.
+        """Reserve a try and return its number; wait for open tries if only their reservations exceed the token limit.
 
         Raises:
-            SourceError: the limit is reached.
+            SourceError: a limit is reached.
         """
         async with self._changed:
             while isinstance(begun := self._ledger.begin(tokens, self._limits), str):
@@ -132,7 +127,6 @@ class Budget:
             return begun
 
     async def book(self, number: int, used: int) -> None:
-        """Replace the reserved cost of a try by what it used."""
         async with self._changed:
             self._ledger.book(number, used)
             self._open.discard(number)
@@ -140,7 +134,7 @@ class Budget:
 
 
 class CompletionCache:
-    """The completions of one lake; stored from one event loop, found from any thread."""
+    """Completions of one lake; stored from one event loop, read from any thread."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -148,17 +142,16 @@ class CompletionCache:
         self._committing = asyncio.Lock()
 
     def find(self, ids: Sequence[str]) -> dict[str, Completion]:
-        """Those of `ids` that are stored."""
+        """Stored completions among `ids`."""
         found = self._lake.read(Completion, "id IN (SELECT unnest(?))", [list(ids)]) if ids else []
         return {completion.id: completion for completion in found}
 
     @property
     def ledger(self) -> Path:
-        """File of the ledger."""
         return self._lake.place.folder / FILE
 
     async def keep(self, record: Record) -> None:
-        """Store a completion or the failure of a try; returns when it is committed."""
+        """Store a completion or a try's failure; return once it is committed."""
         self._waiting.append(record)
         async with self._committing:
             batch, self._waiting = self._waiting, []
@@ -166,14 +159,14 @@ class CompletionCache:
                 await asyncio.to_thread(self._lake.add, batch)
 
     def spent(self, teacher: str) -> Spent:
-        """What the stored completions of a teacher have cost."""
+        """Total cost of a teacher's stored completions."""
         sql = "SELECT coalesce(sum(attempts), 0), coalesce(sum(prompt_tokens + completion_tokens), 0) FROM completions WHERE teacher = ?"
         requests, tokens = (column[0].as_py() for column in self._lake.query(sql, [teacher]).columns)
         return Spent(int(requests), int(tokens))
 
 
 class ModelTeacher:
-    """A `Teacher` over a source that lives in `loop`; opened by `open_teacher`."""
+    """A `Teacher` over a source that runs in `loop`; see `open_teacher`."""
 
     def __init__(self, source: Source, config: TeacherConfig, loop: BackgroundLoop, cache: CompletionCache | None = None) -> None:
         self._source, self._config, self._loop, self._cache = source, config, loop, cache
@@ -190,7 +183,6 @@ class ModelTeacher:
 
     @property
     def name(self) -> str:
-        """See `Teacher`."""
         return self._source.name
 
     @property
@@ -199,11 +191,10 @@ class ModelTeacher:
         return self._budget.spent
 
     def close(self) -> None:
-        """Close the ledger."""
         self._ledger.close()
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """See `Teacher`; completions in the lake are not requested again."""
+        """See `Teacher`. Stored completions are not requested again."""
         if not self._config.holds_to_forms:
             requests = [replace(request, form=None) for request in requests]
         ids = [completion_id(self.name, request) for request in requests]
@@ -217,7 +208,7 @@ class ModelTeacher:
         tasks = {key: self._task(key, request) for key, request in requests.items() if key not in found}
         try:
             replies = await asyncio.gather(*tasks.values())
-        except RequestError:  # what is under way is refused as well, or paid for and kept; nothing more is sent
+        except RequestError:  # tries under way end on their own and are kept; cancel all others
             for task in set(tasks.values()) - self._under_way:
                 task.cancel()
             await asyncio.wait(tasks.values())
@@ -229,7 +220,6 @@ class ModelTeacher:
         return found | dict(zip(tasks, replies, strict=True))
 
     async def _stored_meanwhile(self, requests: dict[str, Request]) -> dict[str, Reply]:
-        """Replies that another thread stored since the lake was read."""
         keys = [key for key in requests if key in self._stored]
         if not keys or self._cache is None:
             return {}
@@ -237,7 +227,6 @@ class ModelTeacher:
         return {key: judged(completion) for key, completion in found.items()}
 
     def _task(self, key: str, request: Request) -> asyncio.Task[Reply]:
-        """The one task for a request, however many wait for it."""
         if key not in self._asked:
             task = self._asked[key] = asyncio.create_task(self._ask(request))
             task.add_done_callback(partial(self._end, key))
@@ -249,13 +238,13 @@ class ModelTeacher:
                 completion = await self._retried(request)
             except SourceError as error:
                 return failed(error.fault, error.reason, self.name, request, error.text)
-            if self._cache is not None:  # within its place: what may be lost is never more than what is in flight
+            if self._cache is not None:  # before its slot is freed, so at most the requests in flight can be lost
                 await self._cache.keep(completion)
                 self._stored.add(completion.id)
         return judged(completion)
 
     def _end(self, key: str, task: asyncio.Task[Reply]) -> None:
-        """Log the replies so far, those to come, and the tokens written since the last line, if that was long ago."""
+        """Log replies so far, replies to come, and tokens per second, at most once per `SECONDS_PER_LINE`."""
         self._asked.pop(key, None)
         reply = None if task.cancelled() or task.exception() else task.result()
         self._replies, now = self._replies + 1, time.monotonic()
@@ -277,7 +266,6 @@ class ModelTeacher:
         return replace(completion, attempts=attempt.retry_state.attempt_number)
 
     async def _note_retry(self, request: Request, state: RetryCallState) -> None:
-        """Keep what a try came to that is made again."""
         error = state.outcome.exception() if state.outcome else None
         if self._cache is not None and isinstance(error, SourceError):
             item = {"teacher": self.name, "request": request.digest, "try": error.number, "text": error.text}
@@ -315,7 +303,7 @@ class ModelTeacher:
             raise SourceError(Fault.TIMEOUT, f"no completion within {seconds:g} seconds") from error
 
     def _pause(self, state: RetryCallState) -> float:
-        """Seconds before the next try: what the server asks for, else exponential backoff with full jitter."""
+        """Seconds before the next try: the server's request, else exponential backoff with full jitter."""
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, SourceError) and error.pause_seconds is not None:
             return min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
@@ -328,14 +316,14 @@ def _may_pass(error: BaseException) -> bool:
 
 @contextmanager
 def open_teacher(config: TeacherConfig, lake: Lake | None = None, tasks: Iterable[Task] = ()) -> Iterator[Teacher]:
-    """The teacher of a configuration, ended with the `with` block.
+    """Open the teacher of a configuration; a context manager.
 
     Args:
-        lake: where completions are kept and found again; without one nothing is cached and spending begins at zero.
-        tasks: what the oracle knows.
+        lake: stores and returns completions; None: nothing is cached and spending starts at zero.
+        tasks: knowledge of the oracle.
 
     Raises:
-        RequestError: no key, no model in the folder.
+        RequestError: no API key, or no model in the folder.
         EngineFault: an engine does not start.
     """
     if config.kind == "oracle":
@@ -351,7 +339,6 @@ def open_teacher(config: TeacherConfig, lake: Lake | None = None, tasks: Iterabl
 
 
 def _source(config: TeacherConfig, loop: BackgroundLoop) -> Source:
-    """The source that a configuration names; clients and engines are imported only where they are wanted."""
     if config.kind == "openai":
         from synth.teachers.openai_server import OpenAiSource
 

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server as the source of completions.
+"""Completions from an OpenAI-compatible server.
 
-The client's own retries are off: the teacher handles retries and limits. The body is validated here, because servers differ.
+The client's retries are disabled, since the teacher handles retries and limits. The reply body is validated here, since servers differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warehouse.records import ANSWER, Completion, Request
 from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000
-"""Maximum length of an unreadable reply in a failure."""
+"""Maximum characters of an unreadable reply stored in a failure."""
 _OUT_OF_MONEY = "insufficient_quota"
 
 
@@ -58,10 +58,8 @@ class _Body(BaseModel):
 
 
 class OpenAiSource:
-    """Chat completions of one model on one server."""
-
     def __init__(self, config: TeacherConfig) -> None:
-        """Raises RequestError for OpenAI's own server without a key; other servers may need none."""
+        """Raise RequestError for OpenAI's own server without a key; other servers may need none."""
         key = os.environ.get(config.api_key_variable)
         if key is None and config.base_url is None:
             raise RequestError(f"the teacher has no key: set the environment variable {config.api_key_variable}, or give teacher.base_url.")
@@ -70,7 +68,7 @@ class OpenAiSource:
         self.name: str = config.name
 
     async def generate(self, request: Request) -> Completion:
-        """One request to the server."""
+        """Send one request. Raises SourceError and RequestError."""
         clock = time.perf_counter()
         body = _read(await self._send(request))
         usage = body.usage or _largest_usage(request)
@@ -87,11 +85,10 @@ class OpenAiSource:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     async def _send(self, request: Request) -> str:
-        """The body of the server's reply. Raises `SourceError` and `RequestError`."""
+        """Body of the server's reply. Raises SourceError and RequestError."""
         try:
             response = await self._client.chat.completions.with_raw_response.create(
                 model=self._config.model or "",
@@ -106,7 +103,7 @@ class OpenAiSource:
         except openai.APITimeoutError as error:
             raise SourceError(Fault.TIMEOUT, "the server did not reply in time") from error
         except openai.APIConnectionError as error:
-            reached = type(error.__cause__).__name__ != "ConnectError"  # httpx's or httpx2's, as the client's version has it
+            reached = type(error.__cause__).__name__ != "ConnectError"  # from httpx or httpx2, depending on the client version
             reason = f"no connection to {self._client.base_url}: {error.__cause__ or error}"
             raise SourceError(Fault.CONNECTION, reason, reached=reached) from error
         except openai.APIStatusError as error:
@@ -127,7 +124,7 @@ class OpenAiSource:
 
 
 def messages_of(request: Request) -> Any:
-    """The conversation in the server's form: calls and results have ids."""
+    """Conversation in the server's format; calls and results have ids."""
     messages: list[dict[str, Any]] = []
     open_calls: list[str] = []
     for number, message in enumerate(request.messages):
@@ -148,7 +145,6 @@ def messages_of(request: Request) -> Any:
 
 
 def _with_calls(message: _Message) -> str:
-    """What the server says, with its calls as text."""
     texts = [message.content or ""]
     for call in message.tool_calls or ():
         arguments = call.function.arguments or "{}"
@@ -161,7 +157,6 @@ def _response_format(form: str) -> ResponseFormatJSONSchema:
 
 
 def _largest_usage(request: Request) -> _Usage:
-    """The usage to assume where the server reports none."""
     return _Usage(prompt_tokens=largest_cost(request) - request.max_tokens, completion_tokens=request.max_tokens)
 
 
@@ -173,7 +168,7 @@ def _read(text: str) -> _Body:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds of a `Retry-After` header; its form as a date is not read."""
+    """Seconds of a `Retry-After` header; the date format is ignored."""
     try:
         return None if value is None else max(0.0, float(value))
     except ValueError:

@@ -1,10 +1,9 @@
-"""A teacher acts in an environment: the agent loop and the environment are those of a policy's rollouts, the engine is a teacher.
+"""Run a teacher in an environment with the agent loop and environments of policy rollouts; the teacher is the engine.
 
-The loop works in token ids and a teacher in messages, and a server shows no token ids. So a token is a character here: an id is a code
-point, and every limit that the loop states in tokens is in characters. Three code points of Unicode's private use area mark who speaks;
-they are removed from all texts, so no document can end a message. A teacher calls tools as its chat template or its server has it, and a
-message without a call is the answer, or goes to the user where there is one. Runs of one task differ by their seeds; they are graded
-elsewhere.
+The loop works in token ids, but servers expose none, so a token is a character here: an id is a code point, and token limits of the loop
+count characters. Three code points of Unicode's private use area mark the speakers; they are removed from all texts, so no document can end
+a message. A teacher calls tools in the format of its chat template or server; a message without a call is the answer, or is sent to the
+simulated user if there is one. Runs of one task differ by seed; they are graded elsewhere.
 """
 
 from __future__ import annotations
@@ -38,53 +37,53 @@ from warehouse.records import ANSWER, Failure, Message, Request, Task, Trajector
 log = logging.getLogger("flywheel")
 
 USER, ASSISTANT, TOOL = 0xE000, 0xE001, 0xE002
-"""Marks of who speaks from here on."""
+"""Speaker marks."""
 _ROLES = {USER: "user", ASSISTANT: "assistant", TOOL: "tool"}
 _MARKS = re.compile(f"[{''.join(map(chr, _ROLES))}]")
 INSTRUCTIONS = """Solve the task by calling tools, one step at a time, and take what you say from what they return. As soon as you know \
 the answer, reply with it alone, as short as possible, without a call. Each reply is either one call or the answer, without explanations."""
 REMINDER = "\n\nIf this shows the answer, reply with the answer alone. If not, search for something else."
-"""End of each result of a search. Without it Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of
-`INSTRUCTIONS` it explains its tools instead of calling them."""
+"""Suffix of each search result. Without it, Qwen2.5-Coder-1.5B repeats its call until the last turn; without the last sentence of
+`INSTRUCTIONS`, it explains its tools instead of calling them.
+"""
 NEXT = "\n\nIf all is done, say so without a call. If not, make the next call."
-"""End of each result of other tools."""
+"""Suffix of each result of other tools."""
 
 
 class TextDialect:
-    """Calls as JSON over characters, for one run; `tools` are those that the run began with."""
+    """JSON calls over characters, for one run; `tools` are the run's initial tools."""
 
     stop_token_ids: tuple[int, ...] = ()
     tools: tuple[Schema, ...] = ()
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
-        """The question and the first observation as the user's first message; requests carry the tools."""
+        """Question and first observation as the first user message; the tools are sent with the requests."""
         self.tools = tuple(tools)
         shown = f"\n\n{seen if cut is None else _cut(seen, cut.max_tokens, cut)}" if seen else ""
         return (USER, *_ids(question + shown), ASSISTANT)
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
-        """Results of calls as tool messages of at most `cut.max_tokens` characters each, marks included; a correction as the user's."""
+        """Results of calls as tool messages of at most `cut.max_tokens` characters each, marks included; corrections as user messages."""
         turn = self._read(action_ids)
         speaker = TOOL if isinstance(turn, ActionTurn) and turn.calls[0].tool != ANSWER else USER
         shown = (i for result in results for i in (speaker, *_ids(_cut(text_of(result), cut.max_tokens - 2, cut))))
         return (*shown, ASSISTANT)
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
-        """A thought and its calls, or the answer alone, as chat models write them. Raises NotExpressible for arguments of no object."""
+        """A thought and its calls, or the answer alone, as chat models write them. Raises NotExpressible if arguments are no object."""
         said = [call.arguments for call in turn.calls if call.tool == ANSWER]
         if not said:
             said = [*filter(None, [turn.think]), *(_written(call, tools) for call in turn.calls)]
         return tuple(_ids("\n".join(said)))
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Read an optional thought and calls, or the answer; where a user is talked to, that is a message to them."""
+        """Parse an optional thought and calls, or the answer; with a simulated user, the answer is a message to them."""
         turn = self._read(action_ids, tools)
         if isinstance(turn, ParseError) or turn.calls[0].tool != ANSWER or not self.offers(RESPOND):
             return turn
         return replace(turn, calls=(Action(RESPOND, json.dumps({"message": turn.calls[0].arguments}, ensure_ascii=False)),))
 
     def offers(self, name: str) -> bool:
-        """Whether the run has a tool of this name."""
         return any(tool["function"]["name"] == name for tool in self.tools)
 
     def _read(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
@@ -92,7 +91,7 @@ class TextDialect:
         return read_json_calls(text, tools or self.tools) or parse_json_in_tags(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text, with line breaks for marks."""
+        """Text with marks replaced by line breaks."""
         return _MARKS.sub("\n", "".join(map(chr, token_ids))).strip()
 
 
@@ -117,7 +116,7 @@ def _cut(text: str, most: int, cut: Truncation) -> str:
 
 
 def messages_of(token_ids: Sequence[int], system: str, reminder: str = "") -> tuple[Message, ...]:
-    """A context as messages, with the reminder at the end of each result."""
+    """Context as messages, with `reminder` at the end of each result."""
     messages = [Message("system", system)]
     for part in re.split(f"(?={_MARKS.pattern})", "".join(map(chr, token_ids))):
         if text := _MARKS.sub("", part):
@@ -127,10 +126,10 @@ def messages_of(token_ids: Sequence[int], system: str, reminder: str = "") -> tu
 
 
 class TeacherEngine:
-    """A teacher as the agent loop's engine; `max_tokens` bounds a completion in the teacher's own tokens.
+    """A teacher as the agent loop's engine; `max_tokens` limits a completion in the teacher's own tokens.
 
-    A completion that was cut off is an unreadable action, which the teacher reads as an observation. Any other failure is a fault and
-    makes the trajectory invalid.
+    A truncated or empty completion becomes an unparsable action, to which the loop replies. Any other failure is a fault and makes the
+    trajectory invalid.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class TeacherEngine:
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        """The teacher's next action as characters, with zeros as log-probabilities; the dialect refuses images."""
+        """Next action of the teacher as characters, with zero log-probabilities; the dialect rejects images. Raises EngineFault."""
         reminder = self._reminder if self._dialect.offers("search") or not self._reminder else NEXT
         messages, tools = messages_of(prompt_ids, self._system, reminder), json.dumps(self._dialect.tools)
         request = Request(
@@ -166,7 +165,7 @@ class TeacherEngine:
 
 
 def may_pass(error: str) -> bool:
-    """Whether a run that ended with this error may succeed another time, because only the teacher's reply was missing."""
+    """Whether a run that ended with this error may succeed later, since only the teacher's reply was missing."""
     return error.partition(":")[0] in PASSING
 
 
@@ -181,23 +180,21 @@ def _as_faults() -> Iterator[None]:
 
 
 class GuardedEnvironment:
-    """An environment in this process whose exceptions are faults, except RequestError."""
+    """Wraps an environment in this process: exceptions become EnvironmentFault, except RequestError."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """See `Environment`."""
         with _as_faults():
             return await self._environment.reset(task, seed)
 
     async def step(self, action: Action) -> Step:
-        """See `Environment`."""
         with _as_faults():
             return await self._environment.step(action)
 
     async def close(self) -> None:
-        """See `Environment`; a failure is only logged, because the trajectory is over."""
+        """Close the environment; errors are logged only, since the trajectory is complete."""
         try:
             await self._environment.close()
         except Exception as error:
@@ -205,19 +202,18 @@ class GuardedEnvironment:
 
 
 def text_alone(trajectory: Trajectory) -> Trajectory:
-    """The trajectory to store, without the characters and zeros in place of token ids and log-probabilities."""
+    """Trajectory without the placeholder token ids and log-probabilities, for storage."""
     turns = tuple(replace(turn, action_ids=(), action_logprobs=(), observation_ids=()) for turn in trajectory.turns)
     return replace(trajectory, prompt_ids=(), turns=turns)
 
 
 STAGE = "demonstration"
-"""The stage of trajectories that a teacher made."""
 COST = "teacher"
-"""Key in a played run's provenance: the teacher's counts, as in `MeteredTeacher.drain`."""
+"""Provenance key of a teacher run: the teacher's counts, as in `MeteredTeacher.drain`."""
 
 
 def requests_for(tasks: Iterable[Task], teacher: str, config: TaughtRunsConfig, seed: int, wheel_turn: int) -> list[RolloutRequest]:
-    """The runs to request from a teacher. Their ids follow from teacher, task and attempt, so stored runs are not repeated."""
+    """Runs to request from a teacher, with ids derived from teacher, task, attempt and settings, so stored runs can be skipped."""
     return [
         RolloutRequest(
             trajectory_id=f"taught-{digest([teacher, task.key, config.temperature, config.horizon, seed, attempt])}",
@@ -243,11 +239,7 @@ def play(
     config: TaughtRunsConfig,
     concurrency: int,
 ) -> list[Trajectory]:
-    """A trajectory for each request, in their order, as text.
-
-    Raises:
-        RequestError: an environment is unavailable.
-    """
+    """Play one trajectory per request, in order, stored as text. Raises RequestError if an environment is unavailable."""
     kinds = {name: _Stage(name, environments, indexes) for name in sorted({request.task.environment for request in requests})}
     return asyncio.run(_play(requests, teacher, kinds, config, concurrency))
 
@@ -257,7 +249,7 @@ async def _play(
 ) -> list[Trajectory]:
     places = asyncio.Semaphore(concurrency)
     limits = Limits(
-        max_action_tokens=config.max_action_tokens * 8,  # characters here: the teacher's own tokens are bounded by its request
+        max_action_tokens=config.max_action_tokens * 8,  # in characters; the teacher's own tokens are limited by its request
         max_observation_tokens=config.max_observation_characters,
         max_context_tokens=config.max_context_characters,
         temperature=config.temperature,
@@ -280,8 +272,6 @@ async def _play(
 
 
 class _Stage:
-    """An environment as a teacher plays it: its factory and its tools."""
-
     def __init__(self, name: str, environments: EnvironmentPoolConfig, indexes: Indexes) -> None:
         kind = environments.kind(name)
         self._factory = find_environment(kind.factory or name)

@@ -1,7 +1,7 @@
-"""A teacher as a reader that answers yes or no: whether a passage states a claim, whether an answer fits, whether a plan is sound.
+"""A teacher as a yes-or-no reader: whether a passage states a claim, an answer fits, or a plan is sound.
 
-A reader is a judge (`eval.judges`) with a short verdict. It is asked only after it has judged labelled cases of its own kind well enough;
-an unfit one leaves every verdict open. Completions are in the lake, so a calibration is paid for once per home.
+A reader is a judge (`eval.judges`) with a short verdict. It is used only if it passes a calibration on labelled cases of its kind;
+otherwise all its verdicts are None. Completions are cached in the lake, so a calibration is paid for once per home.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FORM = '\nReply with JSON alone: {"verdict": "yes" or "no"}'
 
 
 def reader(name: str, text: str, least: Mapping[str, float]) -> JudgePrompt:
-    """The prompt of a reader. `text` has the fields of its cases, which are mappings; cases in `calibration/NAME.jsonl` have the same.
+    """Build a reader's prompt. The fields of `text` are those of its cases and of the labelled cases in `calibration/NAME.jsonl`.
 
     Args:
-        least: share of the yes and of the no cases that it must judge rightly.
+        least: minimum shares of the yes and of the no cases judged correctly.
     """
     show: Callable[[Any], str] = lambda case: text.format(**case) + _FORM  # noqa: E731
     labelled = Path(__file__).parent / "calibration" / f"{name}.jsonl"
@@ -66,10 +66,10 @@ SOUND = reader(
 
 @dataclass(slots=True)
 class Readers:
-    """The readers that a teacher is fit for; thread-safe. `failures` are what it is unfit for, and replies without a verdict.
+    """Calibrated readers of one teacher; thread-safe. `failures` collects failed calibrations and replies without a verdict.
 
-    One serves all who ask the same teacher, so that it is calibrated once. What a batch counts must not depend on when a run was killed,
-    after which it calibrates again: calibration is not metered, and `keep` stores its results at once.
+    Share one instance among all users of a teacher, so that it is calibrated once. Calibration is not metered, and `keep` stores its
+    results at once: a batch's counts then do not depend on whether a resumed run calibrates again.
     """
 
     teacher: Teacher
@@ -79,7 +79,7 @@ class Readers:
     _lock: Lock = field(default_factory=Lock)
 
     def is_fit(self, prompt: JudgePrompt) -> bool:
-        """Whether the teacher may read so; calibrates it the first time."""
+        """Whether the teacher passes the prompt's calibration; calibrates on first use."""
         with self._lock:
             if prompt.name not in self._fit:
                 judge = self._judge(prompt, unmetered(self.teacher))
@@ -94,7 +94,7 @@ class Readers:
             return self._fit[prompt.name]
 
     def read(self, prompt: JudgePrompt, cases: Sequence[Mapping[str, str]]) -> list[bool | None]:
-        """Yes or no to each case; None if the reader is unfit or gives no verdict."""
+        """Verdict per case; None if the reader is not calibrated or gives no verdict."""
         if not cases or not self.is_fit(prompt):
             return [None] * len(cases)
         verdicts = self._judge(prompt, self.teacher).judge(cases)
@@ -102,7 +102,6 @@ class Readers:
         return [None if isinstance(verdict, Failure) else verdict.verdict == YES for verdict in verdicts]
 
     def drain(self) -> list[Failure]:
-        """The failures since the last call."""
         failures, self.failures = self.failures, []
         return failures
 

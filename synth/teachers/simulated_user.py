@@ -1,11 +1,11 @@
-"""A teacher plays the users of tool worlds; the options are a teacher's settings:
+"""A teacher plays the users of tool worlds; the options are those of a teacher:
 
     [rollout.environments.kinds.tool_world.options.user]
     factory = "synth.teachers.simulated_user:create"
     options = { kind = "openai", model = "Qwen/Qwen3-8B", base_url = "http://localhost:8000/v1" }
 
-It sees its goal and the conversation, with itself as the assistant. All trajectories of an environment worker share one, so `concurrency`
-and the budgets hold per worker. What it says is stored only with the trajectory.
+The teacher sees the goal and the conversation, with itself as the assistant. All trajectories of an environment worker share one teacher,
+so `concurrency` and budgets hold per worker. Its messages are stored only in the trajectory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from warehouse.replies import split_reasoning
 from warehouse.settings import read_options
 
 GREETING = "Hello. What can I do for you?"
-"""The first message that the user sees; the policy does not see it."""
+"""First message the simulated user sees; the policy does not see it."""
 SYSTEM = """You play a person who talks to a service. You want what the goal below says, and you know nothing but what it says and \
 what the service tells you. Say one or two short sentences at a time, in your own words, as such a person would. Do not say all at \
 once; give details when you are asked for them, and make none up. Never say that you play somebody, or that there is a goal. When the \
@@ -38,11 +38,11 @@ service has done what you want, or clearly will not, reply with {stop} alone.
 
 Goal: {goal}"""
 _OF_USER = frozenset({Fault.EMPTY, Fault.CUT})
-"""Faults of the message; all others are faults of the server."""
+"""Faults of the message; all others are server faults."""
 
 
 class SimulatedUserConfig(TeacherConfig):
-    """The teacher that plays users."""
+    """Teacher that plays users."""
 
     max_message_tokens: PositiveInt = 200
     temperature: float = Field(default=0.7, ge=0, le=2)
@@ -50,19 +50,13 @@ class SimulatedUserConfig(TeacherConfig):
 
 
 class TeacherUser:
-    """A `SimulatedUser` that is a teacher."""
-
     def __init__(self, teacher: Teacher, config: SimulatedUserConfig, held: ExitStack | None = None) -> None:
         """`held` keeps the teacher open."""
         self._teacher, self._config, self._held = teacher, config, held
         self._threads = ThreadPoolExecutor(config.places, "simulated user")
 
     async def say(self, goal: str, said: Sequence[Said], seed: int) -> str:
-        """What the user says next.
-
-        Raises:
-            EnvironmentFault: the server did not answer, or the message is empty or cut off.
-        """
+        """Next message of the user. Raises EnvironmentFault if the server did not reply, or the message is empty or truncated."""
         spoken = [Message("assistant" if who == "user" else "user", text) for who, text in said]
         system = Message("system", SYSTEM.format(goal=goal, stop=STOP))
         messages = (system, Message("user", self._config.greeting), *spoken)
@@ -75,7 +69,7 @@ class TeacherUser:
 
 
 def create(options: Mapping[str, Any]) -> TeacherUser:
-    """The users of one worker; the teacher lives as long as its process.
+    """Create the simulated user of one worker; its teacher lives as long as the process.
 
     Raises:
         RequestError: an option is invalid, or the teacher is not a server.

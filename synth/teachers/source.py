@@ -1,4 +1,4 @@
-"""Sources of completions behind `ModelTeacher`: one try each, its faults, and the event loop that they live in."""
+"""Sources of completions behind `ModelTeacher`: single tries, their faults, and the event loop that runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synth.teachers.teacher import PASSING, Fault
 from warehouse.records import Completion, Request
 
 RETRYABLE = PASSING - {Fault.BUDGET}
-"""Faults after which the same request may succeed at once."""
+"""Faults after which the same request may succeed immediately."""
 
 _UNBILLED = frozenset({Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
 """Faults that cost no tokens; after others the server may have generated the whole completion."""
@@ -21,8 +21,8 @@ _UNBILLED = frozenset({Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
 class SourceError(Exception):
     """A failed try.
 
-    `text` was received instead, `pause_seconds` is the server's `Retry-After`, `reached` says whether the request may have reached the
-    server, and `number` identifies the try in the ledger.
+    `text` is what was received instead, `pause_seconds` the server's `Retry-After`, `reached` whether the request may have reached the
+    server, and `number` the try's number in the ledger.
     """
 
     number = 0
@@ -33,30 +33,28 @@ class SourceError(Exception):
 
     @property
     def may_be_billed(self) -> bool:
-        """Whether the try may have cost as much as it could."""
+        """Whether the try may have cost its maximum."""
         return self.reached and self.fault not in _UNBILLED
 
 
 MESSAGE_OVERHEAD_TOKENS = 16
-"""Tokens that a chat template may put around a message."""
+"""Tokens that a chat template may add per message."""
 
 
 def largest_cost(request: Request) -> int:
-    """Upper bound of the tokens of a request, prompt and completion: no byte-level tokenizer makes more tokens than bytes."""
+    """Upper bound of a request's tokens, prompt and completion; byte-level tokenizers produce at most one token per byte."""
     prompt = sum(len(message.content.encode()) + MESSAGE_OVERHEAD_TOKENS for message in request.messages)
     return prompt + len((request.tools or "").encode()) + request.max_tokens
 
 
 class Source(Protocol):
-    """A model, without retries, limits and cache."""
+    """A model without retries, limits and cache."""
 
     @property
-    def name(self) -> str:
-        """The teacher's name."""
-        ...
+    def name(self) -> str: ...
 
     async def generate(self, request: Request) -> Completion:
-        """One try.
+        """Make one try.
 
         Raises:
             SourceError: the try failed.
@@ -64,16 +62,14 @@ class Source(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Free its resources."""
-        ...
+    async def close(self) -> None: ...
 
 
 T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own; a context manager."""
+    """An event loop in its own thread; a context manager."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -81,7 +77,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, from any thread but the loop's own."""
+        """Run `work` and return its result; call from any thread except the loop's."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:

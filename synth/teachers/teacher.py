@@ -1,11 +1,11 @@
-"""The interface between synthesis and the models that write text for it: requests, replies, and how replies are read.
+"""Interface between synthesis and its teacher models: requests, replies, and parsing of replies.
 
-A teacher completes requests. A reply is a `Completion`, or a `Failure` that holds the model's text, in the order of the requests; never an
-exception. An empty completion, one that was cut off at its token limit and one that copies the prompt's worked example are failures
-(`judged`), but stored and counted as spent. A reply that a reader rejects returns to its writer with the reason (`ask_repaired`).
+A teacher completes requests in order. Each reply is a `Completion` or a `Failure` with the model's text. Completions that are empty,
+truncated at their token limit, or copied from the prompt's worked example are failures (`judged`), but are stored and counted as spent. A
+reply rejected by its parser is returned to the teacher with the reason (`ask_repaired`).
 
-Worked examples in prompts are one exchange, as turns before the request. A small model copies what it is shown, so all examples speak of
-the same invented names, and a reply that says one of them unasked is rejected.
+Worked examples are one exchange, as turns before the request. Small models copy what they are shown, so all examples use the same invented
+names, and a reply that contains one of them unasked is rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 STAGE = "teacher"
-"""The stage of a teacher's failures."""
 
 
 class Fault(StrEnum):
@@ -50,11 +49,11 @@ class Fault(StrEnum):
 
 
 PASSING = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED, Fault.BUDGET})
-"""Faults that do not depend on the request: it may succeed another time."""
+"""Faults independent of the request, which may succeed later."""
 
 
 class Ending(StrEnum):
-    """A completion ends by itself, or at `max_tokens`."""
+    """How a completion ended: by itself (STOP) or at `max_tokens` (LENGTH)."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -64,15 +63,15 @@ Reply = Completion | Failure
 
 
 class Teacher(Protocol):
-    """Completes requests; safe to call from several threads."""
+    """Completes requests; thread-safe."""
 
     @property
     def name(self) -> str:
-        """Cache key of its completions: the kind of teacher and the model."""
+        """Name of teacher kind and model; part of the cache key of completions."""
         ...
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """A reply to each request, in their order.
+        """One reply per request, in order.
 
         Raises:
             RequestError: no request can succeed, for example because of a wrong key or an unknown model.
@@ -81,12 +80,11 @@ class Teacher(Protocol):
 
 
 def ask(teacher: Teacher, request: Request) -> Reply:
-    """The reply to one request."""
+    """Complete one request."""
     return teacher.complete([request])[0]
 
 
 def judged(completion: Completion) -> Reply:
-    """The completion, or a failure if it is empty, cut off, or copied."""
     if not completion.text.strip():
         return Failure(STAGE, Fault.EMPTY, "the completion is empty", _item(completion))
     if completion.ending == Ending.LENGTH:
@@ -97,7 +95,7 @@ def judged(completion: Completion) -> Reply:
 
 
 def failed(fault: Fault, reason: str, teacher: str, request: Request, text: str = "") -> Failure:
-    """The failure of a request; `text` is what was received instead of a completion."""
+    """Failure of a request; `text` is what was received instead of a completion."""
     return Failure(STAGE, fault, reason, {"teacher": teacher, "request": request.digest, "text": text})
 
 
@@ -107,7 +105,7 @@ def completion_id(teacher: str, request: Request) -> str:
 
 
 def parted(results: Iterable[T | Failure]) -> tuple[list[T], list[Failure]]:
-    """The results and the failures, each in their order."""
+    """Split into results and failures, each in order."""
     kept, failures = list[T](), list[Failure]()
     for result in results:
         if isinstance(result, Failure):
@@ -123,7 +121,7 @@ def _item(completion: Completion) -> dict[str, Any]:
 
 
 class OracleTeacher:
-    """Answers questions from the graph; a request's last message is the question alone."""
+    """Answers questions from the graph; the last message of a request must be the question alone."""
 
     name = "oracle"
 
@@ -132,11 +130,10 @@ class OracleTeacher:
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> OracleTeacher:
-        """The oracle that knows the answers of `tasks`."""
         return cls({task.question: right_answer(task) for task in tasks if task.answers})
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """The answer to each question, a list if it asks for a set; a failure for an unknown question."""
+        """Answer per question, a list if it asks for a set; a failure for an unknown question."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
@@ -150,7 +147,7 @@ _DECODER = json.JSONDecoder()
 
 
 def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
-    """The first JSON value of this shape in the completion, or a failure."""
+    """First JSON value of this shape in the completion, or a failure."""
     reason = "the reply holds no JSON"
     for value in json_values(completion.text):
         try:
@@ -161,12 +158,11 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
 
 
 def malformed(completion: Completion, reason: str) -> Failure:
-    """The failure of a completion that cannot be read."""
     return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
 
 
 def json_values(reply: str) -> list[Any]:
-    """Every top-level JSON object and list in a reply, without its reasoning."""
+    """All top-level JSON objects and lists in a reply, without its reasoning."""
     text = split_reasoning(reply)[1]
     values, place = [], 0
     while (found := min((p for p in (text.find("{", place), text.find("[", place)) if p >= 0), default=-1)) >= 0:
@@ -179,22 +175,25 @@ def json_values(reply: str) -> list[Any]:
 
 
 _RESAMPLED = frozenset({Fault.CUT, Fault.EMPTY, Fault.COPIED})
-"""Faults that another seed may avoid; the teacher has retried the others, or they are permanent."""
+"""Faults that another seed may avoid; others were retried by the teacher or are permanent."""
 REPAIRS = 2
-"""How often a proposal that fails a check returns to its writer."""
+"""Maximum repairs of a rejected reply."""
 REPAIR = "This reply was rejected: {reason}. Write another one in the same form, without this mistake."
 
 
 def ask_repaired(
     teacher: Teacher, requests: Sequence[Request], read: Callable[[int, Completion], T | Failure]
 ) -> tuple[list[T | Failure], list[Failure]]:
-    """For each request the value read or the failure of its last try; and the failures of earlier tries.
+    """Complete requests and parse the replies, with repairs.
 
-    A reply that `read` rejects returns to its writer with the reason, up to `REPAIRS` times. An empty, cut or copied one is sampled again
-    under another seed. A `MeteredTeacher` counts values of the `first_try` and `repaired` ones; earlier failures say their `try`.
+    A reply that `read` rejects is returned to the teacher with the reason, up to `REPAIRS` times; an empty, truncated or copied one is
+    sampled again with another seed. A `MeteredTeacher` counts accepted values as `first_try` or `repaired`.
 
     Args:
-        read: index of the request, completion -> value, or a failure whose reason says what to correct.
+        read: maps request index and completion to a value, or to a failure whose reason says what to correct.
+
+    Returns:
+        Per request the value or the failure of its last try; and the failures of earlier tries, with their number under `try`.
     """
     results: list[T | Failure] = [Failure(STAGE, "not_asked", "nothing was asked")] * len(requests)
     before: list[Failure] = []
@@ -224,14 +223,13 @@ def _next(first: Request, request: Request, reply: Reply, result: Failure, numbe
 
 
 def as_read(_: int, value: T) -> T:
-    """A check of `ask_for` that rejects nothing."""
     return value
 
 
 def ask_for(
     teacher: Teacher, requests: Sequence[Request], shape: TypeAdapter[T], check: Callable[[int, T], V | Failure]
 ) -> tuple[list[V | Failure], list[Failure]]:
-    """`ask_repaired` for JSON of this shape, the form of requests that have none; `check` gives the value or rejects it."""
+    """`ask_repaired` for JSON of this shape, which is also the form of requests without one; `check` returns the value or rejects it."""
 
     def read(place: int, reply: Completion) -> V | Failure:
         value = read_json(reply, shape)
@@ -241,20 +239,20 @@ def ask_for(
 
 
 BLANK = "..."
-"""Placeholder in forms; words there would be copied."""
+"""Placeholder in forms; words would be copied."""
 INVENTED = ("Orla Vennick", "Tamsin Rookhope", "Larkmereth", "Glasheron", "Sootlantern")
 """Two people, a town and two works."""
 _MARKS = ("orla ven", "tamsin roo", "larkmer", "glasher", "sootlan")
-"""Beginnings that recognize each of them if misspelt."""
+"""Prefixes that recognise misspelt names."""
 QUESTION = "In which town did the author of Sootlantern grow up?"
 KNOWN = "- Sootlantern: author Orla Vennick\n- Orla Vennick: grew up in Larkmereth"
-"""Facts that answer it."""
+"""Facts that answer `QUESTION`."""
 
 
 def copied_name(completion: Completion) -> str | None:
-    """The first invented name that a completion says, possibly misspelt, and its last message does not.
+    """First invented name in a completion, possibly misspelt, that its last message does not contain; None if there is none.
 
-    A JSON list of objects is copied if each of them is: its readers check them one by one.
+    A JSON list of objects counts as copied only if every object contains one, since readers check objects one by one.
     """
     asked = str(completion.request["messages"][-1]["content"]).casefold()
     if not _invented_name(completion.text.casefold(), asked):
@@ -270,7 +268,6 @@ def _invented_name(said: str, asked: str) -> str | None:
 
 
 def add_counts(counts: dict[str, float], more: Mapping[str, float]) -> None:
-    """Add `more` to `counts`, name by name."""
     for name, number in more.items():
         counts[name] = counts.get(name, 0) + number
 
@@ -281,9 +278,9 @@ def _note(teacher: Teacher, count: str) -> None:
 
 
 class MeteredTeacher:
-    """Counts the requests to another teacher, thread-safe.
+    """Counts the requests to another teacher; thread-safe.
 
-    A completion from the lake counts as it did the first time, so a resumed run reports the same counts; `Ledger` knows what was paid.
+    A cached completion counts like a new one, so a resumed run reports the same counts; see `Ledger` for actual costs.
     """
 
     def __init__(self, teacher: Teacher) -> None:
@@ -293,11 +290,9 @@ class MeteredTeacher:
 
     @property
     def name(self) -> str:
-        """See `Teacher`."""
         return self.teacher.name
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """See `Teacher`."""
         replies = self.teacher.complete(requests)
         with self._lock:
             for reply in replies:
@@ -305,13 +300,13 @@ class MeteredTeacher:
         return replies
 
     def note(self, count: str) -> None:
-        """Add one to a count, and to that of a metered teacher within."""
+        """Increment a count, here and in a wrapped `MeteredTeacher`."""
         with self._lock:
             add_counts(self._counts, {count: 1})
         _note(self.teacher, count)
 
     def drain(self) -> dict[str, float]:
-        """Counts since the last call: `asked`, `completed`, each fault, `tokens`, `seconds`, `first_try` and `repaired`."""
+        """Return and clear the counts: `asked`, `completed`, each fault, `tokens`, `seconds`, `first_try` and `repaired`."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts

@@ -1,7 +1,6 @@
-"""The layout of a world's tables, read from SQLite, and where the parameters of a tool take their values from.
+"""Layout of a world's SQLite tables, and the columns from which tool parameters take their values.
 
-Rows, tools and tasks of a written world are derived from it: which keys a row may refer to, what a parameter may be given, which of its
-values are numbers that a person does not know.
+Rows, tools and tasks of a written world are derived from it: valid references, valid parameter values, and ids that a person does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MOST_TABLES, MOST_COLUMNS = 6, 7
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `numbered` is a key that SQLite counts up, `parent` the table whose key it refers to, `options` what CHECK IN allows."""
+    """A column. `numbered`: a key that SQLite assigns; `parent`: table whose key it references; `options`: values allowed by CHECK IN."""
 
     table: str
     name: str
@@ -38,12 +37,12 @@ class Column:
 
     @property
     def is_name(self) -> bool:
-        """Whether people call a row by it."""
+        """Whether it names a row for people."""
         return self.type == "string" and any(word in ("name", "title") for word in self.name.lower().split("_"))
 
 
 Layout = Mapping[str, tuple[Column, ...]]
-"""Table → its columns; a table follows those that it refers to."""
+"""Columns by table; a table follows those it references."""
 
 _INTEGER = re.compile(r"\b(?:INT|BIGINT|SERIAL)\b", re.IGNORECASE)
 _COUNTED = re.compile(r"\s+AUTO_?INCREMENT\b", re.IGNORECASE)
@@ -52,12 +51,12 @@ _QUOTED = re.compile(r"'((?:[^']|'')*)'")
 
 
 def in_dialect(tables: str) -> str:
-    """CREATE statements with what other databases call an integer key as SQLite calls it."""
+    """Replace other databases' integer types and AUTO_INCREMENT in CREATE statements by SQLite's."""
     return _COUNTED.sub("", _INTEGER.sub("INTEGER", tables))
 
 
 def read_layout(database: ToolDatabase) -> Layout:
-    """The tables of a database, those that others refer to first. Raises ValueError, saying what to correct, if rows could not be made."""
+    """Tables of a database, referenced ones first. Raises ValueError with a message for the writer if rows could not be created."""
     listed = database.query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid")
     names = [row["name"] for row in listed]
     if not 2 <= len(names) <= MOST_TABLES:
@@ -69,7 +68,7 @@ def read_layout(database: ToolDatabase) -> Layout:
 
 
 def pointless(layout: Layout) -> set[str]:
-    """Tables that no other refers to and that say nothing of another one, such as one for the desk."""
+    """Tables that no other table references and that add nothing about another one, such as one for the desk."""
     referred = {column.parent for columns in layout.values() for column in columns}
     found = set[str]()
     for name, columns in layout.items():
@@ -126,7 +125,7 @@ def _ordered(layout: Layout) -> Iterator[tuple[str, tuple[Column, ...]]]:
 
 
 def levels(layout: Layout) -> list[list[str]]:
-    """The tables in groups, each of which refers to those before it alone."""
+    """Tables in groups, each of which references earlier groups only."""
     depth = dict[str, int]()
     for table, columns in layout.items():
         depth[table] = max((depth[column.parent] + 1 for column in columns if column.parent), default=0)
@@ -134,16 +133,16 @@ def levels(layout: Layout) -> list[list[str]]:
 
 
 class Kind(StrEnum):
-    """What a tool does."""
+    """Whether a tool finds rows or changes them."""
 
     FIND = "find"
     CHANGE = "change"
 
 
 def operations(layout: Layout) -> dict[str, Kind]:
-    """What tools over these tables can do, in words, the most useful first, as small models choose from the top.
+    """Descriptions of possible tools over these tables, most useful first, since small models choose from the top.
 
-    Things and people are found by their names, and what happens between them by those whom it concerns; what happens is what changes.
+    Things and people are found by name, events between them by the people and things involved; changes to events come first.
     """
     named, listed, events, things = list[str](), list[str](), list[str](), list[str]()
     for table, columns in reversed(list(layout.items())):
@@ -170,12 +169,11 @@ def _change(column: Column) -> str:
 
 
 def words_of(name: str) -> str:
-    """The name of a table, column or parameter as words."""
     return name.removesuffix("_id").replace("_", " ").strip().lower()
 
 
 class Use(StrEnum):
-    """What a statement does with a parameter: it finds rows by it, writes it to found rows, or inserts it; or adds it to a number."""
+    """Use of a parameter: find rows by it, set it in found rows, insert it, or add it to a number."""
 
     FIND = "find"
     SET = "set"
@@ -185,7 +183,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The column that a parameter of a tool is compared with or written to."""
+    """Column that a tool parameter is compared with or written to."""
 
     column: Column
     use: Use
@@ -202,7 +200,7 @@ _INSERTED = re.compile(r"\bINTO\s+[\"`]?(\w+)[\"`]?\s*\(([^)]*)\)\s*(?:VALUES\s*
 
 
 def places_of(statements: Iterable[str], layout: Layout) -> dict[str, Place]:
-    """Parameter → its place; finding takes precedence, and one that is in no comparison is at the column of its name, if there is one."""
+    """Place of each parameter; FIND takes precedence. A parameter in no comparison is matched to a column by name, if possible."""
     found = dict[str, Place]()
     named = set[str]()
     for sql in statements:
@@ -220,12 +218,12 @@ def places_of(statements: Iterable[str], layout: Layout) -> dict[str, Place]:
 
 
 def table_of(sql: str, layout: Layout) -> str | None:
-    """The table that a statement is about: the first that it names."""
+    """First table named by a statement, or None."""
     return next(iter(_tables_of(sql, layout).values()), None)
 
 
 def _uses(sql: str) -> Iterator[tuple[str, tuple[str, str], Use]]:
-    """Parameter, the qualifier and name of its column, and its use."""
+    """Parameter, qualifier and name of its column, and use."""
     if inserted := _INSERTED.search(sql):
         columns = [each.strip(' "`') for each in inserted[2].split(",")]
         for column, value in zip(columns, _at_top(inserted[3]), strict=False):
@@ -242,7 +240,6 @@ def _uses(sql: str) -> Iterator[tuple[str, tuple[str, str], Use]]:
 
 
 def _tables_of(sql: str, layout: Layout) -> dict[str, str]:
-    """Each table of a statement by its name and its alias, in lower case."""
     known = {name.lower(): name for name in layout}
     found = dict[str, str]()
     for table, alias in _TABLES.findall(sql):
@@ -264,7 +261,7 @@ def _all(tables: Mapping[str, str], layout: Layout) -> Iterator[Column]:
 
 
 def _at_top(text: str) -> list[str]:
-    """The parts between the commas of a list that stand in no brackets; the list ends at its closing bracket."""
+    """Parts of a list between top-level commas, up to its closing bracket."""
     parts, depth, start = list[str](), 0, 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

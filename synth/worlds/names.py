@@ -1,12 +1,12 @@
-"""Names of entities: two words ("Amber Stone"), or three where two are not enough, each name belonging to one split for ever.
+"""Names of entities: two words ("Amber Stone"), or three for large worlds; each name belongs to one split permanently.
 
-Of two names that differ only in the last word's place, 2h or 2h + 1, one is for training and the other is held out; a hash of the
-rest tosses for it, not a seed. So a training world and a held-out world never share a name, whatever their seeds and sizes, and
-yet both use every word in every position. The toss must have no pattern: under an even-odd rule a policy learns which pairs of
-words never occur in training, and refuses to copy the held-out ones (measured: 0 % success).
+Of two names that differ only in whether the last word's index is 2h or 2h + 1, one is for training and the other is held out; a hash of the
+rest decides, not a seed. Training and held-out worlds therefore never share a name, whatever their seeds and sizes, and both use every word
+in every position. The choice must have no pattern: under an even-odd rule a policy learns which pairs of words never occur in training, and
+refuses to copy the held-out ones (measured: 0 % success).
 
-The words are short, common, and none of them a relation or a type of the generated world. Each should become one token of a tokenizer
-trained on the world's texts (behind a space), because a small policy learns to copy a name only where its words are whole tokens.
+The words are short and common, and none is a relation or type of the generated world. Each should be one token of a tokenizer trained on
+the world's texts (after a space), since a small policy learns to copy a name only if its words are whole tokens.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ Sail Salt Sand Sapphire Scarlet Shadow Sharp Shell Shore Silent Silk Silver Simp
 """
 
 NAME_WORDS: tuple[str, ...] = tuple(_WORDS.split())
-"""Distinct words in alphabetical order. Their order and number decide which names are held out: do not change them lightly."""
+"""Distinct words in alphabetical order. Changing them or their order changes which names are held out."""
 
 
 Split = Literal["train", "heldout"]
-"""The two families of worlds; no name is in both."""
+"""Families of worlds; no name is in both."""
 
 _SIDE: dict[Split, int] = {"train": 0, "heldout": 1}
 TWO_WORD_LIMIT = 50_000
-"""Up to this many entities have names of two words."""
+"""Maximum number of entities with two-word names."""
 
 
 def make_names(count: int, split: Split, seed: int) -> list[str]:
@@ -61,9 +61,9 @@ def make_names(count: int, split: Split, seed: int) -> list[str]:
 
 
 def _distinct_places(count: int, length: int, side: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` distinct rows of `length` distinct places in the word list, all names of one side; (count, length)."""
+    """`count` distinct rows of `length` distinct word indices, all names of one side; (count, length)."""
     capacity = len(NAME_WORDS) ** length // 2
-    drawn = min(capacity, count + count // 20 + 1_000)  # some rows repeat a word and go
+    drawn = min(capacity, count + count // 20 + 1_000)  # spare rows, since rows that repeat a word are dropped
     while True:
         codes = rng.permutation(capacity) if drawn == capacity else rng.choice(capacity, size=drawn, replace=False)
         rows = _decode(codes, length, side)
@@ -75,7 +75,6 @@ def _distinct_places(count: int, length: int, side: int, rng: np.random.Generato
 
 
 def _decode(codes: NDArray[np.int64], length: int, side: int) -> NDArray[np.int64]:
-    """Codes in [0, words ** length / 2) as rows of places on `side`."""
     words = len(NAME_WORDS)
     half, rest = codes % (words // 2), codes // (words // 2)
     first = [rest // words**position % words for position in range(length - 1)]

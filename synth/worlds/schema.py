@@ -1,8 +1,7 @@
-"""The types and relations of the generated worlds, and how each relation is put into words.
+"""Types and relations of the generated worlds, and their wordings.
 
-A relation has one subject type and another object type, so its undirected image (the knowledge projection of WebShaper) is the
-directed one. Forward, every relation has exactly one object. Its name is one word, and that word alone states it in the
-plainest prose.
+A relation has one subject type and a different object type, so its undirected image (WebShaper's knowledge projection) equals the directed
+one. Forward, every relation has exactly one object. Its name is one word, which alone states it in the plainest prose.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ TYPE_SHARES: dict[str, float] = {
     "product": 0.07,
     "country": 0.04,
 }
-"""Share of each type among the entities of a world."""
+"""Share of each type among a world's entities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation type.
+    """A relation type.
 
-    Plain documents state it by its `name`, plain questions ask for it by another word, `asked`. If both used one word, what follows
-    it in the question would compete with what follows it in the document, and a policy would learn to look facts up much later.
-    In varied prose `sentences` state it with `{s}` and `{o}`; `phrases` ask for its object and end with `{s}`, what it is asked of,
-    so that they can be nested.
+    Plain documents state it by `name`, plain questions ask for it by `asked`. With one word for both, the question's continuation would
+    compete with the document's, and a policy would learn to look facts up much later. In varied prose, `sentences` state it with `{s}` and
+    `{o}`; `phrases` ask for its object and end with `{s}`, so that they can be nested.
     """
 
     name: str
@@ -99,7 +97,7 @@ leader, president: country -> person
     {s} is led by {o}. | {s} is in the hands of {o}. | The head of state of {s} is {o}.
     the leader of {s} | the person who leads {s}
 """
-"""For each relation a line `name, asked: subject -> object`, one of its sentences and one of its phrases."""
+"""Three lines per relation: `name, asked: subject -> object`, its sentences, and its phrases."""
 
 
 def _read_relations(table: str) -> Iterator[Relation]:
@@ -110,15 +108,14 @@ def _read_relations(table: str) -> Iterator[Relation]:
 
 
 RELATIONS: tuple[Relation, ...] = tuple(_read_relations(_RELATIONS))
-"""Every relation; their order decides what a seed draws: do not change it lightly."""
+"""All relations. Their order determines what a seed draws."""
 
 ASKED: dict[str, str] = {relation.name: relation.asked for relation in RELATIONS}
-"""The word by which a plain question asks for each relation."""
+"""Word that plain questions use for each relation."""
 
 WORDINGS: dict[str, Wording] = {relation.name: Wording(phrases=relation.phrases, word=relation.asked) for relation in RELATIONS}
-"""How questions about a generated world speak of its relations; other worlds may have relations of the same names."""
+"""Wordings for questions about a generated world; other worlds may have relations of the same names."""
 
 
 def relations_of(subject: str) -> tuple[Relation, ...]:
-    """The relations whose subjects have the type `subject`."""
     return tuple(relation for relation in RELATIONS if relation.subject == subject)

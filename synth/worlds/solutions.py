@@ -1,8 +1,8 @@
-"""Solutions of tasks in a written world, found by calling its tools: a teacher puts into words what they do (`world_writer.py`).
+"""Find solutions of tasks in a written world by calling its tools; a teacher then words them as questions (`world_writer.py`).
 
-Each tool is tried with values of the rows. What succeeds is joined backwards, as AutoForge joins tools by their inputs and outputs (arXiv
-2512.22857): a number that a person does not know, such as the key of a loan, is found by another tool from what a person does know. So
-the calls, the changes that they make and the answer that they show are known, and right, before a word is written.
+Each tool is tried with values of the rows. Successful calls are joined backwards, as AutoForge joins tools by inputs and outputs (arXiv
+2512.22857): an id that a person does not know, such as the key of a loan, is found by another tool from what the person knows. Calls,
+changes and answer are thus known and correct before the question is written.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from synth.worlds.layout import Column, Layout, Place, Use, places_of, table_of,
 from warehouse.digests import digest
 
 TRIES = 60
-"""Calls by which a tool is tried."""
+"""Calls made to try a tool."""
 MOST_SEEN = 30
-"""Successful calls of a tool that solutions are made of."""
+"""Maximum successful calls of a tool that solutions are built from."""
 MOST_FOUND = 2
-"""How many calls may follow each other to find one value."""
+"""Maximum chained calls to find one value."""
 LONGEST_VALUE = 60
-"""Characters of a value that a question says or asks for."""
+"""Maximum characters of a value in a question or answer."""
 _DAY = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call that succeeded in the world as it begins, the rows that it showed, and the changes that it made."""
+    """A successful call in the initial world, with the rows it returned and the changes it made."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -43,9 +43,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class WorldSolution:
-    """Calls that fulfil a wish, and what a question for it must and must not say.
+    """Calls that fulfil a wish, and constraints on the question's text.
 
-    `details` are what the person knows of each parameter, in words; `told` the values among them, `hidden` those that calls find.
+    `details` describe what the person knows of each parameter; `told` are the values among them, `hidden` those found by calls.
     """
 
     calls: tuple[Seen, ...]
@@ -53,21 +53,20 @@ class WorldSolution:
     told: tuple[Value, ...]
     hidden: tuple[Value, ...]
     asked: str = ""
-    """What the answer is, in words."""
+    """Description of the answer."""
     answer: str | None = None
 
     @property
     def wish(self) -> Seen:
-        """The last call, which the others lead to."""
         return self.calls[-1]
 
 
 class Explorer:
-    """The calls that succeed in a world, and the solutions that they make.
+    """Tries tools in a world and builds solutions from successful calls.
 
     Args:
-        world: its tables and rows.
-        spare: rows that were written for the world and are not in it, from which new values are taken.
+        world: tables and rows.
+        spare: rows written for the world but not in it, used for new values.
     """
 
     def __init__(self, world: WorldDefinition, layout: Layout, spare: Rows, rng: Random) -> None:
@@ -79,7 +78,7 @@ class Explorer:
         self._about: dict[str, str | None] = {}
 
     def try_tool(self, name: str, tool: ToolDefinition) -> str | None:
-        """Call a tool with values of the rows, and remember what succeeds; else the reason why nothing does."""
+        """Call a tool with values of the rows and store successful calls; return the reason if none succeeds, else None."""
         statements = [statement.sql for statement in tool.statements]
         places = places_of(statements, self._layout)
         for parameter in tool.parameters:
@@ -103,7 +102,7 @@ class Explorer:
         return None
 
     def solutions(self, name: str) -> Iterator[WorldSolution]:
-        """Different solutions whose last call is of this tool, in random order."""
+        """Yield different solutions whose last call is of this tool, in random order."""
         known = set[str]()
         seen = self._rng.sample(self.seen[name], len(self.seen[name]))
         for wish in [*seen, *seen]:
@@ -128,7 +127,7 @@ class Explorer:
         return way.to(wish, [*details, *(f"{words_of(column)}: {value}" for column, value in picked.items())], asked, answer)
 
     def _known(self, way: _Way, tool: str, name: str, value: Value, depth: int) -> _Known:
-        """What a person knows of an argument: its value, or what calls find it by, which are added to the way."""
+        """What a person knows of an argument: its value, or what calls find it by; those calls are added to `way`."""
         column = self._places[tool][name].column
         label = _label(name, column)
         found = self._finding(column, value, depth) if column.is_id else None
@@ -145,7 +144,7 @@ class Explorer:
         return _Known(label, " and ".join(clauses) or "the only one", found=True)
 
     def _finding(self, column: Column, value: Value, depth: int) -> tuple[Seen, Mapping[str, Value]] | None:
-        """A call about the table whose key this is that shows the value and is not given it, and the columns that pick its row."""
+        """A call about the key's table that returns `value` without being given it, and the columns that select its row."""
         if depth == 0:
             return None
         found = [
@@ -158,7 +157,7 @@ class Explorer:
         return self._rng.choice(found) if found else None
 
     def _picked(self, rows: Sequence[Mapping[str, Any]], value: Value) -> Mapping[str, Value] | None:
-        """Columns that pick the row which shows a value: none if all rows show it; None if nothing does."""
+        """Columns that select the row with `value`: empty if all rows have it, None if no row can be selected."""
         for column in rows[0] if rows else ():
             holding = [row for row in rows if row.get(column) == value and type(row.get(column)) is type(value)]
             if len(holding) == len(rows):
@@ -168,7 +167,6 @@ class Explorer:
         return None
 
     def _picking(self, rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], but: set[str]) -> list[tuple[str, Value]]:
-        """The texts of a row that no other row has."""
         return [
             (column, value)
             for column, value in row.items()
@@ -176,7 +174,7 @@ class Explorer:
         ]
 
     def _answers(self, wish: Seen, way: _Way) -> Iterator[tuple[str, str, Mapping[str, Value]]]:
-        """Column and value of possible answers, and the column by which the row is picked among several."""
+        """Column and value of possible answers, and the column that selects the row among several."""
         known = {*wish.arguments.values(), *way.told, *way.hidden}
         ids = {column.name for columns in self._layout.values() for column in columns if column.is_id}
         for row in wish.rows:
@@ -184,7 +182,7 @@ class Explorer:
                 if not _sayable(value) or value in known or column in ids or column.lower() == "id" or value in (0, 1):
                     continue
                 if len({each.get(column) for call in self.seen[wish.tool] for each in call.rows}) < 2:
-                    continue  # it can be guessed
+                    continue  # guessable
                 picking = [pair for pair in self._picking(wish.rows, row, {column}) if pair[1] not in known]
                 if len(wish.rows) == 1:
                     yield column, str(value), {}
@@ -192,7 +190,7 @@ class Explorer:
                     yield column, str(value), dict([self._rng.choice(picking)])
 
     def _call(self, name: str, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Seen | str:
-        """The call as it was seen, or why it says nothing."""
+        """The call with its result, or the reason why it yields nothing."""
         database = self._database.copy()
         try:
             bound = {key: tool.parameters[key].bound(value) for key, value in arguments.items()}
@@ -206,7 +204,7 @@ class Explorer:
         return Seen(name, arguments, rows, changes) if rows or changes else "it shows nothing and changes nothing"
 
     def _arguments(self, tool: ToolDefinition, places: Mapping[str, Place]) -> dict[str, Any] | None:
-        """Values for a call: those of rows that belong together, and new ones where something is written."""
+        """Arguments for a call: values of related rows, and new values to write; None if one does not fit."""
         picked = self._together([place.column.table for place in places.values() if place.use is Use.FIND])
         new = {name: self._rng.choice(rows) if (rows := self._spare.get(name) or self._rows[name]) else {} for name in self._layout}
         arguments = dict[str, Any]()
@@ -218,7 +216,7 @@ class Explorer:
         return arguments
 
     def _together(self, tables: Sequence[str]) -> dict[str, Mapping[str, Value]]:
-        """A row of each table; of these tables, those that refer to others come first, and the others are what they refer to."""
+        """Related rows, one per table: rows of `tables` are drawn first, referencing tables before those they reference."""
         picked: dict[str, Mapping[str, Value]] = {}
         order = sorted(self._layout, key=lambda name: (name in tables, list(self._layout).index(name)), reverse=True)
         for name in order:
@@ -254,7 +252,7 @@ class Explorer:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a person knows of an argument: its value, or clauses that tell the row which it stands for."""
+    """What a person knows of an argument: its value, or clauses that identify the row."""
 
     label: str
     words: str
@@ -265,25 +263,23 @@ class _Known:
 
     @property
     def clause(self) -> str:
-        """It as a clause about another row."""
         return f"of the {self.label} {self.words}" if self.found else f"whose {self.label} is {self.words}"
 
 
 @dataclass(slots=True)
 class _Way:
-    """What leads to the last call, so far."""
+    """Preparation of the last call, so far."""
 
     calls: list[Seen] = field(default_factory=list)
     told: list[Value] = field(default_factory=list)
     hidden: list[Value] = field(default_factory=list)
 
     def to(self, wish: Seen, details: Sequence[str], asked: str = "", answer: str | None = None) -> WorldSolution:
-        """The solution that ends with a call."""
         return WorldSolution((*self.calls, wish), tuple(details), tuple(self.told), tuple(self.hidden), asked, answer)
 
 
 def _near(value: Value) -> list[Value]:
-    """Other values of a column whose rows all have one."""
+    """Alternative values for a column whose rows all have the same one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [value + more for more in (1, 2, 3)]
     if isinstance(value, str) and _DAY.fullmatch(value):
@@ -292,7 +288,7 @@ def _near(value: Value) -> list[Value]:
 
 
 def _fitting(value: Value, parameter: Parameter) -> Any:
-    """A value of a row as an argument; None where it is none."""
+    """Convert a row's value to an argument; None if it does not fit."""
     if value is None or (isinstance(value, str) and not _sayable(value)):
         return None
     match parameter.type:
@@ -316,7 +312,6 @@ def _sayable(value: Any) -> bool:
 
 
 def _label(parameter: str, column: Column) -> str:
-    """A parameter as a person would call it."""
     words = words_of(parameter)
     return words if words not in ("id", "key", "number") else _singular(column.parent or column.table)
 

@@ -1,8 +1,8 @@
-"""Tasks in the packaged tool worlds, from a seed: goals drawn at random, carried out by the world's own tools, and proven by a replay.
+"""Seeded tasks in the packaged tool worlds: random goals, executed with the world's own tools and proven by replay.
 
-A goal is a query, each row of which is one way to set it, a question about that row, and the calls that reach it. Its query excludes what
-has more than one solution, such as two flights at the lowest price. What one goal gives (a booking, a meeting) the next may need: goals
-are joined as AutoForge joins tools by their inputs and outputs (arXiv 2512.22857).
+A goal consists of a query whose rows are its possible instances, a question about such a row, and the calls that reach it. The query
+excludes ambiguous instances, such as two flights at the lowest price. One goal may need what the previous one created (a booking, a
+meeting): goals are joined as AutoForge joins tools by inputs and outputs (arXiv 2512.22857).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from warehouse.settings import Section
 ENVIRONMENT = "tool_world"
 VERIFIER = "state"
 TRIES = 60
-"""Worlds that are tried for one task before the request is refused."""
+"""Worlds tried per task before RequestError is raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One thing to be done in a world.
+    """One thing to do in a world.
 
-    `candidates` is a query for the ways to set it; it may use `:some`, a number drawn from 5 to 39, and the columns of the goal before.
-    `question` names columns of the chosen row in braces. A call is a tool and its arguments: names of columns, or `parameter=column`.
-    The next goal is not about the same things as the columns `about`, unless it `needs` what this one `gives`.
+    `candidates` is a query for instances; it may use `:some`, a number drawn from 5 to 39, and the columns of the previous goal. `question`
+    names columns of the chosen row in braces. A call is a tool and its arguments: column names, or `parameter=column`. Values in the
+    columns `about` are not reused by later goals, unless a goal `needs` what the previous one `gives`.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Goal:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for an answer, the column `answer`, and changes nothing; it is then a task's only goal."""
+        """Whether it asks for an answer (column `answer`) and changes nothing; it is then the task's only goal."""
         return " AS answer" in self.candidates
 
 
@@ -199,23 +199,22 @@ _AGENDA = (
     ),
 )
 GOALS: dict[str, tuple[Goal, ...]] = {"bookings": _BOOKINGS, "inventory": _INVENTORY, "agenda": _AGENDA}
-"""What can be asked for, by the domain of the world."""
 
 
 class ToolWorldConfig(Section):
-    """Which tasks are made."""
+    """Generation of tasks in packaged tool worlds."""
 
     domains: tuple[str, ...] = tuple(GOALS)
     size: int = Field(default=12, ge=4)
-    """About how many rows the largest tables of a world have."""
+    """Approximate number of rows in a world's largest tables."""
     max_goals: PositiveInt = 3
-    """Goals of one task, from 1 to this."""
+    """Maximum goals per task."""
     asked_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of the tasks that ask for an answer and want nothing changed."""
+    """Share of tasks that ask for an answer and change nothing."""
 
 
 def generate_tasks(count: int, seed: int, config: ToolWorldConfig | None = None, split: str = "train") -> Iterator[Task]:
-    """`count` tasks, no two of the same content; the same for the same seed.
+    """Yield `count` tasks with distinct keys, deterministic per seed.
 
     Raises:
         RequestError: a domain is unknown, or its worlds are too small for such tasks.
@@ -238,7 +237,7 @@ def generate_tasks(count: int, seed: int, config: ToolWorldConfig | None = None,
 
 
 def replay(definition: WorldDefinition, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The changes that calls make in a fresh world."""
+    """Changes that the calls make in a fresh world."""
     database = ToolDatabase(definition)
     for call in calls:
         database.call(call["tool"], call["arguments"])
@@ -249,8 +248,6 @@ def replay(definition: WorldDefinition, calls: Sequence[Mapping[str, Any]]) -> d
 
 @dataclass(slots=True)
 class _Draft:
-    """The world as the goals so far left it, and their record."""
-
     database: ToolDatabase
     rng: Random
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -259,7 +256,7 @@ class _Draft:
     touched: set[Any] = field(default_factory=set)
 
     def reach(self, goal: Goal) -> bool:
-        """Carry out a goal; False where it cannot be set in this world."""
+        """Execute a goal; False if it has no instance in this world."""
         rows = self.database.query(goal.candidates, {**self.last, "some": self.rng.randrange(5, 40)})
         rows = [row for row in rows if not any(row[name] in self.touched for name in goal.about)]
         if not rows:
@@ -278,14 +275,12 @@ class _Draft:
 
 
 def _argument(parameter: Parameter, value: Any) -> Any:
-    """A column's value as the JSON that a parameter takes."""
     if parameter.type == "array":
         return json.loads(value)
     return bool(value) if parameter.type == "boolean" else value
 
 
 def _attempt(domain: str, seed: int, config: ToolWorldConfig, split: str) -> Task | None:
-    """A task in the world of `seed`, or None where that world does not suit."""
     definition = find_world(domain, {}).definition(seed, config.size)
     draft = _Draft(ToolDatabase(definition), Random(seed_from(seed, "goals")))
     if not all(draft.reach(goal) for goal in _goals(draft.rng, GOALS[domain], config)):
@@ -310,13 +305,13 @@ def _attempt(domain: str, seed: int, config: ToolWorldConfig, split: str) -> Tas
 
 
 def _goals(rng: Random, goals: Sequence[Goal], config: ToolWorldConfig) -> list[Goal]:
-    """Goals in an order in which each has what it needs: a question alone, or things to be done."""
+    """Draw a question, or goals in an order that satisfies their needs."""
     if rng.random() < config.asked_share:
         return [rng.choice([goal for goal in goals if goal.asks])]
     chosen: list[Goal] = []
     for _ in range(rng.randint(1, config.max_goals)):
         fitting = [goal for goal in goals if not goal.asks and goal not in chosen]
-        # A goal that needs what the last one gave comes right after it: only there does «that booking» mean one thing.
+        # A goal that needs the last one's result must follow it directly: only then is «that booking» unambiguous.
         joined = [goal for goal in fitting if chosen and goal.needs is not None and goal.needs == chosen[-1].gives]
         free = [goal for goal in fitting if goal.needs is None]
         if not joined and not free:

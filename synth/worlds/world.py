@@ -1,10 +1,10 @@
-"""A generated world: entities, functional facts between them and one short document an entity that states its facts.
+"""Generated worlds: entities, functional facts between them, and one short document per entity that states its facts.
 
-The embedded default corpus: seeded, without download or model, from a hundred to a million entities. Assignments are uniform
-except that the capital of a country lies in it. Training and held-out worlds share no name, hence no document and no fact.
+The embedded default corpus: seeded, without download or model, from a hundred to a million entities. Assignments are uniform, except that a
+country's capital lies in it. Training and held-out worlds share no name, hence no document and no fact.
 
-Every text begins with the name of its entity. Prose of variety 1 and 2 states a relation by the keyword that questions use; variety 3
-mostly does not, so that reading it takes more than matching words.
+Every text begins with the name of its entity. Prose of variety 1 and 2 states a relation by its keyword; variety 3 mostly does not, so that
+reading it takes more than matching words.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _KEYWORD_SENTENCES = ("The {r} of {s} is {o}.", "{s} has {o} as {r}.", "{o} is t
 
 
 def sentence_choices(relation: Relation, variety: int) -> int:
-    """How many ways there are to state a fact of `relation` in prose of `variety`."""
+    """Number of ways to state a fact of `relation` in prose of `variety`."""
     return {1: 1, 2: len(_KEYWORD_SENTENCES), 3: len(_KEYWORD_SENTENCES) + len(relation.sentences)}[variety]
 
 
 def write_keywords(title: str, stated: Sequence[tuple[str, str]]) -> str:
-    """The document at variety 1: "Amber Stone: employer Blue River, birthplace Green Lake."; `stated` holds (relation, object)."""
+    """Document of variety 1: "Amber Stone: employer Blue River, birthplace Green Lake."; `stated` holds (relation, object)."""
     return f"{title}: {', '.join([f'{relation} {value}' for relation, value in stated])}."
 
 
 def write_sentences(title: str, kind: str, stated: Sequence[tuple[Relation, str]], choices: Sequence[int]) -> str:
-    """The document at variety 2 and 3: a sentence that names the type, then one sentence a fact, by the number of its template."""
+    """Document of variety 2 or 3: a sentence with the type, then one sentence per fact; `choices` holds the template numbers."""
     sentences = [_state(relation, title, value, choice) for (relation, value), choice in zip(stated, choices, strict=True)]
     return " ".join([f"{title} is a {kind}.", *sentences])
 
@@ -48,7 +48,7 @@ def _state(relation: Relation, subject: str, value: str, choice: int) -> str:
 
 
 _Assignment = dict[tuple[str, str], NDArray[np.int64]]
-"""For each (subject type, relation): the place of the object among the entities of its type, per subject."""
+"""For each (subject type, relation): index of the object among entities of its type, per subject."""
 
 
 class WorldConfig(Section):
@@ -57,11 +57,11 @@ class WorldConfig(Section):
     entities: int = Field(default=3_000, ge=100, le=1_000_000)
     """Number of entities, one document each."""
     prose_variety: int = Field(default=1, ge=1, le=3)
-    """Documents state facts by keyword (1), in sentences around the keyword (2), or in free sentences (3)."""
+    """Documents state facts by keyword (1), in sentences with the keyword (2), or in free sentences (3)."""
 
 
 def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
-    """The world of `config`, `split` and `seed`: facts, documents for the searches of `split`, one an entity, types and wordings."""
+    """World of `config`, `split` and `seed`: facts, one document per entity for searches of `split`, types and wordings."""
     name = world_name(config, split, seed)
     rng = np.random.default_rng(seed_from("world", seed, split))
     names = _names_by_type(config.entities, split, seed)
@@ -77,12 +77,12 @@ def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
 
 
 def world_name(config: WorldConfig, split: Split, seed: int) -> str:
-    """The name of a world, also the `source` of its documents; another configuration has another name."""
+    """Name of a world, also the `source` of its documents; unique per configuration and seed."""
     return f"world-{split}-{digest([config.model_dump(), seed], 8)}"
 
 
 def world_words() -> tuple[str, ...]:
-    """The words that a tokenizer for generated worlds should hold as single tokens: those of names, relations and types."""
+    """Words that a tokenizer for generated worlds should hold as single tokens: names, relations and types."""
     return tuple(dict.fromkeys([*NAME_WORDS, *(relation.name for relation in RELATIONS), *ASKED.values(), *TYPE_SHARES]))
 
 
@@ -103,7 +103,6 @@ def _assign(sizes: dict[str, int], rng: np.random.Generator) -> _Assignment:
 def _describe(
     kind: str, names: dict[str, list[str]], links: _Assignment, variety: int, world: str, rng: np.random.Generator
 ) -> Iterator[tuple[Document, list[Fact]]]:
-    """Document and facts of each entity of type `kind`, the facts of each in an order of its own."""
     relations = relations_of(kind)
     members = names[kind]
     objects = [_values(names[relation.object], links[kind, relation.name]) for relation in relations]
@@ -122,7 +121,6 @@ def _values(names: list[str], places: NDArray[np.int64]) -> list[str]:
 
 
 def _choices(relations: tuple[Relation, ...], count: int, variety: int, rng: np.random.Generator) -> list[list[int]]:
-    """For each relation and entity the number of the sentence template."""
     return [rng.integers(sentence_choices(relation, variety), size=count).tolist() for relation in relations]
 
 

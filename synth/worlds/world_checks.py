@@ -1,12 +1,12 @@
-"""Whether a task of a written world holds: seen by playing it, in the environment that rollouts use.
+"""Prove tasks of a written world by playing them in the environment of rollouts.
 
-A task is kept where its calls reach its goal, and nothing less does:
+A task is kept if its calls reach its goal and nothing less does:
 
-    none of the calls is refused, and the state after them is the goal
-    the arguments can be known: each text is in the question, in the tool's description, or in the result of an earlier call (where a
-        call is left out, each number too: it may have been the one that shows an id)
-    an answer is shown by the calls, and not by the question
-    the untouched state earns nothing, nor do the calls without any one of them
+    no call is refused, and the final state is the goal
+    all arguments can be known: each text is in the question, the tool's description, or the result of an earlier call (if a call is left
+        out, each number too, since that call may have returned an id)
+    the calls return the answer, and the question does not contain it
+    neither the initial state nor the calls without any one of them earn a reward
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from synth.worlds.world_proposals import ASKS, WANTS, Flaw, WorldDefect
 from warehouse.records import ANSWER, Task
 
 MOST_WORDS = 70
-"""Words of a question."""
+"""Maximum words of a question."""
 _OF_DATABASES = re.compile(r"\b[a-z]+_[a-z_]+\b|\b(?:rows?|tables?|columns?|database|records?)\b|[{}<>]", re.IGNORECASE)
-"""Names of tools and columns, what they are called, and marks to be filled in."""
+"""Names of tools and columns, database terms, and placeholders."""
 _OF_SERVICES = re.compile(r"\bclerk\b|\bthe (?:service|system|user)\b", re.IGNORECASE)
-"""What others call those whom a person talks to."""
+"""Terms that a person would not use for the other side."""
 _SPOKEN = re.compile(rf"\?|\b(?:{ASKS}|{WANTS}|I would|I need|my)\b")
 _DAY = re.compile(r"\d{4}-(\d{2})-(\d{2})")
 
 
 def says(text: str, value: Value) -> bool:
-    """Whether a text names a value; a day may be in words, such as January 6th."""
+    """Whether a text names a value; dates may be in words, such as January 6th."""
     if mentions(text, str(value)):
         return True
     if (day := _DAY.fullmatch(str(value))) is None or not 1 <= int(day[1]) <= 12:
@@ -50,12 +50,12 @@ def says(text: str, value: Value) -> bool:
 
 
 def word_of_databases(text: str, description: str) -> str | None:
-    """The first word of a text that speaks of databases, and not of what is described: a restaurant has tables."""
+    """First database term in a text that is not in the description; a restaurant has tables."""
     return next((found[0] for found in _OF_DATABASES.finditer(text) if not mentions(description, found[0])), None)
 
 
 def flaw_in_words(question: str, solution: WorldSolution, description: str) -> Flaw | None:
-    """Why a question is not one for this solution, in a sentence for its writer."""
+    """Reason why a question does not fit this solution, as a message to its writer; None if it does."""
     missing = [str(value) for value in solution.told if not isinstance(value, bool) and not says(question, value)]
     if missing:
         return Flaw(WorldDefect.NOT_SAID, f"the question must hold, exactly as written: {'; '.join(dict.fromkeys(missing))}")
@@ -79,15 +79,12 @@ def flaw_in_words(question: str, solution: WorldSolution, description: str) -> F
 
 
 def provenance_of(world: WorldDefinition, goal: dict[str, Any]) -> dict[str, Any]:
-    """What a task says of its world and of the changes that it asks for."""
     named = {"domain": world.domain, DEFINITION: world.as_data, "digest": world.digest}
     return {"world": named, "verifier": "state", REFERENCE: goal}
 
 
 @dataclass(slots=True)
 class _Played:
-    """What each call showed, the changes after all of them, and the environment's reward."""
-
     outcomes: list[ToolOutcome | None] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)
     changes: dict[str, Any] = field(default_factory=dict)
@@ -97,12 +94,10 @@ class _Played:
 
 @dataclass(frozen=True, slots=True)
 class TaskProof:
-    """Plays the tasks of one world."""
-
     world: WorldDefinition
 
     async def flaw(self, question: str, solution: WorldSolution) -> Flaw | None:
-        """The first reason why a question with this solution is no task of the world."""
+        """First reason why question and solution are no task of the world, or None."""
         played = await self._play(question, solution, solution.calls)
         if flaw := self._flaw_in_run(question, solution, played):
             return flaw
@@ -113,7 +108,7 @@ class TaskProof:
         return None
 
     async def _play(self, question: str, solution: WorldSolution, calls: Sequence[Seen]) -> _Played:
-        """Make calls in a fresh world and answer: with the right answer if they showed it, else with nothing."""
+        """Make the calls in a fresh world and answer: correctly if they returned the answer, else with nothing."""
         answers = () if solution.answer is None else (solution.answer,)
         task = Task("proof", "tool_world", question, answers, provenance=provenance_of(self.world, dict(solution.wish.changes)))
         environment = create(Resources())
@@ -148,7 +143,7 @@ class TaskProof:
         return None
 
     def _untold(self, question: str, calls: Sequence[Seen], played: _Played, numbers: bool = False) -> str | None:
-        """The first argument that cannot be known by then: a text, or a number too, which a question may also put into words."""
+        """First argument unknown at its call: a text or, with `numbers`, a number, which a question may also put into words."""
         known = question
         for call, shown in zip(calls, played.observations, strict=True):
             tool = self.world.tools[call.tool]
@@ -162,7 +157,6 @@ class TaskProof:
 
 
 def _left_out(calls: Sequence[Seen]) -> Iterator[tuple[str, Sequence[Seen]]]:
-    """No calls at all, and then all but one, each with what is left out."""
     yield "any call", ()
     for place, call in enumerate(calls):
         yield f"call {place + 1}, of {call.tool}", (*calls[:place], *calls[place + 1 :])

@@ -1,8 +1,8 @@
-"""What a teacher is asked for a tool world, one thing per request, and how its replies are read.
+"""Requests to a teacher for the parts of a tool world, and the schemas of its replies.
 
-AutoForge (arXiv 2512.22857) turns a description into an environment in the same order: what there is, an example of it, what can be done to
-it, what somebody may want. Tables and tools are SQL, which small models write better than a notation of our own. Keys and their references
-are numbered and offered by code; a request for words says what the question must hold. What a reply means is for `world_writer.py`.
+The order follows AutoForge (arXiv 2512.22857), which turns a description into an environment: tables, example rows, tools, tasks. Tables
+and tools are SQL, which small models write better than a custom notation. Keys and references are numbered and offered by code; requests
+for questions list what the text must contain. Replies are interpreted in `world_writer.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from warehouse.replies import split_reasoning
 
 
 class WorldDefect(StrEnum):
-    """Why a part of a proposed world is rejected."""
-
     NO_SQL = "no_sql"
     WRONG_TABLES = "wrong_tables"
     WRONG_ROWS = "wrong_rows"
@@ -49,18 +47,17 @@ class WorldDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """What is wrong with a proposal; the reason is what its writer is told."""
+    """A defect of a proposal; `reason` is shown to its writer."""
 
     kind: WorldDefect
     reason: str
 
     def failure(self, world: str, item: Mapping[str, Any]) -> Failure:
-        """It as a failure of the world of this name."""
         return Failure(STAGE, self.kind, self.reason[:500], {"world": world, **item})
 
 
 class PlannedTool(BaseModel):
-    """A tool before it is written; `what` is one of `layout.operations`."""
+    """A planned tool; `what` is one of `layout.operations`."""
 
     what: str
     name: str = Field(max_length=60)
@@ -68,28 +65,24 @@ class PlannedTool(BaseModel):
 
 
 class ToolPlan(BaseModel):
-    """Tools of a world."""
-
     tools: list[PlannedTool] = Field(min_length=1, max_length=40)
 
 
 class ProposedRows(BaseModel):
-    """Rows of one table, each with its values in the order that was asked for."""
+    """Reply schema for rows of one table, each with values in the requested order."""
 
     rows: list[list[Value]] = Field(min_length=1, max_length=80)
 
 
 class ProposedQuestion(BaseModel):
-    """What a person says."""
-
     question: str = Field(min_length=1, max_length=600)
 
 
 SURE = 0.2
-"""Maximum temperature of tables and tools, which have to be right; rows and questions have to vary."""
+"""Maximum temperature for tables and tools, which must be correct; rows and questions must vary."""
 
 VERBS = {Kind.FIND: "Find|List|Show", Kind.CHANGE: "Add|Book|Lend|Register|Change|Move|Renew|Set|Remove|Cancel|Return"}
-"""How the purpose of a tool begins; a form that leaves the verb open gets words that do not exist."""
+"""Verbs that a tool's purpose may begin with; with an open verb, the constrained form yields invented words."""
 
 PLAN, ROWS, QUESTION = TypeAdapter(ToolPlan), TypeAdapter(ProposedRows), TypeAdapter(ProposedQuestion)
 
@@ -115,23 +108,20 @@ WORDS_SYSTEM = """You are a person who comes to a service and speaks to the cler
 person. It holds every detail exactly as it is written, and no other names, numbers or days. Reply with JSON."""
 ASKS = r"(What|When|Which|Who|Where|How|Can you tell me|Could you tell me|Please tell me|I would like to know)"
 WANTS = r"(Please|I would like to|I want to|Can you|Could you|I need to)"
-"""How a question begins that only asks for something, and one that wants something to be done."""
+"""Beginnings of questions that ask for something, and of those that want something done."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorldRequests:
-    """The requests for the parts of one world."""
-
     description: str
     config: WrittenWorldsConfig
     seed: int
 
     def tables(self) -> Request:
-        """For the tables."""
         return self._asked(self.description, TABLES_SYSTEM, "tables")
 
     def rows(self, tables: str, columns: Sequence[Column], keys: Mapping[str, Mapping[Value, str]], count: int) -> Request:
-        """For rows of one table; `keys` are those of the tables that it refers to, each with what names its row."""
+        """Request `count` rows of one table; `keys` maps the keys of each referenced table to the name of the row."""
         table, asked = columns[0].table, [column for column in columns if not column.numbered]
         parents = dict.fromkeys(column.parent for column in asked if column.parent)
         known = "".join(f"\nRows of {name}: {'; '.join(f'{key} {text}'.strip() for key, text in keys[name].items())}" for name in parents)
@@ -141,7 +131,7 @@ class WorldRequests:
         return self._asked(text, ROWS_SYSTEM, "records", table, form=form)
 
     def plan(self, choices: Sequence[str], kind: Kind, count: int) -> Request:
-        """For the names and purposes of `count` tools, of what tools of one kind can do."""
+        """Request names and purposes of `count` tools of one kind, chosen from `choices`."""
         sentence = {"type": "string", "pattern": rf"^({VERBS[kind]}) [a-z ]{{8,90}}\.$"}
         name = {"type": "string", "pattern": "^[a-z]+(_[a-z]+){1,3}$"}
         properties = {"what": {"enum": list(choices)}, "name": name, "does": sentence}
@@ -150,13 +140,11 @@ class WorldRequests:
         return self._asked(text, PLAN_SYSTEM, "plan", kind, form=_form_of("tools", _object(properties), count))
 
     def tool(self, tables: str, planned: PlannedTool) -> Request:
-        """For one tool."""
         return self._asked(
             f"{tables}\n\nThe tool {planned.name}: {planned.does}\nIt is to {planned.what}.", TOOL_SYSTEM, "tool", planned.name
         )
 
     def words(self, service: str, solution: WorldSolution, does: str, number: int) -> Request:
-        """For the question of one task."""
         asks = solution.answer is not None
         wish = f"You want to know the {solution.asked}." if asks else f"You want the clerk to do this: {does}"
         details = "\n".join(f"- {detail}" for detail in solution.details)
@@ -174,7 +162,6 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _form_of(name: str, item: dict[str, Any], count: int) -> str:
-    """The form of a reply that is a list of `count` items under a name."""
     return json.dumps(_object({name: {"type": "array", "minItems": count, "maxItems": count, "items": item}}))
 
 
@@ -197,7 +184,7 @@ _COMMENTS = re.compile(r"\A(?:\s*--[^\n]*(?:\n|\Z)|\s*/\*.*?\*/)*\s*", re.DOTALL
 
 
 def sql_in(reply: str) -> str:
-    """The SQL of a reply: its fenced blocks, else all of it if it holds statements; empty if there is none."""
+    """SQL of a reply: its fenced blocks, else the whole text if it contains statements; empty if there is none."""
     text = split_reasoning(reply)[1]
     if blocks := _FENCED.findall(text):
         return "\n".join(blocks).strip()
@@ -205,6 +192,6 @@ def sql_in(reply: str) -> str:
 
 
 def statements_of(sql: str, *beginnings: str) -> list[str]:
-    """The statements that begin with one of these words, without the comments before them."""
+    """Statements that begin with one of these words, without leading comments."""
     found = (_COMMENTS.sub("", statement).strip() for statement in split_statements(sql))
     return [statement for statement in found if statement.upper().startswith(beginnings)]

@@ -1,12 +1,12 @@
-"""A tool world from a description: a teacher writes it part by part, and of each part is kept what holds.
+"""Write a tool world from a description: a teacher proposes each part, and checks decide what is kept.
 
-    tables     compiled by SQLite, with keys and references that rows can have; without them there is no world
-    rows       of one table after the other, parents first; each row by itself
-    tools      planned in one list, written one by one, and tried with the rows
-    tasks      solutions found by calling the tools (`solutions.py`), put into words one by one, and proven (`world_checks.py`)
+    tables     compiled by SQLite, with satisfiable keys and references; without them there is no world
+    rows       one table after another, parents first; each row is checked separately
+    tools      planned in two lists (finding, changing), written one by one, and tried with the rows
+    tasks      solutions found by calling the tools (`solutions.py`), worded one by one, and proven (`world_checks.py`)
 
-What a check rejects returns to the teacher with the check's sentence (`ask_repaired`); what is dropped is a `Failure` each. A tool that no
-kept task uses is dropped in the end, for nothing has shown that it works. The replies are in the lake, so a resumed run asks nothing twice.
+Rejected parts are returned to the teacher with the reason (`ask_repaired`); each dropped part is a `Failure`. Tools that no kept task uses
+are dropped in the end, as nothing shows that they work. Replies are cached in the lake, so a resumed run repeats no request.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from warehouse.settings import first_error
 T = TypeVar("T")
 
 SPARE = 2
-"""Rows of each table that are requested beyond the world's, for new values."""
+"""Extra rows requested per table, used for new values."""
 FIRST_KEY = 101
-"""The first number of the first table's keys; those of the next table begin a hundred later, so that a number names one row."""
+"""First key of the first table; each further table starts a hundred later, so that a number identifies one row."""
 MOST_PARAMETERS = 5
 
 
 @dataclass(slots=True)
 class WrittenTasks:
-    """The tasks of one world, each of which holds the whole of it, what was dropped, and how many there were of each part."""
+    """Tasks of one world (each contains the whole world), failures for dropped parts, and counts per part."""
 
     tasks: list[Task] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -71,17 +71,15 @@ class WrittenTasks:
 
 
 def write_world(name: str, description: str, teacher: Teacher, config: WrittenWorldsConfig, seed: int) -> WrittenTasks:
-    """One world of a description; `name` tells it apart in failures, and without a number at its end is the domain.
+    """Write one world from a description. `name` identifies it in failures; without a trailing number it is the domain.
 
     Raises:
-        RequestError: no request to the teacher can succeed.
+        RequestError: the teacher is unusable.
     """
     return _Writer(name, description, teacher, config, seed).write()
 
 
 class _Writer:
-    """The work on one world."""
-
     def __init__(self, name: str, description: str, teacher: Teacher, config: WrittenWorldsConfig, seed: int) -> None:
         self._name, self._teacher, self._config, self._seed = name, teacher, config, seed
         self._requests = WorldRequests(description, config, seed)
@@ -93,7 +91,7 @@ class _Writer:
         if tables is None:
             return self._made
         empty, layout = tables
-        with ThreadPoolExecutor(1) as thread:  # neither rows nor plan wait for the other
+        with ThreadPoolExecutor(1) as thread:  # rows and plan are independent
             planning = thread.submit(self._plan, layout)
             rows, spare = self._rows(empty, layout)
             plan = planning.result()
@@ -104,7 +102,7 @@ class _Writer:
         return self._made
 
     def _ask(self, part: str, ask: Callable[[Teacher], tuple[list[T | Failure], list[Failure]]]) -> list[T | Failure]:
-        """The results of the requests for a part, whose failures and counts are noted."""
+        """Results of the requests for a part; records their failures and counts."""
         meter = MeteredTeacher(self._teacher)
         results, before = ask(meter)
         self._made.failures += [*before, *parted(results)[1]]
@@ -123,7 +121,7 @@ class _Writer:
         self._made.failures.append(self._rejected(flaw, **item))
 
     def _tables(self) -> tuple[ToolDatabase, Layout] | None:
-        """An empty database of the tables with their layout, or None if there are none that hold."""
+        """Empty database of the tables, with their layout; None if no valid ones were written."""
 
         def read(_: int, reply: Completion) -> tuple[ToolDatabase, Layout] | Failure:
             sql = sql_in(reply.text)
@@ -141,7 +139,7 @@ class _Writer:
         return found[0] if found else None
 
     def _laid_out(self, tables: str) -> tuple[ToolDatabase, Layout]:
-        """A database of those tables that belong together; raises ValueError where it cannot be."""
+        """Database of the connected tables. Raises ValueError if they are invalid."""
         database = ToolDatabase(WorldDefinition(domain=self._domain, tables=tables, tools={}))
         layout = read_layout(database)
         if not (without := pointless(layout)):
@@ -153,7 +151,7 @@ class _Writer:
         return self._laid_out(in_dialect("\n".join(f"{sql};" for sql in kept)))
 
     def _rows(self, database: ToolDatabase, layout: Layout) -> tuple[Rows, Rows]:
-        """The rows of the world, inserted into `database`, and the spare ones of each table."""
+        """Rows of the world, inserted into `database`, and spare rows by table."""
         keys, spare, proposed = dict[str, dict[Value, str]](), dict[str, list[dict[str, Value]]](), 0
         for tables in levels(layout):
             fillings = [
@@ -173,7 +171,6 @@ class _Writer:
         return rows, spare
 
     def _filled(self, fillings: Sequence[_Filling], keys: Mapping[str, Mapping[Value, str]]) -> list[_Filled | Failure]:
-        """The rows of tables that do not refer to each other."""
         wanted, tables = self._config.records, fillings[0].database.definition.tables
 
         def read(place: int, reply: ProposedRows) -> _Filled | Failure:
@@ -210,7 +207,7 @@ class _Writer:
         return kept
 
     def _plan(self, layout: Layout) -> list[PlannedTool]:
-        """The planned tools, each with a name and a purpose of its own; those that find first."""
+        """Planned tools with distinct names and purposes; finding tools first."""
         kinds = operations(layout)
         choices = {kind: [what for what, its in kinds.items() if its is kind] for kind in Kind}
         half = self._config.tools // 2
@@ -239,7 +236,6 @@ class _Writer:
         return list(plan.values())
 
     def _tasks(self, world: WorldDefinition, explorer: Explorer) -> list[tuple[str, WorldSolution]]:
-        """Questions with their solutions."""
         proof, solutions = TaskProof(world), self._solutions(world, explorer)
         service = self._domain.replace("_", " ")
         words = [self._requests.words(service, each, world.tools[each.wish.tool].description, n) for n, each in enumerate(solutions)]
@@ -258,7 +254,7 @@ class _Writer:
         return kept
 
     def _solutions(self, world: WorldDefinition, explorer: Explorer) -> list[WorldSolution]:
-        """As many solutions as tasks are wanted, of all tools in turn; each holds for a question that says its details."""
+        """Up to `config.tasks` solutions, from all tools in turn; each is proven for a question that lists its details."""
         proof, found = TaskProof(world), list[WorldSolution]()
         left = {name: explorer.solutions(name) for name in world.tools}
         while left and len(found) < self._config.tasks:
@@ -272,7 +268,7 @@ class _Writer:
         return found
 
     def _finish(self, world: WorldDefinition, kept: Sequence[tuple[str, WorldSolution]]) -> None:
-        """The tasks over the world without the tools that none of them uses."""
+        """Build the tasks over the world without unused tools."""
         used = {call.tool for _, solution in kept for call in solution.calls}
         for name in sorted(world.tools.keys() - used) if kept else ():
             self._drop(Flaw(WorldDefect.TOOL_UNUSED, f"no task that is kept calls {name}"), tool=name)
@@ -299,7 +295,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """Rows for a table, spare ones, and those that SQLite refuses, with its reason."""
+    """Rows for a table, spare rows, and rows refused by SQLite with the reason."""
 
     kept: list[dict[str, Value]]
     spare: list[dict[str, Value]]
@@ -307,13 +303,12 @@ class _Filled:
 
     @property
     def reason(self) -> str:
-        """Why there are not enough."""
         return f"only {len(self.kept)} of the rows can be inserted; {self.dropped[0][1] if self.dropped else 'give more rows'}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """Inserts rows into one table; numbers its keys from `first`."""
+    """Inserts rows into one table and numbers its keys from `first`."""
 
     database: ToolDatabase
     columns: tuple[Column, ...]
@@ -322,11 +317,10 @@ class _Filling:
 
     @property
     def table(self) -> str:
-        """The name of the table."""
         return self.columns[0].table
 
     def fill(self, rows: Sequence[Sequence[Value]]) -> _Filled:
-        """The rows that can be inserted one after the other; they give the values of all columns but numbered keys."""
+        """Sort out the rows that can be inserted in sequence; they hold values of all columns except numbered keys."""
         scratch, filled = self.database.copy(), _Filled([], [], [])
         names = [column.name for column in self.columns if not column.numbered]
         for values in rows:
@@ -341,12 +335,11 @@ class _Filling:
         return filled
 
     def insert(self, rows: Sequence[dict[str, Value]]) -> None:
-        """Insert rows that can be."""
         for row in rows:
             self._refused(self.database, row)
 
     def keys(self, rows: Sequence[dict[str, Value]]) -> dict[Value, str]:
-        """The key of each row, with the first text that names it."""
+        """Key of each row, with the first text that names it."""
         key = next(column.name for column in self.columns if column.in_key)
         text = next((column.name for column in self.columns if column.type == "string" and column.name != key and not column.parent), key)
         return {row[key]: str(row.get(text, "")) if text != key else "" for row in rows if key in row}
@@ -367,7 +360,6 @@ _CHANGES_ALL = re.compile(r"^\s*(?:UPDATE|DELETE)\b(?!.*\bWHERE\b)", re.IGNORECA
 
 
 def _named(planned: PlannedTool) -> PlannedTool | None:
-    """The plan with a name that a tool can have, or None."""
     name = re.sub(r"\W+", "_", planned.name.strip().lower()).strip("_")[:40]
     try:
         return planned.model_copy(update={"name": check_name(name)}) if name != RESPOND else None
@@ -376,7 +368,7 @@ def _named(planned: PlannedTool) -> PlannedTool | None:
 
 
 def _read_tool(planned: PlannedTool, kind: Kind, sql: str, database: ToolDatabase, layout: Layout) -> ToolDefinition | Flaw:
-    """The tool that a teacher wrote, or what is wrong with it; its parameters have the types of their columns."""
+    """Parse a written tool, or return its flaw; parameters have the types of their columns."""
     body = _MARKED.sub(r":\1", _HEADER.sub("", sql))
     _, written = written_tools(f"-- tool: {planned.name}\n{body}")[0]
     statements = [each["sql"] for each in written["statements"]]

@@ -1,4 +1,4 @@
-"""Settings of tool worlds that a teacher writes from descriptions, apart from their code so that they load fast."""
+"""Settings of tool worlds written by a teacher, separate from the implementation to load fast."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from warehouse.errors import RequestError
 from warehouse.settings import Section
 
 STAGE = "tool_worlds"
-"""The stage of what is dropped on the way to a tool world."""
+"""Stage of failures in writing tool worlds."""
 PARTS = ("tables", "records", "plan", "tools", "tasks")
-"""What a teacher writes of a world."""
+"""Parts of a world that a teacher writes."""
 REQUESTS = ("asked", "first_try", "repaired", "tokens")
 COUNTS = ("proposed", "kept", *REQUESTS)
-"""What is counted of each part, as `PART_COUNT`: items, the requests for them, those whose first or repaired reply holds, and tokens."""
+"""Counts per part, stored as `PART_COUNT`: items, requests, first or repaired replies that were accepted, and tokens."""
 LONGEST_DESCRIPTION = 20_000
-"""Characters of a description."""
+"""Maximum characters of a description."""
 
 
 class WrittenWorldsConfig(Section):
-    """Tool worlds that a teacher writes: how many, how large, and what their tasks are used for."""
+    """Tool worlds written by a teacher: number, size, and use of their tasks."""
 
     descriptions: tuple[Path, ...] = Field(min_length=1)
-    """Text or Markdown files, each describing a domain: what exists, and what people want."""
+    """Text or Markdown files, each describing a domain: what exists in it, and what people want."""
     worlds: int = Field(default=1, ge=1, le=1_000)
     """Worlds per description."""
     tools: int = Field(default=8, ge=2, le=16)
     """Tools requested per world; those that no task uses are dropped."""
     records: int = Field(default=8, ge=1, le=40)
-    """Rows requested per table."""
+    """Rows per table."""
     tasks: int = Field(default=20, ge=1, le=500)
-    """Tasks per world, each worded in a request of its own."""
+    """Maximum tasks per world; each question is written in its own request."""
     demonstrated: float = Field(default=0.0, ge=0, le=1)
-    """Share of the tasks whose solutions are SFT examples; RL does not use them."""
+    """Share of tasks whose solutions become SFT examples; RL does not use these tasks."""
     conversations: float = Field(default=0.0, ge=0, le=1)
     """Share of the other state-changing tasks that become the hidden goal of a simulated user."""
     held_out: float = Field(default=0.0, ge=0, lt=1)
@@ -44,7 +44,7 @@ class WrittenWorldsConfig(Section):
     max_tokens: PositiveInt = 1_000
     """Maximum tokens per reply."""
     temperature: float = Field(default=0.7, ge=0, le=2)
-    """Sampling temperature of rows and questions; tables and tools have at most 0.2."""
+    """Sampling temperature of rows and questions; tables and tools use at most 0.2."""
 
     @model_validator(mode="after")
     def _check(self) -> WrittenWorldsConfig:
@@ -54,7 +54,7 @@ class WrittenWorldsConfig(Section):
 
 
 def read_description(path: Path) -> str:
-    """What a description says. Raises RequestError where there is no such file, or it is no text of at most 20,000 characters."""
+    """Read a description. Raises RequestError if the file cannot be read or does not have 1 to 20,000 characters."""
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:

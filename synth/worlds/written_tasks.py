@@ -1,6 +1,6 @@
-"""What the tasks of written worlds are for: a suite, RL, RL with a simulated user, or SFT as demonstrations.
+"""Assign tasks of written worlds to a use: a suite, RL, RL with a simulated user, or SFT demonstrations.
 
-That follows from a task's key alone, so a resumed run decides identically.
+The use follows from seed and task key alone, so a resumed run decides identically.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from warehouse.digests import seed_from
 from warehouse.records import ANSWER, Example, Task
 
 DEMONSTRATION = "demonstration"
-"""The split of demonstrated tasks, which RL does not draw."""
+"""Split of demonstrated tasks, which RL does not draw."""
 DONE = "Done."
-"""The answer of a demonstration where nothing is asked for."""
+"""Answer of a demonstration whose task asks for none."""
 OPENING = (
     "You serve the users of a {domain}. Talk to the user by "
     + RESPOND
     + ", ask for what you need to know, do what they want with the other "
     "tools and nothing else, and tell them when it is done. Case {number}."
 )
-"""The question of a task that is a user's hidden goal."""
+"""Question of a task that is a user's hidden goal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedOut:
-    """Tasks by what they are for; `trained` are RL's, with and without a user."""
+    """Tasks by use; `trained` are RL tasks, with and without a simulated user."""
 
     trained: list[Task] = field(default_factory=list)
     held_out: list[Task] = field(default_factory=list)
@@ -44,7 +44,6 @@ class SharedOut:
 
 
 def share_out(tasks: Sequence[Task], config: WrittenWorldsConfig, seed: int) -> SharedOut:
-    """Give each task one use, by the configured shares."""
     shared = SharedOut()
     for task in tasks:
         chance = random.Random(seed_from("tool worlds", seed, task.key))
@@ -60,7 +59,7 @@ def share_out(tasks: Sequence[Task], config: WrittenWorldsConfig, seed: int) -> 
 
 
 def task_of_user(task: Task) -> Task:
-    """The task as the hidden goal of a simulated user, whom the policy has to ask."""
+    """The task as the hidden goal of a simulated user, whom the policy must ask."""
     number = task.key.rsplit("-", 1)[-1][:6]
     domain = str(task.provenance["world"]["domain"]).replace("_", " ")
     provenance = {**task.provenance, USER: {"goal": task.question}}
@@ -68,12 +67,11 @@ def task_of_user(task: Task) -> Task:
 
 
 def goal_in_words(task: Task) -> str:
-    """What a task wants, in its own words or its user's."""
     return str(task.provenance.get(USER, {}).get("goal", task.question))
 
 
 def demonstrate(tasks: Sequence[Task], wheel_turn: int) -> list[Example]:
-    """The solutions of tasks as examples, each played as it is written down."""
+    """Play the tasks' recorded solutions and return them as examples."""
 
     async def play() -> list[Example]:
         return [await _demonstration(task, wheel_turn) for task in tasks]

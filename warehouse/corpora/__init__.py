@@ -1,1 +1,1 @@
-"""Readers of facts and documents: each turns foreign data into one `Corpus`."""
+"""Readers of facts and documents; each converts foreign data to a `Corpus`."""

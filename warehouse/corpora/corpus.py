@@ -1,4 +1,4 @@
-"""A corpus: the facts of a knowledge graph, the documents that state them, and what was left out. And helpers to compare texts."""
+"""A corpus: facts of a knowledge graph, documents that state them, and failures; and helpers to compare texts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """English for a relation; `{s}` is its subject, `{o}` its object. Empty parts are derived from the relation's name.
+    """English wording of a relation; `{s}` is its subject, `{o}` its object. Empty fields are derived from the relation's name.
 
     `questions` ask for the object («In which year was {s} released?»), `phrases` name it within a longer question («the release year of
     {s}»), `condition` describes a subject by its object («released in {o}»), `word` names the relation in compact questions («year of Night
-    Boat?»). The first of several is the plainest.
+    Boat?»). The plainest form comes first.
     """
 
     questions: tuple[str, ...] = ()
@@ -35,8 +35,8 @@ class Wording:
 class Corpus:
     """Facts and documents of one world.
 
-    Each entity has one name, the text that a reader would use. `types` gives the kind of an entity (`film`, `person`, ...) where known.
-    `failures` are rows and strings that were left out.
+    Each entity has one name, as a reader would write it. `types` gives the kinds of entities (`film`, `person`, ...) if known. `failures`
+    are the rows and strings left out.
     """
 
     facts: tuple[Fact, ...] = ()
@@ -47,7 +47,7 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of the facts with their documents, and of the documents' texts."""
+        """Hexadecimal digest of the facts with their document ids, and of the documents' ids, titles and texts."""
         state = hashlib.sha256()
         for fact in self.facts:
             state.update(repr((fact.subject, fact.relation, fact.object, fact.documents)).encode("utf-8", "surrogatepass"))
@@ -56,7 +56,7 @@ class Corpus:
         return state.hexdigest()
 
     def joined(self, other: Corpus) -> Corpus:
-        """Both corpora as one."""
+        """Union of both corpora; `self` takes precedence."""
         return Corpus(
             facts=tuple(dict.fromkeys(self.facts + other.facts)),
             documents=tuple(dict.fromkeys(self.documents + other.documents)),
@@ -72,7 +72,7 @@ def tidy(text: str) -> str:
 
 
 def plain(markup: str) -> str:
-    """The text of a piece of HTML."""
+    """Text of an HTML fragment."""
     return tidy(_TAG.sub(" ", html.unescape(markup)))
 
 
@@ -83,7 +83,7 @@ def folded(text: str) -> str:
 
 
 def states(text: str, phrase: str) -> bool:
-    """Whether `text` contains `phrase` as whole words; case and accents count."""
+    """Whether `text` contains `phrase` as whole words, sensitive to case and accents."""
     start = text.find(phrase) if phrase else -1
     while start >= 0:
         end = start + len(phrase)
@@ -94,9 +94,9 @@ def states(text: str, phrase: str) -> bool:
 
 
 def with_documents(corpus: Corpus) -> Corpus:
-    """The corpus with document ids on every fact that had none, where a document states it.
+    """Add document ids to facts without any, if a document states them.
 
-    A page about one end of a fact (its title is that entity's name) that names the other end is assumed to state the fact.
+    A page titled after one end of a fact that names the other end is assumed to state it.
     """
     by_title: dict[str, list[Document]] = defaultdict(list)
     for document in corpus.documents:

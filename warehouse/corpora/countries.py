@@ -1,6 +1,6 @@
 """Countries as a corpus: borders, capitals, languages, currencies and regions as facts, the World Factbook as documents.
 
-Each section of a Factbook page is a document; the first has the country's bare name as title.
+Each section of a Factbook page is a document; the first is titled with the country's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from warehouse.records import Document, Fact, Failure
 
 SOURCE = "kg_countries"
 _SHORTEST_ALIAS = 4
-"""Characters below which another spelling is a code: «IN» stands in any text."""
+"""Minimum characters of an alternative spelling; shorter ones are codes, such as «IN», which occurs in any text."""
 
 _SECTION_OF = {
     "borders": "Geography",
@@ -27,7 +27,7 @@ _SECTION_OF = {
     "region": "Geography",
     "subregion": "Geography",
 }
-"""The section that treats of a relation: a name elsewhere on the page says nothing about it."""
+"""Section about each relation; a name elsewhere on the page does not state the fact."""
 
 
 WORDINGS = {
@@ -59,9 +59,9 @@ class _Country:
 
 
 def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
-    """The graph in `folder` (`countries.json`) with the documents in `factbook` (default: `corpus_factbook` next to it).
+    """Read `folder/countries.json`, with the documents in `factbook` (None: `corpus_factbook` next to `folder`).
 
-    Raises RequestError where `countries.json` is missing or not JSON. A country without a document is reported as a failure.
+    Raises RequestError if `countries.json` is missing or not JSON. A country without a document is reported as a failure.
     """
     rows = _load(folder / "countries.json")
     pages = _pages(factbook or folder.parent / "corpus_factbook")
@@ -76,7 +76,7 @@ def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
 
 
 class _Names:
-    """Gives each thing a unique name: a city named like its country becomes «Singapore (city)»."""
+    """Assigns unique names: a city named like its country becomes «Singapore (city)»."""
 
     def __init__(self, countries: Iterator[str]) -> None:
         self.types = dict.fromkeys(countries, "country")
@@ -97,7 +97,6 @@ def _load(path: Path) -> Any:
 
 
 def _pages(folder: Path) -> dict[str, tuple[str, Any]]:
-    """Pages of the Factbook with their ids, by the folded names of their country."""
     pages: dict[str, tuple[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         page = _load(path)
@@ -147,7 +146,6 @@ def _facts(country: _Country, by_code: Mapping[str, _Country], names: _Names) ->
 
 
 def _fact(country: _Country, relation: str, value: str, spellings: Sequence[str]) -> Fact:
-    """The fact with the section that treats of its relation, where that names the value."""
     ending = f"#{_SECTION_OF[relation]}"
     sections = [section for section in country.sections if section.id.endswith(ending)]
     stating = [section.id for section in sections if any(states(folded(section.text), folded(spelling)) for spelling in spellings)]

@@ -1,6 +1,6 @@
-"""Facts, documents and texts from files: tables, folders of pages, data sets that `datasets` has saved.
+"""Facts, documents and texts from files: tables, folders of pages, and data sets saved by `datasets`.
 
-A broken row or page is left out and reported as a `Failure` with its line and reason.
+Broken rows and pages are skipped and reported as `Failure` with line and reason.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from warehouse.records import Document, Fact, Failure
 from warehouse.settings import Section, first_error, read_toml
 
 FACT_COLUMNS = ("subject", "relation", "object")
-"""Columns that a file of facts must have; `documents`, the ids of the documents that state the fact, may be added."""
+"""Required columns of a fact file; optional: `documents`, the ids of the documents that state the fact."""
 DOCUMENT_COLUMNS = ("id", "title", "text")
 SEPARATOR = "|"
-"""Between the document ids in one cell of a CSV or TSV file."""
+"""Separates document ids in a cell of a CSV or TSV file."""
 
 R = TypeVar("R")
 SUFFIXES = (".md", ".markdown", ".txt")
 _OTHER_PAGES = (".html", ".htm", ".rst", ".mdx", ".adoc", ".org", ".tex", ".rtf", ".pdf", ".docx", ".odt", ".epub")
-"""Endings of what somebody may take for a page, and is none here."""
+"""Suffixes of pages in unsupported formats."""
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
 _FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
-"""Code between fences, where a line that begins with `#` is no heading."""
+"""Fenced code, in which a line that begins with `#` is no heading."""
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 MOST_FRONT_MATTER = 2**16
-"""Characters of front matter that a title is looked for in."""
+"""Maximum characters of front matter searched for a title."""
 
 
 def read_facts(path: Path, source: str | None = None) -> Corpus:
-    """The facts in a table `subject, relation, object[, documents]`; `source` defaults to the file's name.
+    """Facts of a table `subject, relation, object[, documents]`; `source` defaults to the file's stem.
 
-    Raises RequestError where the file is missing, cannot be read, or lacks a column.
+    Raises RequestError if the file is missing or unreadable, or lacks a column.
     """
     facts, failures = _read_records(path, FACT_COLUMNS, _fact, source or path.stem)
     return Corpus(facts=tuple(dict.fromkeys(facts)), failures=tuple(failures))
 
 
 def read_documents(path: Path, source: str | None = None, form: Delimiting = GUESSED) -> Corpus:
-    """The documents in a table `id, title, text`; raises as `read_facts`. A repeated id is left out."""
+    """Documents of a table `id, title, text`; raises like `read_facts`. Repeated ids are skipped."""
     documents, failures = _read_records(path, DOCUMENT_COLUMNS, _document, source or path.stem, form)
     unique: dict[str, Document] = {}
     for document in documents:
@@ -58,7 +58,7 @@ def read_documents(path: Path, source: str | None = None, form: Delimiting = GUE
 
 
 def read_column(path: Path, column: str) -> tuple[list[str], list[Failure]]:
-    """The texts in one column of a table, and failures for rows without one; raises as `read_facts`."""
+    """Texts in one column of a table, and failures for rows without one; raises like `read_facts`."""
     return _read_records(path, (column,), lambda row, source: _text(row, column), path.stem)
 
 
@@ -122,7 +122,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _named(value: Any) -> Any:
-    """A numeric id as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -135,12 +134,12 @@ def _ids(value: Any) -> tuple[str, ...]:
 
 
 def read_pages(folder: Path, source: str | None = None) -> Corpus:
-    """The pages in `folder` and below it, ordered by path; `source` defaults to the folder's name.
+    """Pages in `folder` and its subfolders, ordered by path; `source` defaults to the folder's name.
 
-    A document's id is its relative path; its title is the page's first top heading, else that of its front matter, else the file's name.
-    Pages that are empty, not UTF-8, of another format, or linked from outside are left out with a reason.
+    A document's id is its relative path; its title is the page's first top-level heading, else that of its front matter, else the file's
+    name. Empty pages, non-UTF-8 pages, other formats and links leading outside are skipped and reported.
 
-    Raises RequestError where the folder is missing or holds no page.
+    Raises RequestError if the folder is missing or contains no page.
     """
     found = sorted(folder.rglob("*"))
     paths = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
@@ -182,7 +181,6 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
 
 
 def _title_in(matter: str) -> str:
-    """The one-line title in YAML front matter, or nothing."""
     import yaml
 
     try:
@@ -198,12 +196,12 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failure]]:
-    """The texts at `path` in order, and failures for what was left out.
+    """Texts at `path` (a table, saved data set or folder of pages) in order, and failures for skipped ones.
 
     Args:
-        column: the text column of a table or saved data set; of several splits, `train` is read.
+        column: text column of a table or saved data set; of several splits, `train` is read.
 
-    Raises RequestError where `path` is missing, of unknown format, or without that column.
+    Raises RequestError if `path` is missing, of unknown format, or without that column.
     """
     if not path.exists():
         raise RequestError(f"There is nothing at {path}: check the path.")
@@ -237,9 +235,9 @@ class _WordingTable(Section):
 
 
 def read_wordings(path: Path) -> dict[str, Wording]:
-    """The wordings of relations in a TOML file, one table each: `["release year"]` with `questions`, `phrases`, `condition`, `word`.
+    """Wordings of relations in a TOML file, one table each: `["release year"]` with `questions`, `phrases`, `condition`, `word`.
 
-    Raises RequestError where the file is missing or not TOML, or a wording lacks a placeholder.
+    Raises RequestError if the file is missing or not TOML, or a wording lacks a placeholder.
     """
     try:
         read = {relation: _WordingTable.model_validate(table) for relation, table in read_toml(path, "the file of wordings").items()}

@@ -1,8 +1,8 @@
-"""Real films as a corpus: cast, genres and year of 36,000 films as facts, their Wikipedia summaries as documents.
+"""Films as a corpus: cast, genres and year of 36,000 films as facts, their Wikipedia summaries as documents.
 
-The rows of `kg_movies` are cleaned: debris removed, duplicate ids merged, articles assigned to the right film. Whatever is left out is a
-`Failure` with its reason. Ambiguous titles become "title (year)", then the name of the article. A fact lists the film's document only
-where its text states the fact, as about three in five casts do.
+Rows of `kg_movies` are cleaned: debris is removed, duplicate ids are merged, and articles assigned to the right film; everything left out
+is a `Failure`. Ambiguous titles become "title (year)", then the article's name. A fact lists the film's document only if its text states
+the fact, as for about three in five casts.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _GENRE_WORDS = {
     "Science Fiction": ("science fiction", "science-fiction", "sci-fi"),
     "Sports": ("sports", "sport"),
 }
-"""How texts say a genre, where that is more than its name."""
+"""Words for a genre in texts, if other than its name."""
 STAGE = "corpus"
 _SHORTEST_SUMMARY = 20
-"""Characters below which a summary is the caption of a picture and no summary."""
+"""Minimum characters of a summary; shorter ones are picture captions."""
 _SAME_FILM_YEARS = 2
-"""Lists of films disagree by a year or two about one film; beyond that one article has been linked from two films."""
+"""Maximum difference of years for the same film across lists; beyond it, two films share an article by mistake."""
 _MARKER = re.compile(r"\[[^\]]*\]|\]+|\[+")
 _QUALIFIER = re.compile(r"\s*\([^)]*\)$")
 _CREDIT = re.compile(r"^(dir\.|cast:|academy award)|\((screenplay|writer|director|teleplay|cast)\)$", re.IGNORECASE)
@@ -57,10 +57,10 @@ _SPELLINGS = {"Sport": "Sports"}
 
 
 def read_films(folder: Path, longest: int | None = None) -> Corpus:
-    """The corpus in `folder` (`movies-*.json`). Raises RequestError where the files are missing or not JSON lists.
+    """Read the corpus in `folder` (`movies-*.json`). Raises RequestError if the files are missing or not JSON lists.
 
     Args:
-        longest: maximum characters of a document, cut after a sentence; facts count as stated only in what is left.
+        longest: maximum characters of a document, cut at a sentence end; only the remaining text states facts.
     """
     films, failures = parse_films(_rows(folder))
     if longest is not None:
@@ -72,7 +72,7 @@ def read_films(folder: Path, longest: int | None = None) -> Corpus:
 
 
 def first_sentences(text: str, longest: int) -> str:
-    """The whole sentences of `text` that fit into `longest` characters, or the start of the first."""
+    """Whole sentences of `text` within `longest` characters, or the start of the first."""
     if len(text) <= longest:
         return text
     end = max(text.rfind(mark, 0, longest) for mark in (". ", "! ", "? "))
@@ -94,7 +94,7 @@ def _rows(folder: Path) -> Iterator[Any]:
 
 
 def _names(films: Sequence[Film]) -> list[str]:
-    """A unique name for each film, ignoring case as search by title does."""
+    """Unique name per film, ignoring case like search by title."""
     others = {name.casefold() for film in films for name in (*film.cast, *film.genres, str(film.year))}
     titles = Counter(film.title.casefold() for film in films)
     dated = Counter(_dated(film).casefold() for film in films)
@@ -116,7 +116,7 @@ def _dated(film: Film) -> str:
 
 
 def _article(film: Film) -> str:
-    """The name of the article, which Wikipedia keeps unique."""
+    """Name of the article, which is unique on Wikipedia."""
     return tidy(unquote(film.href).replace("_", " "))
 
 
@@ -158,7 +158,7 @@ def _types(films: Sequence[Film], names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """One film; `href` is its Wikipedia article and `summary` the article's beginning, both empty where there is none."""
+    """A film; `href` is its Wikipedia article and `summary` the article's beginning, both possibly empty."""
 
     title: str
     year: int
@@ -169,19 +169,19 @@ class Film:
 
     @property
     def id(self) -> str:
-        """The article where there is one, else title and year."""
+        """Article name, else title and year."""
         return self.href or f"{self.title} ({self.year})"
 
 
 def parse_films(rows: Iterable[Any]) -> tuple[list[Film], list[Failure]]:
-    """Films from the rows of the files, each id once, and everything that was left out."""
+    """Films from rows, merged by id, and failures for everything left out."""
     failures: list[Failure] = []
     films = [film for row in rows if (film := _parse(row, failures)) is not None]
     return _merge(_relink(films, failures), failures), failures
 
 
 def base_name(person: str) -> str:
-    """A person's name without the qualifier that tells namesakes apart."""
+    """Name of a person without a disambiguating qualifier."""
     return _QUALIFIER.sub("", person)
 
 
@@ -227,7 +227,7 @@ def _is_name(text: str) -> bool:
 
 
 def _relink(films: Sequence[Film], failures: list[Failure]) -> list[Film]:
-    """The films, where several far apart in time share an article, with the article left to those whose year it states."""
+    """Remove shared articles from films far apart in time, except from those whose year the article states."""
     by_article: dict[str, list[Film]] = defaultdict(list)
     for film in films:
         by_article[film.href].append(film)
@@ -260,7 +260,7 @@ def _merge(films: Sequence[Film], failures: list[Failure]) -> list[Film]:
 
 
 def _union(first: Film, second: Film) -> Film:
-    """Both rows as one film, of the year that its summary states."""
+    """Merge two rows of one film, with the year that its summary states."""
     year = second.year if states(first.summary, str(second.year)) and not states(first.summary, str(first.year)) else first.year
     cast, genres = dict.fromkeys(first.cast + second.cast), dict.fromkeys(first.genres + second.genres)
     return replace(first, year=year, cast=tuple(cast), genres=tuple(genres))

@@ -1,1 +1,1 @@
-"""What leaves the lake: tables, datasets with their cards, logs of Inspect AI, OpenTelemetry traces."""
+"""Exports from the lake: tables, datasets with cards, Inspect AI logs, OpenTelemetry traces."""

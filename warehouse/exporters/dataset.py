@@ -1,8 +1,7 @@
-"""What leaves the lake: datasets with a card, one table as a file, or all of it as a single DuckDB file. Each is written atomically.
+"""Export datasets with a card, one table as a file, or the whole lake as a DuckDB file. All writes are atomic.
 
-A dataset depends only on the lake's snapshot and the options, not on when or where it is made. A folder that `datasets.load_dataset` reads
-has a file for each split and the card as README.md. A path that ends in `.parquet` or `.jsonl` is one file with all splits, with the card
-next to it.
+A dataset depends only on the lake's snapshot and the options. A folder for `datasets.load_dataset` has one file per split and the card as
+README.md. A path that ends in `.parquet` or `.jsonl` is one file with all splits, with the card next to it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ LICENCES = {
     "webdancer": "MIT; holds quotations from web pages",
     "fireact": "MIT; written by other providers' models, whose terms may forbid training on it",
 }
-"""The licence of a source, by the beginning of its name."""
+"""Licence of a source, by prefix of its name."""
 
 UNSTATED = "not stated: find out before you publish"
 UNTRACED = "not traced to one source"
@@ -47,16 +46,16 @@ FORMATS = ("hf", "parquet", "jsonl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What is to be written.
+    """A dataset to write.
 
     Attributes:
         kind: `cpt`, `sft`, `rl` or `webshaper`.
-        columns: what each column of `schema` holds, for the card.
-        splits: rows by split, in the order of the files.
-        sources: number of rows from each source; a row may count for several.
-        filters: how rows were chosen, one sentence each.
-        removed: number of rows left out, by reason, besides `failures`.
-        snapshot: the lake's snapshot that was read.
+        columns: description of each column of `schema`, for the card.
+        splits: rows by split, in file order.
+        sources: number of rows per source; a row may count for several.
+        filters: selection of the rows, one sentence each.
+        removed: number of rows left out by reason, in addition to `failures`.
+        snapshot: snapshot of the lake that was read.
         settings: other options of the `flywheel export` command.
     """
 
@@ -74,7 +73,6 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """Total number of rows."""
         return sum(map(len, self.splits.values()))
 
     @property
@@ -85,7 +83,6 @@ class Dataset:
 
 
 def licence_of(source: str) -> str:
-    """The licence of a source, if stated."""
     return next((licence for prefix, licence in LICENCES.items() if source.startswith(prefix)), UNSTATED)
 
 
@@ -98,7 +95,7 @@ def by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
 
 
 def card_of(dataset: Dataset, form: str, files: Mapping[str, str]) -> str:
-    """The text of the card; `form` is the format, `files` the path of each split's file."""
+    """Text of the dataset card; `form` is the format, `files` the path of each split's file."""
     parts = [_front_matter(files), f"# {dataset.kind}", dataset.about, _counts(dataset), _columns(dataset), _sources(dataset)]
     return "\n\n".join([*parts, _filters(dataset), _reproduction(dataset, form)]) + "\n"
 
@@ -140,7 +137,7 @@ def _reproduction(dataset: Dataset, form: str) -> str:
 
 
 def format_of(path: Path, requested: str | None) -> str:
-    """The format to write: the requested one, else that of the suffix, else `hf`. Raises RequestError where they contradict."""
+    """Output format: `requested`, else that of the suffix, else `hf`. Raises RequestError for an unknown or contradictory format."""
     suffix = path.suffix.removeprefix(".")
     if requested is not None and requested not in FORMATS:
         raise RequestError(f"there is no format {requested!r}; choose one of {', '.join(FORMATS)}.")
@@ -150,17 +147,15 @@ def format_of(path: Path, requested: str | None) -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path names one file rather than a folder."""
     return path.suffix in (".parquet", ".jsonl")
 
 
 def card_path(path: Path) -> Path:
-    """The path of the card of a one-file dataset."""
     return path.with_name(f"{path.name}.card.md")
 
 
 def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
-    """Write `dataset` to `path`. Raises RequestError where `path` exists."""
+    """Write `dataset` to `path`. Raises RequestError if `path` exists."""
     check_free(path)
     with drafted(path) as part:
         if is_file(path):
@@ -172,7 +167,7 @@ def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Raises RequestError where `path` exists."""
+    """Raise RequestError if `path` exists."""
     if path.exists():
         raise RequestError(f"{path} exists already: choose another path or remove it.")
 
@@ -199,14 +194,13 @@ def _write_rows(schema: pa.Schema, rows: Sequence[Row], file: Path, form: str) -
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A column's type with JSON as text, since Arrow cannot build its JSON type from objects."""
+    """Column type with JSON as text, since Arrow cannot build its JSON type from objects."""
     if isinstance(kind, pa.JsonType):
         return pa.string()
     return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _stored(value: Any, kind: pa.DataType) -> Any:
-    """A value with its JSON as text."""
     if isinstance(kind, pa.JsonType):
         return json.dumps(value, ensure_ascii=False)
     return [_stored(one, kind.value_type) for one in value] if pa.types.is_list(kind) and value is not None else value
@@ -217,7 +211,7 @@ _NUMBERS = ("DOUBLE", "FLOAT")
 
 
 def export_table(lake: Lake, name: str, path: Path) -> int:
-    """Write one table or view to `path` in the format of its suffix and return the number of rows.
+    """Write one table or view to `path` in the format of its suffix; return the number of rows.
 
     Raises RequestError for an unknown name or suffix and an existing file.
     """
@@ -242,7 +236,7 @@ def _rows_of(cursor: duckdb.DuckDBPyConnection, name: str, suffix: str) -> str:
 
 
 def _in_json(column: str, kind: str) -> str | None:
-    """NULL for NaN and infinity, which JSON lacks; None for columns without numbers."""
+    """SQL that maps NaN and infinity, which JSON lacks, to NULL; None for columns without numbers."""
     if kind.removesuffix("[]") not in _NUMBERS:
         return None
     finite = "CASE WHEN isfinite({0}) THEN {0} END"
@@ -250,7 +244,7 @@ def _in_json(column: str, kind: str) -> str | None:
 
 
 def _in_csv(column: str, kind: str) -> str | None:
-    """Nested values as JSON, since DuckDB's `[a, b]` in CSV is ambiguous; None for other columns."""
+    """SQL that writes nested values as JSON, since DuckDB's `[a, b]` is ambiguous in CSV; None for other columns."""
     nested = kind.endswith("[]") or kind.startswith(("STRUCT(", "MAP("))
     return f"to_json({_in_json(column, kind) or column})::VARCHAR" if nested else None
 
@@ -259,7 +253,7 @@ _WRITERS: dict[str, Callable[[str, str], str | None]] = {".jsonl": _in_json, ".j
 
 
 def export_database(lake: Lake, path: Path) -> None:
-    """Write all tables, views and macros to one DuckDB file. Raises RequestError where `path` exists."""
+    """Write all tables, views and macros to one DuckDB file. Raises RequestError if `path` exists."""
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         cursor.execute(f"ATTACH {quoted(str(part))} AS exported")

@@ -1,8 +1,9 @@
-"""Evaluations as Inspect AI logs for `inspect view`: one log for each policy and suite.
+"""Export evaluations as Inspect AI logs for `inspect view`, one log per policy and suite.
 
-A task is a sample; an action is an assistant message with its calls, each with its result as a tool message. The latest verdict of each
-verifier is a score, unscored if invalid; an invalid trajectory has its error. The metric `accuracy` is the share of successes among the
-valid. The same lake gives the same log. Left out: token ids, log-probabilities, weight versions, and the prompt around the question.
+A trajectory is a sample, and repetitions of a task are its epochs; an action is an assistant message with its calls, each result a tool
+message. The latest verdict of each verifier is a score, unscored if invalid; an invalid trajectory has its error. The metric `accuracy` is
+the share of successes among valid ones. Logs are deterministic. Left out: token ids, log-probabilities, weight versions, and the prompt
+around the question.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _SUFFIXES = (".eval", ".json")
 
 
 def export_logs(lake: Lake, path: Path) -> list[Path]:
-    """Write the evaluations to `path`, one file for one evaluation, else a folder with a log for each; returns the files.
+    """Write the evaluations to `path`: one file for a single evaluation, else a folder with one log each; return the files.
 
-    Raises RequestError where there is no evaluation, several for one file, `path` exists, or `inspect-ai` is missing.
+    Raises RequestError if there is no evaluation, several for one file, `path` exists, or `inspect-ai` is missing.
     """
     module = inspect_log_module()
     sql = "SELECT DISTINCT policy, suite FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL ORDER BY policy, suite"
@@ -143,7 +144,7 @@ def _messages(task: Task, run: Trajectory) -> list[Any]:
 
 
 def _turn_messages(name: str, turn: Turn, policy: str) -> list[Any]:
-    """An action and its results, by call, or the environment's words where it made no call."""
+    """An action and the results of its calls, or the environment's observation if it made no call."""
     from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
     from inspect_ai.tool import ToolCall
 
@@ -164,7 +165,7 @@ def _result(key: str, call: Call) -> Any:
 
 
 def _arguments(call: Call) -> dict[str, Any]:
-    """The arguments as an object; plain text of a call in tags becomes `input`."""
+    """Arguments as an object; plain text becomes `input`."""
     try:
         value = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Trajectories as OpenTelemetry traces, for viewers such as Phoenix and MLflow.
+"""Convert trajectories to OpenTelemetry traces, for viewers such as Phoenix and MLflow.
 
-A trajectory is a trace: the agent's span, with a span for each turn and each tool call below it. Attributes follow OpenTelemetry's
-conventions for generative AI and OpenInference. Ids derive from the trajectory's, so that sending a trace twice is harmless. Spans without
-a recorded duration have length zero, in recorded order.
+A trajectory is a trace: the agent's span, with a span per turn and tool call below it. Attributes follow OpenTelemetry's conventions for
+generative AI and OpenInference. Ids derive from the trajectory's, so sending a trace twice is harmless. Spans without a recorded duration
+have length zero, in recorded order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Attributes = dict[str, str | int | float | bool | None]
 
 
 def spans_of(trajectory: Trajectory, task: Task | None = None) -> list[ReadableSpan]:
-    """The spans of one trajectory, the agent's first; `task` gives the question where it is known."""
+    """Spans of one trajectory, the agent's first; `task` provides the question if known."""
     start = _nanoseconds(trajectory.started)
     root = _context(trajectory.id, "agent")
     below: list[ReadableSpan] = []
@@ -40,7 +40,7 @@ def spans_of(trajectory: Trajectory, task: Task | None = None) -> list[ReadableS
 
 
 def _turn_spans(trajectory: Trajectory, turn: Turn, root: SpanContext, start: int) -> tuple[list[ReadableSpan], int]:
-    """The spans of one turn and when it ended. What the tools did not take of the turn's time was the engine's."""
+    """Spans of a turn and its end time; turn time not spent in tools is attributed to the engine."""
     seconds = turn.latency or 0.0
     tools = max((call.latency_seconds or 0.0 for call in turn.calls), default=0.0)
     sampled = start + int(max(0.0, seconds - tools) * NANOSECONDS)
@@ -106,7 +106,7 @@ def _call_attributes(call: Call) -> Attributes:
 
 
 def _status(trajectory: Trajectory) -> Status:
-    """An error for what is invalid; a failure of the policy is none."""
+    """ERROR for an invalid trajectory; a policy's failure is OK."""
     if trajectory.outcome is Outcome.INVALID:
         return Status(StatusCode.ERROR, trajectory.error or "invalid")
     return Status(StatusCode.OK)
@@ -115,7 +115,6 @@ def _status(trajectory: Trajectory) -> Status:
 def _span(
     name: str, context: SpanContext, parent: SpanContext | None, start: int, end: int, attributes: Attributes, status: Status | None
 ) -> ReadableSpan:
-    """One span; an attribute that is not known (None) is left out, and is no zero."""
     return ReadableSpan(
         name=name,
         context=context,
@@ -136,5 +135,5 @@ def _context(trajectory_id: str, part: str) -> SpanContext:
 
 
 def _nanoseconds(moment: datetime | None) -> int:
-    """Since the epoch; 0 for a moment that a foreign run did not record."""
+    """Nanoseconds since the epoch; 0 if a foreign run did not record the time."""
     return 0 if moment is None else int((moment.astimezone(UTC) - EPOCH).total_seconds() * NANOSECONDS)

@@ -1,1 +1,1 @@
-"""Readers of trajectories that other systems made: one module a format, and `runs` for what they share."""
+"""Readers of other systems' trajectories, one module per format; shared code is in `runs`."""

@@ -1,9 +1,9 @@
-"""The chat form that importers share, and its turns.
+"""Chat messages shared by importers, and their conversion to turns.
 
-An assistant message is a turn with its calls. A result belongs to the call whose id it names, in any order; a reused id means the latest
-call. Results without ids go to the calls of the preceding message in order, if the numbers match. A call may lack a result (its outcome is
-then empty); unrequested and ambiguous results make the row malformed. Later user messages are observations of the preceding turn. The last
-message is the answer if it is the assistant's and has no calls; otherwise the run was cut off.
+An assistant message is a turn with its calls. A result belongs to the call with its id, in any order; a reused id refers to the latest
+call. Results without ids are assigned to the calls of the preceding message in order, if the numbers match. A call may lack a result
+(outcome None); unrequested and ambiguous results make the row malformed. Later user messages are observations of the preceding turn. The
+last message is the answer if it is the assistant's and has no calls; otherwise the run was cut off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChatMessage:
     Attributes:
         role: system, user, assistant or tool.
         answers, tool: id and tool of the call that a tool message answers.
-        weight: 0 where the message is excluded from training.
+        weight: 0 if the message is excluded from training.
         item: whether it is one of several items of a response.
     """
 
@@ -51,13 +51,12 @@ class ChatMessage:
 
     @property
     def awaits_results(self) -> bool:
-        """Whether results may follow."""
         return bool(self.calls) or self.role == "tool"
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A turn under construction: the message, results by call, and later replies."""
+    """A turn under construction: message, results by call index, and later replies."""
 
     message: ChatMessage
     results: dict[int, ChatMessage] = field(default_factory=dict)
@@ -65,11 +64,11 @@ class _Draft:
 
 
 _Waiting = list[tuple[_Draft, int]]
-"""Calls without a result, oldest first: each its turn and its place there."""
+"""Calls without a result, oldest first, as (turn, call index)."""
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
-    """The user's first question, in one or several messages, possibly after a greeting. Raises MalformedRow where it is empty."""
+    """First question of the user, in one or more messages, possibly after a greeting. Raises MalformedRow if empty."""
     begin = next((number for number, message in enumerate(messages) if message.role == "user"), len(messages))
     end = next((number for number in range(begin, len(messages)) if messages[number].role == "assistant"), len(messages))
     question = "\n\n".join(message.text for message in messages[begin:end] if message.role == "user")
@@ -79,12 +78,10 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
 
 
 def turns_of_messages(messages: Sequence[ChatMessage], closed: bool = False) -> tuple[Turn, ...]:
-    """The assistant's messages as turns, without token ids and times.
+    """Assistant messages as turns, without token ids and times. Raises MalformedRow for unrequested or ambiguous results.
 
     Args:
-        closed: the assistant's last text is the answer even though the user had the last word.
-
-    Raises MalformedRow for unrequested and ambiguous results.
+        closed: the assistant's last text is the answer even if a user message follows.
     """
     drafts: list[_Draft] = []
     waiting: _Waiting = []
@@ -102,12 +99,12 @@ def turns_of_messages(messages: Sequence[ChatMessage], closed: bool = False) -> 
 
 
 def unlearnt_turns(messages: Sequence[ChatMessage]) -> list[int]:
-    """Indices of turns that are excluded from training."""
+    """Indices of turns excluded from training."""
     return [index for index, message in enumerate(one for one in messages if one.role == "assistant") if not message.weight]
 
 
 def _assign(results: list[tuple[int, ChatMessage]], waiting: _Waiting) -> None:
-    """Match a group of results to waiting calls: by id first, then by tool name, then in order."""
+    """Match a group of results to waiting calls: by id, then by tool name, then in order."""
     without_ids = all(_request(one).id is None for one in waiting)
     left: list[tuple[int, ChatMessage]] = []
     for number, result in results:
@@ -130,7 +127,7 @@ def _give(waiting: _Waiting, place: int, result: ChatMessage) -> None:
 
 
 def _by_id(number: int, result: ChatMessage, waiting: _Waiting) -> int:
-    """The waiting call with the result's id: the latest, which must be unique within its message."""
+    """Waiting call with the result's id: the latest, which must be unique within its message."""
     found = [place for place, one in enumerate(waiting) if _request(one).id == result.answers]
     if not found:
         raise MalformedRow(f"message {number} is the result of a call that was not made: {result.answers}")
@@ -177,7 +174,6 @@ def _call(request: ToolCall, result: ChatMessage | None) -> Call:
 
 
 def action_text(message: ChatMessage) -> str:
-    """What the assistant wrote, as one text."""
     thought = [f"<think>\n{message.thought}\n</think>"] if message.thought else []
     calls = [f'<tool_call>\n{{"name": {as_json(one.tool)}, "arguments": {_json(one.arguments)}}}\n</tool_call>' for one in message.calls]
     return "\n".join([*thought, *([message.text] if message.text else []), *calls])

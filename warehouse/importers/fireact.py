@@ -1,10 +1,10 @@
-"""Reader of FireAct's released runs (arXiv 2310.05915) over HotpotQA: one JSON object of rows by question number.
+"""Reader of FireAct's released runs (arXiv 2310.05915) on HotpotQA: one JSON object of rows by question number.
 
-A row has `reward`, `em`, `f1`, `gt` (normalised), `pred`, and `traj`: chat messages, or one text in the layout of Alpaca. An action is
-`Thought: …` and `Action: tool[argument]`; `finish` is the answer. Of several actions in one message the first was run, as the
-recorded observations and predictions show; the others are turns that were not run. FireAct's own em and f1 are kept as scores.
+A row has `reward`, `em`, `f1`, `gt` (normalised), `pred`, and `traj`: chat messages, or one text in Alpaca layout. An action is
+`Thought: …` and `Action: tool[argument]`; `finish` is the answer. Of several actions in one message only the first was run, as the recorded
+observations and predictions show; the others become turns that were not run. FireAct's own em and f1 are kept as scores.
 
-Lost: blanks around a question, the `Observation:` label, and the closing line "Episode finished, reward = …", which is the outcome.
+Lost: whitespace around questions, the `Observation:` label, and the closing line "Episode finished, reward = …", which is the outcome.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PARTS = re.compile(r".*?### Instruction:\n(.*?)\n\n### Response:\n(.*)", re.DOT
 _TOOLS = {"finish": "answer"}
 
 Exchange = tuple[str, str]
-"""What the policy wrote, and the observation after it (empty where there was none)."""
+"""Text of the policy, and the following observation (may be empty)."""
 
 
 def read_fireact(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the `.json` files in a folder; a file's name is the policy's.
+    """Read the runs of a file, or of the `.json` files in a folder; a file's stem is the policy's name.
 
     Raises:
-        RequestError: there is no such file, or it is no JSON object.
+        RequestError: the file is missing or not a JSON object.
     """
     return read_files(FORMAT, path, (".json",), _read_file)
 
@@ -88,7 +88,7 @@ def _end(row: dict[str, Any]) -> RunEnd:
 
 
 def _scores(identifier: str, row: dict[str, Any]) -> list[Score]:
-    """FireAct's own figures; the verdict of both is that of em."""
+    """FireAct's own scores; both use the verdict of em."""
     em, f1 = row.get("em"), row.get("f1")
     if not isinstance(em, bool):
         return []
@@ -98,7 +98,6 @@ def _scores(identifier: str, row: dict[str, Any]) -> list[Score]:
 
 
 def _exchanges(traj: Any) -> tuple[str, list[Exchange]]:
-    """The question, and what was written and observed in turn."""
     if isinstance(traj, str):
         return _from_text(traj)
     if not isinstance(traj, list) or not traj:
@@ -129,7 +128,6 @@ def _from_text(traj: str) -> tuple[str, list[Exchange]]:
 
 
 def _blocks(text: str) -> list[str]:
-    """The text cut before each label at the beginning of a line."""
     cuts = [0, *(match.start() for match in _LABEL.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(cuts) if end > start]
 

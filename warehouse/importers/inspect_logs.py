@@ -1,11 +1,11 @@
-"""Reader of Inspect AI's logs (`.eval` and `.json`), by the package `inspect-ai` itself: each sample is a run, with its scores.
+"""Reader of Inspect AI logs (`.eval` and `.json`) with the package `inspect-ai`; each sample is a run with its scores.
 
-A score of C, or full marks, is a success, and less a failure; marks beyond 1 keep their number and say no verdict. What Inspect left
-unscored is invalid, and so is a sample that an error halted, that was invalidated, or that was cancelled before it was scored. A limit
-that ended a sample is its stop reason, and its scores stand. The call of `submit` that ends a sample is the answer.
+A score of C, or 1, is a success, a lower one a failure; scores above 1 keep their value without a verdict. Unscored samples are invalid,
+and so are samples that ended in an error, were invalidated, or were cancelled before scoring. A limit that ended a sample is its stop
+reason, and its scores count. A final call of `submit` is the answer.
 
-Kept in `provenance`: the sample with its messages, scores, metadata, store and usage. Lost: events, timelines, and what only they refer
-to. A sample that cannot be read is quarantined with its place among the samples.
+Kept in `provenance`: the sample with messages, scores, metadata, store and usage. Lost: events, timelines, and what only they reference.
+Unreadable samples are quarantined with their position.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _LIMITS = {
 }
 _LEFT_OUT = {"events", "events_data", "timelines", "attachments"}
 _FRAME = ("version", "status", "eval", "plan")
-"""The parts of a log in one object that a sample cannot be read without."""
+"""Parts of a single-object log required to read a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """What a scorer gave: a number, and the verdict where that is known."""
+    """Result of a scorer: a value, and the verdict if known."""
 
     verifier: str
     value: float | None = None
@@ -68,7 +68,7 @@ class _Scored:
 
 
 def inspect_log_module() -> ModuleType:
-    """The module `inspect_ai.log`. Raises RequestError where the package is not installed."""
+    """Import `inspect_ai.log`. Raises RequestError if the package is not installed."""
     try:
         import inspect_ai.log as module
     except ImportError as error:
@@ -77,10 +77,10 @@ def inspect_log_module() -> ModuleType:
 
 
 def read_inspect(path: Path) -> ImportedRuns:
-    """Every sample of a log, or of the `.eval` and `.json` logs in a folder, of which one that cannot be read is set aside.
+    """Read the samples of a log, or of the `.eval` and `.json` logs in a folder; unreadable logs in a folder are quarantined.
 
     Raises:
-        RequestError: there is no such file, it is no log of Inspect or too large a one, or the package `inspect-ai` is missing.
+        RequestError: the file is missing, no Inspect log or too large, or the package `inspect-ai` is missing.
     """
     module = inspect_log_module()
     return read_files(FORMAT, path, (".eval", ".json"), lambda file, collector: _read_file(module, file, collector))
@@ -94,7 +94,7 @@ def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
         if head["format"] == "json":
             data = json.loads(frame[""])
             frame = {"": json.dumps({name: data[name] for name in _FRAME if name in data}).encode()}
-    except Exception as error:  # whatever Inspect's validation raises
+    except Exception as error:  # Inspect's validation may raise anything
         raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
     for row in samples:
         collector.rows += 1
@@ -105,20 +105,20 @@ def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
 
 
 def _sample(module: ModuleType, form: str, frame: Mapping[str, bytes], row: Row) -> Any:
-    """A sample, given to Inspect in a log of its own."""
+    """Parse one sample in a log of its own."""
     if row.fault is not None:
         raise MalformedRow(row.fault)
     content = str(row.value).encode()
     members = {**frame, row.text: content} if form == "eval" else {"": b'{"samples": [' + content + b"], " + frame[""][1:]}
     try:
         (sample,) = _parse(module, form, members).samples
-    except Exception as error:  # as above, and then of this sample alone
+    except Exception as error:  # as above; only this sample fails
         raise MalformedRow(f"the sample cannot be read: {type(error).__name__}: {error}") from error
     return sample
 
 
 def _parse(module: ModuleType, form: str, members: Mapping[str, bytes]) -> Any:
-    """A log from the members of an archive, or from one object under the name ``."""
+    """Parse a log from the members of an archive, or from one JSON object under the name ""."""
     if form == "json":
         return module.read_eval_log(BytesIO(members[""]), resolve_attachments=True, format="json")
     plain = BytesIO()
@@ -130,9 +130,9 @@ def _parse(module: ModuleType, form: str, members: Mapping[str, bytes]) -> Any:
 
 def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCollector) -> None:
     kept = sample.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
-    if fault := _why_too_large(kept):  # an attachment stands once in a log, and here wherever it is named
+    if fault := _why_too_large(kept):  # attachments are stored once in a log, but expanded at each reference
         raise MalformedRow(fault)
-    to_json(kept).encode()  # raises for halves of surrogate pairs, which no table holds
+    to_json(kept).encode()  # raises for lone surrogates
     messages = _chat(message for message in sample.messages if not _is_prompt_example(message))
     task = task_of(FORMAT, _question(sample), texts_of(sample.target))
     scored = list(_scored_values(sample))
@@ -147,7 +147,7 @@ def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCo
 
 
 def _why_too_large(value: Any) -> str | None:
-    """Why a value, in which one text may occur many times, would be too large or too deep as JSON."""
+    """Reason why a value with many repeated texts would be too large or deep as JSON, or None."""
     level, letters = [value], 0
     for _ in range(MOST_DEPTH + 1):
         inside = list(inner_values(level))
@@ -161,7 +161,7 @@ def _why_too_large(value: Any) -> str | None:
 
 
 def _scores(run: Trajectory, scored: list[_Scored]) -> list[Score]:
-    """The scores whose verdict is known, unless the run itself is broken."""
+    """Scores with a known verdict, unless the run is broken."""
     if run.stop_reason is StopReason.FAULT:
         return []
     return [Score(run.id, one.verifier, "released", one.value, one.verdict, one.error) for one in scored if one.verdict]
@@ -180,12 +180,10 @@ def _question(sample: Any) -> str:
 
 
 def _is_prompt_example(message: Any) -> bool:
-    """Whether a message of the assistant or of a tool is part of the prompt."""
     return message.source == "input" and message.role in ("assistant", "tool")
 
 
 def _chat(messages: Iterable[Any]) -> list[ChatMessage]:
-    """Inspect's messages in the form that importers share."""
     return read_messages([_plain(message) for message in messages])
 
 
@@ -202,7 +200,7 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 def _with_answer(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """The turns, the last with its call of `submit` as the answer."""
+    """The turns, with a final call of `submit` converted to the answer."""
     if not turns or not turns[-1].calls or turns[-1].calls[-1].tool != "submit":
         return turns
     submitted = turns[-1].calls[-1]
@@ -226,7 +224,7 @@ def _error(sample: Any) -> str | None:
 
 
 def _scored_values(sample: Any) -> Iterator[_Scored]:
-    """The scores in their order, those of a dictionary one by one."""
+    """All scores in order; dictionary scores are split by key."""
     for name, score in (sample.scores or {}).items():
         values = {f"{name}/{key}": value for key, value in score.value.items()} if isinstance(score.value, dict) else {name: score.value}
         for verifier, value in values.items():

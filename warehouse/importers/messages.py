@@ -1,9 +1,9 @@
-"""Chat messages of every dialect as one form, `ChatMessage`: what importers read and `conversation.py` makes turns of.
+"""Convert chat messages of any dialect to `ChatMessage`, from which `conversation.py` builds turns.
 
-Read are OpenAI's chat messages (older forms too), items of its Responses API, Anthropic's content blocks, ShareGPT's `from`/`value`, the
-channels of Harmony, and calls and results written as text (`<tool_call>` and `<tool_response>` of Hermes and Qwen), whose JSON is decoded
-first, so that a closing tag within a string ends nothing. Reasoning is kept apart from the text. What the form cannot hold (images, unknown
-parts, calls in another syntax) is a `MalformedRow` with the number of the message.
+Supported: OpenAI's chat messages (older forms too), items of its Responses API, Anthropic's content blocks, ShareGPT's `from`/`value`,
+Harmony channels, and calls and results as text (`<tool_call>` and `<tool_response>` of Hermes and Qwen). The JSON of text calls is decoded
+before the closing tag is searched, so tags in strings are ignored. Reasoning is separated from text. Unsupported content (images, unknown
+parts, calls in other syntaxes) raises `MalformedRow` with the number of the message.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ _CALLS = ("tool_use", "tool_call", "tool-call")
 _RESULTS = ("tool_result", "tool-result")
 _MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document")
 PARTS = frozenset({*TEXTS, *THOUGHTS, *_CALLS, *_RESULTS, *_MEDIA})
-"""The types of parts that are known; a list of other objects is a tool's JSON."""
+"""Known part types; a list of other objects is a tool's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a call, as a part."""
-
     call: str | None
     text: str
     outcome: str
@@ -40,8 +38,6 @@ class Result:
 
 @dataclass(slots=True)
 class Content:
-    """What the parts of a message hold."""
-
     text: str = ""
     thought: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -49,10 +45,10 @@ class Content:
 
 
 def read_content(value: Any, result: bool = False) -> Content:
-    """The content of a message; of a tool's (`result`), what is neither text nor parts is JSON.
+    """Parse the content of a message; in a tool's message (`result`), anything but text and parts is JSON.
 
     Raises:
-        MalformedRow: a part is no text (an image, a file), or of no known type.
+        MalformedRow: a part is not text (an image, a file) or has an unknown type.
     """
     if value is None or isinstance(value, str):
         return Content(value or "")
@@ -69,7 +65,7 @@ def read_content(value: Any, result: bool = False) -> Content:
 
 
 def _is_part(part: dict[str, Any]) -> bool:
-    """Whether an object of a tool's JSON is a part of text or media: beside its type it has what that type holds."""
+    """Whether an object in a tool's JSON is a text or media part: besides its type it has the content of that type."""
     kind = str(part["type"])
     return kind in part or any(name in part for name in ("text", "image_url", "source", "data", "content", "id"))
 
@@ -108,7 +104,7 @@ def _result(part: dict[str, Any]) -> Result:
 
 
 def text_of(value: Any) -> str:
-    """The text of reasoning, however deep it stands in parts and summaries; what is encrypted has none."""
+    """Text of reasoning, nested to any depth in parts and summaries; "" if encrypted."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -124,7 +120,7 @@ _CALL_END = re.compile(r"\s*(?:</tool_call>|\Z)")
 _OTHER = re.compile(
     r"\s*(?:\[TOOL_CALLS\]|<\|python_tag\|>|<function_call>|<function=|<tool_call>\s*(?:<function=|\w+\s*<arg_key>)|<\|tool_call)"
 )
-"""How a text begins that is a call in a syntax which is not read."""
+"""Beginnings of text calls in unsupported syntaxes."""
 _RESPONSE = "<tool_response>"
 _RESPONSE_CLOSED = re.compile(r"\s*</tool_response>")
 _ANY_RESPONSE_END = re.compile(r"\n?</tool_response>")
@@ -134,7 +130,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
 @dataclass(frozen=True, slots=True)
 class TextCall:
-    """A call in a text: where it stands, tags included, and its JSON."""
+    """A call in a text: its span, tags included, and its JSON value."""
 
     start: int
     end: int
@@ -142,7 +138,7 @@ class TextCall:
 
 
 def find_text_calls(text: str, start: int = 0) -> Iterator[TextCall]:
-    """The calls of a text outside of closed fences. Raises MalformedRow for one that is not JSON."""
+    """Calls in a text outside closed fences. Raises MalformedRow for a call that is not JSON."""
     guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed]
     place = start
     while (opening := _CALL.search(text, place)) is not None:
@@ -162,7 +158,7 @@ def find_text_calls(text: str, start: int = 0) -> Iterator[TextCall]:
 
 
 def read_text_calls(text: str) -> tuple[str, list[Any]]:
-    """The text without its calls, and the calls. Raises MalformedRow for a call that cannot be read."""
+    """Text without its calls, and the calls. Raises MalformedRow for an unreadable call."""
     if _OTHER.match(text):
         raise MalformedRow(f"has a call in a syntax that is not read: {text.strip()[:40]!r}")
     rest, calls, place = "", [], 0
@@ -173,7 +169,7 @@ def read_text_calls(text: str) -> tuple[str, list[Any]]:
 
 
 def read_responses(text: str) -> tuple[list[str], str] | None:
-    """The results in a text that begins with `<tool_response>`, and what follows them; None where it does not, or one is not closed."""
+    """Results in a text that begins with `<tool_response>`, and the text after them; None if there is none or one is unclosed."""
     found: list[str] = []
     rest = text.strip()
     while rest.startswith(_RESPONSE):
@@ -187,7 +183,7 @@ def read_responses(text: str) -> tuple[list[str], str] | None:
 
 
 def _response_end(inside: str) -> tuple[int, int]:
-    """Where a result ends, and what is behind its closing tag; -1 where nothing closes it."""
+    """End of a result, and end of its closing tag; -1 if unclosed."""
     json_begin = len(inside) - len(inside.lstrip())
     if inside[json_begin : json_begin + 1] in ("{", "["):
         try:
@@ -210,12 +206,12 @@ _ROLES = {
 }
 _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 _CARRIERS = ("content", "value", "tool_calls", "function_call", "refusal", *_BESIDE)
-"""The keys of a message that hold what it says."""
+"""Keys that may hold a message's content."""
 _ITEMS = {"function_call_output": "output", "custom_tool_call_output": "output"}
 
 
 def read_messages(value: Any, schemas: ToolSchemas = NO_TOOLS) -> list[ChatMessage]:
-    """The messages of a list, or of its JSON text. Raises MalformedRow with the number of the message that cannot be read."""
+    """Parse a list of messages, or its JSON text. Raises MalformedRow with the number of the unreadable message."""
     if isinstance(value, str):
         try:
             value = read_json(value, unique_object)
@@ -235,14 +231,14 @@ def read_messages(value: Any, schemas: ToolSchemas = NO_TOOLS) -> list[ChatMessa
 
 
 def plain_messages(value: Any, speaker: str, schemas: ToolSchemas = NO_TOOLS) -> list[ChatMessage]:
-    """The messages of a prompt or completion, which may be one text of `speaker`."""
+    """Messages of a prompt or completion, which may be a single text of `speaker`."""
     if isinstance(value, str) and not value.lstrip().startswith('[{"'):
         value = [{"role": speaker, "content": value}]
     return [] if value is None else read_messages(value, schemas)
 
 
 def _add(messages: list[ChatMessage], read: Sequence[ChatMessage]) -> None:
-    """Append messages; what one response has in several items (reasoning, text, calls) becomes one message."""
+    """Append messages; several items of one response (reasoning, text, calls) are merged."""
     for message in read:
         before = messages[-1] if messages else None
         if before is not None and before.role == message.role == "assistant" and (before.only_thought or (before.item and message.item)):
@@ -301,12 +297,11 @@ def _assistant(message: dict[str, Any], content: Content, schemas: ToolSchemas) 
 
 
 def _reasoning(message: dict[str, Any]) -> list[str]:
-    """The reasoning that stands beside a message's content."""
     return [text for name in _BESIDE if (text := text_of(message.get(name)).strip())]
 
 
 def _weight(message: dict[str, Any]) -> int:
-    """Whether the message is trained on: OpenAI's `weight`, 0 or 1."""
+    """1 if the message is trained on, else 0: OpenAI's `weight`."""
     weight = message.get("weight", message.get("loss"))
     if weight is not None and weight not in (0, 1):
         raise MalformedRow(f"has the weight {weight!r:.40}, which is neither 0 nor 1")
@@ -314,7 +309,6 @@ def _weight(message: dict[str, Any]) -> int:
 
 
 def _structured(message: dict[str, Any]) -> list[Any]:
-    """The calls of a message; `function_call` is the older form of one."""
     calls = message.get("tool_calls") or ([message["function_call"]] if message.get("function_call") else [])
     if isinstance(calls, str):
         calls = _from_json(calls)
@@ -324,7 +318,6 @@ def _structured(message: dict[str, Any]) -> list[Any]:
 
 
 def _item(message: dict[str, Any], kind: str, schemas: ToolSchemas) -> ChatMessage:
-    """An item of the Responses API that is no message."""
     identity = identity_of(message, "call_id")
     if kind == "reasoning":
         thought = "\n".join(filter(None, (text_of(message.get("content")), text_of(message.get("summary")))))
@@ -337,9 +330,8 @@ def _item(message: dict[str, Any], kind: str, schemas: ToolSchemas) -> ChatMessa
 
 
 def _results(message: dict[str, Any], said: Any) -> list[ChatMessage]:
-    """The result or results of a tool's message."""
     identity = identity_of(message, "tool_call_id", "call_id", "tool_use_id")
-    if identity is None and "requestor" in message:  # tau2 has it under `id`
+    if identity is None and "requestor" in message:  # tau2 uses `id`
         identity = identity_of(message, "id")
     tool, outcome = _text_or_none(message.get("name")) or None, _text_or_none(message.get("outcome")) or _outcome(message)
     blocks = said if isinstance(said, list) else []
@@ -359,12 +351,11 @@ def _outcome(message: dict[str, Any]) -> str:
 
 
 def _result_text(said: Any) -> str:
-    """The text of a result: what is neither text nor parts of text stands as JSON."""
     return read_content(said, result=True).text
 
 
 def _tool_call(call: Any, schemas: ToolSchemas) -> ToolCall:
-    """A call: `function` or `custom` within it, or name and arguments at once; some exports write it as a text of JSON."""
+    """Parse a call: nested in `function` or `custom`, or with name and arguments at top level; some exports use JSON text."""
     call = _from_json(call) if isinstance(call, str) else call
     inner = (call.get("function") or call.get("custom") or call) if isinstance(call, dict) else None
     name = inner.get("name", inner.get("function_name")) if isinstance(inner, dict) else None
@@ -379,7 +370,7 @@ def _tool_call(call: Any, schemas: ToolSchemas) -> ToolCall:
 
 
 def _check_unique(arguments: str) -> None:
-    """Raises MalformedRow for arguments in which a key stands twice; those that are not JSON stay as they were written."""
+    """Raise MalformedRow for arguments with repeated keys; arguments that are not JSON are accepted unchanged."""
     try:
         read_json(arguments, unique_object)
     except ValueError as error:
@@ -407,7 +398,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def identity_of(value: dict[str, Any], *names: str) -> str | None:
-    """The id of a call under one of `names`; an empty one is none."""
+    """Id of a call under one of `names`; None if missing or empty."""
     found = next((value[name] for name in names if value.get(name) not in (None, "")), None)
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)

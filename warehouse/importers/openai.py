@@ -1,9 +1,8 @@
-"""Runs as rows of chat messages: `{"messages": […]}` in any dialect that `messages.py` reads.
+"""Reader of runs as rows of chat messages: `{"messages": […]}` in any dialect of `messages.py`.
 
-A row has `messages` or `conversations`, as a list or its JSON text, and may have `id`, `model`, `tools`, `answer` or `answers` (what is
-accepted), and `reward` or `score`; full marks are a success. JSON lines, one list, Parquet, or what else `tables.py` reads. The row
-stands in `provenance` as it was. The text of an action is a view: thought, text and calls in the tags of Hermes. There are no token ids
-and no times.
+A row has `messages` or `conversations`, as a list or its JSON text, and optionally `id`, `model`, `tools`, `answer` or `answers`
+(accepted), and `reward` or `score`; 1 is a success. Files may be JSON Lines, one JSON list, Parquet, or any format of `tables.py`. The row
+is kept unchanged in `provenance`. An action's text is a view: thought, text and calls in Hermes tags. There are no token ids and times.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MESSAGES = ("messages", "conversations", "conversation")
 
 
 def read_openai(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the files of rows in a folder. Raises RequestError where there is no such file."""
+    """Read the runs of a file, or of all files of rows in a folder. Raises RequestError if there is none."""
     return read_rows(FORMAT, path, (".jsonl", ".json", ".parquet", ".gz"), _read_row)
 
 

@@ -1,7 +1,7 @@
-"""Shared by the importers of foreign trajectories: collecting runs, building records, and the quarantine.
+"""Shared by importers of foreign trajectories: collecting runs, building records, and quarantine.
 
-Every call of a run is a turn, also those that were never run; format-specific data goes into `provenance`. A run without an action, or one
-that breaks off before its answer, is *invalid*, never a failure. A row that is not of the format is a `Failure` with line and reason.
+Every call of a run is a turn, including calls that were not run; format-specific data goes into `provenance`. A run without an action, or
+one that ends before its answer, is *invalid*, never a failure. A row not in the format becomes a `Failure` with line and reason.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class MalformedRow(ValueError):
-    """Why a row is not of its format."""
+    """Reason why a row does not match its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedAction:
-    """One action: its exact text, its call if any, and the response."""
+    """An action: exact text, its call if any, and the response."""
 
     text: str
     tool: str | None
@@ -41,12 +41,12 @@ class ParsedAction:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended, as far as its format tells.
+    """End of a run as stated by its format.
 
     Attributes:
-        outcome, reward: the released verdict, if any.
-        stop: why it ended; None where the format does not say, and then only an answer ends it.
-        error: what broke it, if anything.
+        outcome, reward: released verdict, if any.
+        stop: stop reason; None if unknown, then only an answer ends the run.
+        error: what broke the run, if anything.
     """
 
     outcome: Outcome | None = None
@@ -57,7 +57,7 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRuns:
-    """A reader's result: the number of rows, the records of good ones, and a failure for each other one."""
+    """Result of a reader: number of rows, records of good rows, and a failure per bad row."""
 
     rows: int
     records: tuple[Task | Trajectory | Score, ...]
@@ -77,11 +77,11 @@ class RunCollector:
     records: list[Task | Trajectory | Score] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     filled: bool = False
-    """Whether the arguments of the file's calls have the nulls of a struct (`schemas.py`)."""
+    """Whether call arguments in the file are padded with a struct's nulls (`schemas.py`)."""
     _copies: Counter[str] = field(default_factory=Counter)
 
     def identify(self, path: Path, policy: str, row: Any) -> str:
-        """The id of a run from its content; a row that occurs again in its file is another sample with its own id."""
+        """Id of a run, from its content; a repeated row of a file is another sample with its own id."""
         identifier = f"{self.format}-{digest([policy, row])}"
         self._copies[f"{path} {identifier}"] += 1
         again = self._copies[f"{path} {identifier}"] - 1
@@ -96,26 +96,24 @@ class RunCollector:
             self.records.append(Score(run.id, verifier, "released", run.reward, run.outcome))
 
     def quarantine(self, path: Path, line: int, reason: str, text: str) -> None:
-        """Quarantine a row; `text` is its beginning."""
         item = {"file": path.name, "line": line, "text": text[:500]}
         self.failures.append(Failure("import", f"{self.format}_row", f"{path.name}, line {line}: {reason}", item))
 
     def quarantine_file(self, path: Path, reason: str) -> None:
-        """Quarantine a whole file."""
+        """Quarantine a whole file and drop its records."""
         self.records.clear()
         self.failures[:] = [Failure("import", f"{self.format}_file", reason, {"file": path.name})]
 
     def done(self) -> ImportedRuns:
-        """The result."""
         return ImportedRuns(self.rows, tuple(self.records), tuple(self.failures))
 
 
 Reader = Callable[[dict[str, Any], Row, RunCollector], None]
-"""Adds the records of one object to the collector, all or none; raises MalformedRow."""
+"""Adds the records of one row to the collector, all or none; raises MalformedRow."""
 
 
 def files_of(path: Path, *suffixes: str) -> list[Path]:
-    """`path` itself, or the files in the folder `path` with one of `suffixes`. Raises RequestError where there are none."""
+    """`path` itself, or the files in folder `path` with one of `suffixes`. Raises RequestError if there are none."""
     files = (
         sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
         if path.is_dir() and not is_saved(path)
@@ -127,7 +125,7 @@ def files_of(path: Path, *suffixes: str) -> list[Path]:
 
 
 def task_of(form: str, question: str, answers: Sequence[str]) -> Task:
-    """The task of a run; the same question with the same answers is the same task."""
+    """Task of a run; equal questions with equal answers share a task."""
     key = f"{form}-{digest([question, list(answers)])}"
     return Task(key, form, question, tuple(answers), split="import", provenance={"format": form})
 
@@ -148,7 +146,6 @@ def texts_of(value: Any) -> tuple[str, ...]:
 
 
 def as_json(value: Any) -> str:
-    """The JSON text of a value."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -159,17 +156,16 @@ def is_calls(value: Any) -> bool:
 
 
 def first_of(row: dict[str, Any], *names: str) -> Any:
-    """The value under the first of `names` that is not null."""
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def whole(value: Any) -> Any:
-    """A float with an integral value as int, since some programs write ints as floats; else the value."""
+    """Convert an integral float to int, since some programs write ints as floats."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def number_of(value: Any, name: str) -> float | None:
-    """A number, possibly given as text, or None. Raises MalformedRow where it is not finite."""
+    """A finite number, possibly given as text, or None. Raises MalformedRow otherwise."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if value is not None and not isinstance(value, bool | int | float):
@@ -184,14 +180,14 @@ def number_of(value: Any, name: str) -> float | None:
 
 
 def verdict_of(value: float | None, full: float = 1.0) -> Outcome | None:
-    """Success for `full` to 1, failure below; beyond 1 the scale is unknown. The tolerance 1e-6 is tau-bench's (`tau_bench/types.py`)."""
+    """SUCCESS from `full` to 1, FAILURE below, None above 1 (unknown scale). Tolerance 1e-6 as in tau-bench (`tau_bench/types.py`)."""
     if value is None or value > 1 + 1e-6:
         return None
     return Outcome.SUCCESS if value >= full - 1e-6 else Outcome.FAILURE
 
 
 def turns_of(calls: Sequence[ParsedAction]) -> tuple[Turn, ...]:
-    """The turns of a run, without token ids and times, which were not recorded."""
+    """Turns of a run, without token ids and times."""
     return tuple(
         Turn(
             index, (), (), call.text, call.tool, call.arguments, (), call.response, None, call.outcome, None, 0,
@@ -202,7 +198,7 @@ def turns_of(calls: Sequence[ParsedAction]) -> tuple[Turn, ...]:
 
 
 def trajectory_of(identifier: str, task: Task, policy: str, turns: Sequence[Turn], end: RunEnd, provenance: dict[str, Any]) -> Trajectory:
-    """The run as a trajectory; invalid, whatever its verdict, where it has no action, broke off, or has an error."""
+    """Build a trajectory; invalid, whatever its verdict, if it has no action, broke off, or has an error."""
     run = Trajectory(
         identifier, task.key, policy, "import", 0, (), tuple(turns), end.stop or StopReason.ANSWERED, end.outcome,
         end.reward, 0, None, None, provenance=provenance,
@@ -220,15 +216,15 @@ def _broken_off(run: Trajectory, end: RunEnd) -> str | None:
 
 
 def mark_not_run(calls: Iterable[ParsedAction], response: str) -> list[ParsedAction]:
-    """The calls of one message of which only the first was run and got `response`."""
+    """Calls of one message of which only the first was run and got `response`."""
     first, *others = calls
     return [replace(first, response=response), *(replace(call, outcome=NOT_RUN) for call in others)]
 
 
 def read_files(form: str, path: Path, suffixes: tuple[str, ...], read: Callable[[Path, RunCollector], None]) -> ImportedRuns:
-    """What `read` makes of a file, or of each file with `suffixes` in a folder, where an unreadable file is quarantined.
+    """Apply `read` to a file, or to each file with `suffixes` in a folder, where unreadable files are quarantined.
 
-    Raises RequestError where there is no such file, or `path` itself cannot be read.
+    Raises RequestError if there is no such file, or if `path` itself is an unreadable file.
     """
     collectors = []
     for file in files_of(path, *suffixes):

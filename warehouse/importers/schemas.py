@@ -1,8 +1,8 @@
-"""The tools that a row offers, and the nulls that Arrow has filled into the arguments of its calls.
+"""Tools offered by a row, and removal of nulls that Arrow added to call arguments.
 
-Arrow has one struct for the arguments of all calls in a column: each call has the keys of every other, with null where it had none. Such a
-null is taken out where the tool's schema does not name the key, or names it without allowing null. Without a schema it is taken out if the
-file shows such a struct: it is an Arrow or Parquet file, or all its calls have the same keys and are of at least two tools.
+Arrow stores the arguments of all calls in a column as one struct, so each call has the keys of all others, null where absent. Such a null
+is removed if the tool's schema does not name the key or does not allow null. Without a schema it is removed if the file shows such a
+struct: it is an Arrow or Parquet file, or all calls have the same keys and use at least two tools.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input")
 
 @dataclass(frozen=True, slots=True)
 class ToolSchemas:
-    """The tools of a row in OpenAI's form, and whether the file's arguments are padded with nulls."""
+    """Tools of a row in OpenAI's format, and whether the file's arguments are padded with nulls."""
 
     tools: tuple[dict[str, Any], ...] = ()
     filled: bool = False
     _properties: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def without_fill(self, tool: str, arguments: Any) -> Any:
-        """A call's arguments without padding nulls."""
+        """Arguments of a call without padding nulls."""
         if tool in self._properties:
             return _fitting(arguments, self._properties[tool])
         return _without_nulls(arguments) if self.filled else arguments
@@ -36,7 +36,7 @@ NO_TOOLS = ToolSchemas()
 
 
 def schemas_of(row: Mapping[str, Any], filled: bool = False) -> ToolSchemas:
-    """The tools that a row offers under `tools`, `tool_defs` or `functions`, as a list or JSON text."""
+    """Tools offered by a row under `tools`, `tool_defs`, `functions` or `available_tools`, as a list or JSON text."""
     offered = next((found for name in _OFFERS if (found := _offered(row.get(name)))), [])
     functions = [_function(tool) for tool in offered]
     tools = tuple({"type": "function", "function": function} for function in functions)
@@ -45,7 +45,7 @@ def schemas_of(row: Mapping[str, Any], filled: bool = False) -> ToolSchemas:
 
 
 def is_filled(rows: Iterable[Any]) -> bool:
-    """Whether the calls of rows without schemas share one struct: the same keys in all, for two tools or more."""
+    """Whether the calls of rows without schemas share one struct: equal keys in all, some nulls, and at least two tools."""
     tools: set[str] = set()
     keys: frozenset[str] | None = None
     nulls = False
@@ -60,7 +60,6 @@ def is_filled(rows: Iterable[Any]) -> bool:
 
 
 def _calls_in(value: Any, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The calls in a row whose arguments are objects, at any depth."""
     if depth > MOST_DEPTH:
         return
     if isinstance(value, list):
@@ -97,7 +96,7 @@ def _inner(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as OpenAI's `function`: its parameters as a JSON schema, whether they stand as one, as `input_schema`, or by name alone."""
+    """A tool as OpenAI's `function`; parameters may be a JSON schema, `input_schema`, or a mapping by name."""
     inner = _inner(tool)
     given = inner.get("parameters", inner.get("input_schema"))
     given = given if isinstance(given, dict) else {}

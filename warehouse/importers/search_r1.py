@@ -1,13 +1,12 @@
-"""Reader of Search-R1's tag text (arXiv 2503.09516): one text in which the policy's tags and what was retrieved stand in turn.
+"""Reader of Search-R1's tagged text (arXiv 2503.09516), which alternates the policy's tags and retrieved passages.
 
-A row is what verl dumps (`input`, `output`, `gts`, `score`, `step`), or has `question`, `golden_answers` and the text under `response`,
-`output` or `sequences_str` (the prompt and what came after it). The text is cut as `search_r1/llm_agent/generation.py` put it together:
-an `<information>` block behind `</search>`, and the sentence that follows an invalid action, were observed, and all else the policy
-wrote. Of several tags in one action the first was run; the others are turns that were not run. Full marks are a success.
+A row is a verl dump (`input`, `output`, `gts`, `score`, `step`), or has `question`, `golden_answers` and the text under `response`,
+`output` or `sequences_str` (prompt and response). The text is split as `search_r1/llm_agent/generation.py` composed it: an `<information>`
+block after `</search>` and the sentence after an invalid action are observations, the rest is the policy's. Of several tags in one action
+only the first was run; the others become turns that were not run. A score of 1 is a success.
 
-Lost: blanks around an observation, control tokens, and what a dump has cut. Within an observation the format escapes nothing: a row
-whose blocks are not closed (the observation was cut to its limit) or stand one in another is quarantined, for there a document
-could speak as the policy. The row stands in `provenance` as it was.
+Lost: whitespace around observations, control tokens, and truncated text. The format does not escape observations, so a row with unclosed
+(truncated) or nested blocks is quarantined: a document could otherwise impersonate the policy. The row is kept in `provenance`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _ASSISTANT = re.compile(r"\s*(?:<\|im_end\|>)?\s*(?:(?:<\|im_start\|>)?assistant
 
 
 def read_search_r1(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the `.jsonl` and `.json` files in a folder. Raises RequestError where there is no such file."""
+    """Read the runs of a file, or of the `.jsonl` and `.json` files in a folder. Raises RequestError if there is none."""
     return read_rows(FORMAT, path, (".jsonl", ".json"), _read_row)
 
 
@@ -76,7 +75,7 @@ def _question_and_text(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _question_in(prompt: Any) -> tuple[str, int]:
-    """The question in Search-R1's prompt and where it ends; empty where there is none."""
+    """Question in Search-R1's prompt and its end position; ("", 0) if there is none."""
     _, found, rest = prompt.partition("Question:") if isinstance(prompt, str) else ("", "", "")
     question = rest.split("\n", 1)[0].split("<|im_end|>", 1)[0]
     return question.strip(), len(prompt) - len(rest) + len(question) if found else 0
@@ -91,7 +90,6 @@ def _answers(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _calls(text: str) -> list[ParsedAction]:
-    """The actions with what was observed after each."""
     calls: list[ParsedAction] = []
     begin = 0
     for found in _OBSERVED.finditer(text):
@@ -104,7 +102,7 @@ def _calls(text: str) -> list[ParsedAction]:
 
 
 def _check_closed(block: re.Match[str], text: str) -> None:
-    """That the information ends at one place: a document may hold the closing mark, and then nobody knows where the policy goes on."""
+    """Raise MalformedRow unless the block has one unambiguous end: a document may contain the closing mark."""
     behind = text[block.end() :].partition("<information>")[0]
     if "<information>" in block[1] or "</information>" not in block[0]:
         raise MalformedRow(f"the information at character {block.start()} is not closed, so what the policy wrote after it is not known")
@@ -113,7 +111,7 @@ def _check_closed(block: re.Match[str], text: str) -> None:
 
 
 def _action(text: str, observation: str) -> list[ParsedAction]:
-    """What the policy wrote up to one observation: the first tag is its action."""
+    """Actions in the policy's text before one observation; only the first tag was run."""
     blocks = list(_blocks(text))
     if not blocks:
         return [ParsedAction(text, None, response=observation, outcome="unparsable")]
@@ -123,7 +121,6 @@ def _action(text: str, observation: str) -> list[ParsedAction]:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
-    """The closed tags of a text: where each begins, its name and its inside. A tag that nothing closes is looked for once."""
     place = 0
     never: set[str] = set()
     for opening in _OPENING.finditer(text):

@@ -1,6 +1,6 @@
-"""Tables of any format, and data sets of the Hugging Face hub, row by row; and the runs that an importer makes of them.
+"""Rows of tables in any format and of Hugging Face hub data sets, and the runs that importers build from them.
 
-The hub is asked for `hf:NAME[:CONFIG][@SPLIT]` alone, and data sets there run no code of theirs here (`datasets` 4 and later).
+The hub is accessed only for `hf:NAME[:CONFIG][@SPLIT]`; its data sets run no code here (`datasets` 4 and later).
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from warehouse.importers.schemas import is_filled
 
 
 def table_rows(path: Path, form: Delimiting = GUESSED, text: str = "") -> Iterator[Row]:
-    """Every row of a file, a saved folder or `hf:NAME[:CONFIG][@SPLIT]`; arguments and errors as in `open_table`."""
+    """Rows of a file, a saved folder or `hf:NAME[:CONFIG][@SPLIT]`; arguments and errors as in `open_table`."""
     return _hub_rows(path) if str(path).startswith(HUB) else open_table(path, form, text)[1]
 
 
 def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) -> ImportedRuns:
-    """What `read` makes of every row of a file, or of the files with `suffixes` in a folder.
-
-    Raises:
-        RequestError: as `read_files` does.
-    """
+    """Apply `read` to every row of a file, or of the files with `suffixes` in a folder. Raises like `read_files`."""
 
     def read_file(file: Path, collector: RunCollector) -> None:
         head, found = open_table(file, text="json")
@@ -44,7 +40,7 @@ def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) ->
 
 
 def name_of(path: Path) -> str:
-    """A table's name: its file's or folder's without suffixes, or the last part of its name on the hub."""
+    """Name of a table: its file or folder name without suffixes, or the last part of its hub name."""
     if str(path).startswith(HUB):
         return str(path).removeprefix(HUB).partition("@")[0].partition(":")[0].rpartition("/")[2]
     name = path.resolve().name
@@ -65,7 +61,7 @@ def _hub_rows(path: Path) -> Iterator[Row]:
 
 
 def _in_json(value: Any) -> Any:
-    """A value of Arrow's as JSON can have it: times and days in ISO 8601, decimals as their digits."""
+    """Convert an Arrow value to JSON: ISO 8601 times and dates, decimals as text."""
     if isinstance(value, dict):
         return {name: _in_json(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -74,14 +70,14 @@ def _in_json(value: Any) -> Any:
 
 
 def _open_hub(name: str) -> Iterable[Mapping[str, Any]]:
-    """The data set `hf:NAME[:CONFIG][@SPLIT]`; the split is `train` by default."""
+    """Open the data set `hf:NAME[:CONFIG][@SPLIT]`; the split defaults to `train`."""
     named, _, split = name.removeprefix(HUB).partition("@")
     dataset, _, config = named.partition(":")
-    from datasets import load_dataset  # two seconds to load
+    from datasets import load_dataset  # takes two seconds to import
 
     try:
         return load_dataset(dataset, config or None, split=split or "train")
-    except Exception as error:  # the network, the hub and the data set each raise their own, without a common base
+    except Exception as error:  # network, hub and data sets raise errors without a common base
         why = " ".join(str(error).split())[:300]
         raise RequestError(
             f"{name} cannot be had from the Hugging Face hub ({type(error).__name__}: {why}); it needs the network and a right name: "

@@ -1,10 +1,11 @@
-"""Anybody's tasks as rows: which column holds what, and the task that a row makes.
+"""Import tasks from rows: detect columns and build a task per row.
 
-A row asks something (`question`) and mostly says what is accepted (`answers`: a text, a number, or a list of them). Columns are found by
-the names in `FIELDS`, those of exports of `verifiers` (`prompt`, `answer`, `info`) and of Inspect (`input`, `target`, `metadata`) among
-them, or as the caller maps them. GSM8K's, HumanEval's and MBPP's own files are known by their columns and the verifier that is asked for.
+A row has a question (`question`) and usually accepted answers (`answers`: a text, a number, or a list of them). Columns are found by the
+names in `FIELDS`, which include those of `verifiers` exports (`prompt`, `answer`, `info`) and Inspect (`input`, `target`, `metadata`), or
+by the caller's mapping. Original GSM8K, HumanEval and MBPP files are recognised by their columns and the requested verifier.
 
-What a row says of itself goes into the provenance of its task, but never who judges it or what runs it: `RESERVED` is the caller's alone.
+Further data of a row goes into its task's provenance, except the keys in `RESERVED`, which select verifier and code and are set by the
+caller.
 """
 
 from __future__ import annotations
@@ -39,31 +40,31 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "provenance": ("provenance", "info", "metadata"),
     "proofs": ("proofs",),
 }
-"""What of a task a row may hold, and the names of columns that are taken for it where the caller names none; `a.b` is b in the object a."""
+"""Task fields and the default column names for each; `a.b` is key b of object a."""
 RESERVED = frozenset({"verifier", "options", "rollout", "source", "place", "suite", "origin"})
-"""What no row may say of its task."""
+"""Provenance keys that rows cannot set."""
 OF_NUMBERS = ("gsm8k", "number", "math")
-"""The verifiers for which an answer with GSM8K's mark is a solution, and the number behind the mark what is accepted."""
+"""Verifiers for which an answer with GSM8K's mark is a solution, and the number after the mark the accepted answer."""
 
 _LISTED = re.compile(r"\s*\[\s*['\"].*['\"]\s*\]\s*", re.DOTALL)
-"""A list of texts as JSON or Python write it."""
+"""A list of texts in JSON or Python notation."""
 
 _MESSAGES = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
-"""How chat messages begin as JSON text."""
+"""Beginning of chat messages as JSON text."""
 
 Published = Callable[[Mapping[str, Any], str], Task]
-"""The reader of a published set: a row and its place give a task."""
+"""Reader of a published set: converts a row and its place to a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFormat:
-    """What is taken for a row's task: where it comes from, who judges it, where it is played, and which column is what.
+    """Source, verifier, environment and columns of imported tasks.
 
     Attributes:
-        source: stands before every key, so that two sources do not clash.
-        answered: whether the verifier looks at an answer, and rows must say which are accepted.
-        delimiting: the delimiter and the encoding of CSV, where they are not to be guessed.
-        columns: the column of a field of `FIELDS`, where it is not called as that says.
+        source: prefix of every key, so that sources do not clash.
+        answered: whether the verifier reads answers, so that rows must provide accepted ones.
+        delimiting: delimiter and encoding of CSV; empty values are detected.
+        columns: column per field of `FIELDS`, if not one of the default names.
     """
 
     source: str
@@ -76,10 +77,10 @@ class TaskFormat:
 
 
 def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
-    """The training task of each row, and a failure for each row that makes none.
+    """Read one training task per row, and a failure for each unusable row.
 
     Raises:
-        RequestError: there is no such table, it is empty, or it lacks a column that is needed or named.
+        RequestError: the table is missing or empty, or lacks a required or mapped column.
     """
     rows = list(table_rows(path, form.delimiting))
     found = list(dict.fromkeys(name for row in rows if isinstance(row.value, Mapping) for name in row.value))
@@ -98,7 +99,6 @@ def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
 
 
 def broken_row(file: str, line: int, reason: str, text: str = "") -> Failure:
-    """The failure of a row that makes no task."""
     item = {"file": file, "line": line, "text": text[:500]}
     return Failure("import", "broken_row", f"{file}, line {line}: {reason}", item)
 
@@ -123,7 +123,7 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
 
 
 def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
-    """What makes a task of a row of this table; the key of the task is the row's id, or empty where it has none."""
+    """Function that converts a row of this table to a task, whose key is the row's id or ""."""
     published = None if form.columns else _published(found, form.verifier)
     if published is not None:
         return published
@@ -137,13 +137,12 @@ def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
 
 
 def _nested(form: TaskFormat) -> list[str]:
-    """The columns within objects that are looked for."""
     named = (*form.columns.values(), *(name for names in FIELDS.values() for name in names))
     return list(dict.fromkeys(name for name in named if "." in name))
 
 
 def column_of(row: Any, column: str) -> Any:
-    """The value of a column of a row; `a.b` is b in the object a, which may be its JSON text, unless a column is called so."""
+    """Value of a column; `a.b` is key b of object a, which may be JSON text, unless a column has that name."""
     if not isinstance(row, Mapping):
         return None
     if column in row or "." not in column:
@@ -159,7 +158,7 @@ def column_of(row: Any, column: str) -> Any:
 
 
 def _published(found: Iterable[str], verifier: str) -> Published | None:
-    """The reader of HumanEval's or MBPP's own columns."""
+    """Reader for HumanEval's or MBPP's original columns, or None."""
     if verifier != "code":
         return None
     if set(HUMANEVAL_COLUMNS) <= set(found):
@@ -172,7 +171,6 @@ def _mbpp_task(row: Mapping[str, Any], place: str) -> Task:
 
 
 def _columns(path: Path, found: list[str], form: TaskFormat) -> dict[str, str]:
-    """The column of each field that the table has."""
     unknown = sorted(set(form.columns) - set(FIELDS))
     if unknown:
         raise RequestError(f"--column {unknown[0]}=…: there is no field {unknown[0]!r}; map one of {', '.join(FIELDS)}.")
@@ -193,7 +191,6 @@ def _columns(path: Path, found: list[str], form: TaskFormat) -> dict[str, str]:
 
 
 def _plain_task(fields: dict[str, Any], place: str, form: TaskFormat) -> Task:
-    """The task of a row's fields."""
     question = _question(fields.get("question"))
     answers = _answers(fields.get("answers"), form.verifier)
     if form.verifier in OF_NUMBERS and len(answers) == 1 and MARK in answers[0]:
@@ -209,13 +206,13 @@ def _plain_task(fields: dict[str, Any], place: str, form: TaskFormat) -> Task:
 
 
 def _question(value: Any) -> str:
-    """A text, or what the user of chat messages asks, in a list or its JSON text."""
+    """A text, or the user's question in chat messages given as a list or JSON text."""
     messages = isinstance(value, list) or (isinstance(value, str) and _MESSAGES.match(value) is not None)
     return question_of(read_messages(value)) if messages else value
 
 
 def _answers(value: Any, verifier: str) -> tuple[str, ...]:
-    """Accepted answers as texts; the tests that code must pass may stand there as an object."""
+    """Accepted answers as texts; tests for code may be an object."""
     if verifier == "code":
         values = value if isinstance(value, list) else [value]
         value = [json.dumps(each, ensure_ascii=False) if isinstance(each, dict) else each for each in values if each is not None]
@@ -224,15 +221,15 @@ def _answers(value: Any, verifier: str) -> tuple[str, ...]:
 
 
 def _final(answer: str) -> str:
-    """An accepted answer without the reasoning before it."""
+    """Accepted answer without preceding reasoning."""
     return split_reasoning(answer)[1] or answer if "think" in answer.lower() else answer
 
 
 def _listed(text: str) -> Any:
-    """The texts of a JSON list, as which a cell without lists has several answers, or calls as JSON; any other text as it is.
+    """Texts of a JSON list, which represents several answers in a text cell, or calls as JSON; any other text unchanged.
 
     Raises:
-        MalformedRow: it is a list of texts as Python shows it, of which no policy would write the brackets.
+        MalformedRow: the text is a list in Python notation, whose brackets no policy would write.
     """
     if text.lstrip().startswith(("[{", "{")):
         try:
@@ -252,12 +249,11 @@ def _listed(text: str) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A count that a cell of text holds, as a number."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else whole(value)
 
 
 def _about(value: Any) -> dict[str, Any]:
-    """What a row says beside question and answers: an object, as it is or as JSON text; anything else stands under `info`."""
+    """Additional data of a row: an object or its JSON text; anything else is stored under `info`."""
     if isinstance(value, str):
         try:
             value = read_json(value)
@@ -267,7 +263,7 @@ def _about(value: Any) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> str:
-    """A row's id as its task's key has it: a slash would lead out of a folder."""
+    """Row id as part of the task key; slashes, which would act as path separators, are replaced."""
     if value is None:
         return ""
     value = whole(value)

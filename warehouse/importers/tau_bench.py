@@ -1,13 +1,13 @@
-"""Reader of tau-bench's results (arXiv 2406.12045): a JSON list of `{task_id, reward, info, traj, trial}`.
+"""Reader of tau-bench results (arXiv 2406.12045): a JSON list of `{task_id, reward, info, traj, trial}`.
 
-`traj` is chat messages with tool calls, or, of the agents `act` and `react`, texts with `Action:` and JSON; both kinds of call are turns
-with their results. What the agent says to the user is a turn without a call, the user's reply its observation, its last words the answer.
-A reward of 1 within 1e-6 is a success (`tau_bench/types.py`). A run without `reward_info` was never judged: it used up its
-steps, which tau-bench counts as a failure. A run that broke (`info.error`, no messages) is invalid.
+`traj` is chat messages with tool calls or, for the agents `act` and `react`, texts with `Action:` and JSON; both become turns with results.
+A message to the user is a turn without a call, the user's reply its observation, and the agent's last message the answer. A reward of 1
+within 1e-6 is a success (`tau_bench/types.py`). A run without `reward_info` was not judged: it ran out of steps, which tau-bench counts as
+a failure. A broken run (`info.error`, no messages) is invalid.
 
-Nothing is lost: the row stands in `provenance` as it was. The task is what the simulated user was told, with the expected actions and
-outputs in its provenance; outputs are no accepted answers, for all of them must be said. A run that broke has no such text; its
-task then is the number alone.
+Nothing is lost: the row is kept in `provenance`. The task is the instruction of the simulated user, with the expected actions and outputs
+in its provenance; outputs are not accepted answers, since all of them must be said. A broken run has no instruction; its task is identified
+by number only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OUTPUT = "API output: "
 
 
 def read_tau_bench(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the `.json` files in a folder. Raises RequestError where there is no such file."""
+    """Read the runs of a file, or of the `.json` files in a folder. Raises RequestError if there is none."""
     return read_rows(FORMAT, path, (".json",), _read_row)
 
 
@@ -72,7 +72,7 @@ def _task(number: int, description: Any, path: Path) -> Task:
 
 
 def _with_calls(traj: list[Any]) -> list[Any]:
-    """The messages of `act` and `react` with their calls as tool calls; others as they are."""
+    """Messages of `act` and `react` with their calls as tool calls; others unchanged."""
     if any(isinstance(message, dict) and (message.get("tool_calls") or message.get("role") == "tool") for message in traj):
         return traj
     messages: list[Any] = []
@@ -86,7 +86,7 @@ def _with_calls(traj: list[Any]) -> list[Any]:
 
 
 def _action(message: Any) -> dict[str, Any] | None:
-    """The call in a text of the agent, as tau-bench reads it: what follows the last `Action:` is JSON with name and arguments."""
+    """Call in an agent's text, as tau-bench reads it: JSON with name and arguments after the last `Action:`."""
     if not isinstance(message, dict) or message.get("role") != "assistant" or not isinstance(message.get("content"), str):
         return None
     try:

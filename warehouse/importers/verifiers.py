@@ -1,12 +1,12 @@
-"""Reader of the traces that the package `verifiers` saves: `results.jsonl`, with `metadata.json` beside it.
+"""Reader of traces saved by the package `verifiers`: `results.jsonl` with `metadata.json` beside it.
 
-A row has `prompt` and `completion` (messages, or texts of a completion model), `answer`, `info`, `reward`, and in later versions
-`error`, `is_truncated`, `stop_condition` and metrics (`verifiers/utils/save_utils.py`). Tool calls stand there as texts of JSON, and
-results may name no call: as many as the latest message has calls belong to these in their order. A completion that begins with
-the prompt again is read once. Full marks are a success, or what reaches `pass_threshold` where the metadata has one.
+A row has `prompt` and `completion` (messages, or texts of a completion model), `answer`, `info`, `reward`, and in later versions `error`,
+`is_truncated`, `stop_condition` and metrics (`verifiers/utils/save_utils.py`). Tool calls are JSON texts. Results without a call id belong
+to the latest message's calls in order, if the numbers match. A prompt repeated at the start of a completion is read once. A reward of 1 is
+a success, or of at least `pass_threshold` if the metadata has one.
 
-Nothing is lost: the row stands in `provenance` as it was, its metrics too. Token ids are not in the saved form. The metadata gives the
-policy's name; without it, that is the file's.
+Nothing is lost: the row with its metrics is kept in `provenance`. Token ids are not in the saved format. The policy's name is the
+metadata's `model`, else the file's stem.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STOPS = {"max_turns_reached": StopReason.MAX_TURNS, "prompt_too_long": StopReas
 
 
 def read_verifiers(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
+    """Read the runs of a file, or of the `.jsonl` and `.parquet` files in a folder. Raises RequestError if there is none."""
     return read_rows(FORMAT, path, (".jsonl", ".parquet"), _read_row)
 
 
@@ -56,7 +56,6 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """What stands beside the file, if that is an object."""
     try:
         value = read_json((path.parent / "metadata.json").read_bytes())
     except (OSError, ValueError):
@@ -71,7 +70,7 @@ def _without_prompt(prompt: list[ChatMessage], completion: list[ChatMessage]) ->
 
 
 def _stop(row: dict[str, Any]) -> StopReason | None:
-    """The limit that ended a run; a run that was cut ended by its context."""
+    """Limit that ended a run; a truncated run was ended by its context."""
     stop = _STOPS.get(str(row.get("stop_condition")))
     return stop or (StopReason.MAX_CONTEXT_TOKENS if row.get("is_truncated") is True else None)
 

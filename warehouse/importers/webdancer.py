@@ -1,11 +1,11 @@
-"""Reader of WebDancer's released runs (Alibaba-NLP, arXiv 2505.22648): JSON lines of chat messages.
+"""Reader of WebDancer's released runs (Alibaba-NLP, arXiv 2505.22648): JSON Lines of chat messages.
 
-A row has `messages` (system, then user and assistant in turn), `answer` (accepted answers in a list of a list), and a tag. The
-thought, the calls (`<tool_call>` with JSON) and the answer stand in the assistant's text, the responses in the user's next message;
-the row's own `tool_calls` are empty. The file does not say whether a run was judged right: its outcome is left open.
+A row has `messages` (system, then alternating user and assistant), `answer` (accepted answers as a nested list), and a tag. Thought, calls
+(`<tool_call>` with JSON) and answer are in the assistant's text, responses in the next user message; the row's own `tool_calls` are empty.
+The file has no verdicts, so outcomes are None.
 
-Kept in the words of the file: the assistant's messages, cut before each further call, and the responses without their tags. The rest
-of the row goes into `provenance`. The prompt has no token ids, for the tokenizer is not known.
+Kept verbatim: assistant messages, split before each further call, and responses without tags. The rest of the row goes into `provenance`.
+There are no token ids, since the tokenizer is unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUESTION = "\nUser: "
 
 
 def read_webdancer(path: Path) -> ImportedRuns:
-    """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
+    """Read the runs of a file, or of the `.jsonl` and `.parquet` files in a folder. Raises RequestError if there is none."""
     return read_rows(FORMAT, path, (".jsonl", ".parquet"), _read_row)
 
 
@@ -54,7 +54,7 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
 
 
 def _tools(instructions: str) -> list[dict[str, Any]]:
-    """The schemas of the tools that the instructions offer, one JSON object behind the other; none where they are not of that form."""
+    """Schemas of the tools in the instructions, given as consecutive JSON objects; empty if they have another form."""
     text, decoder, found = instructions.partition("<tools>")[2].partition("</tools>")[0], json.JSONDecoder(), []
     place = _past_comma(text, 0)
     while place < len(text):
@@ -98,7 +98,6 @@ def _answers(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _calls(messages: list[tuple[str, str]]) -> list[ParsedAction]:
-    """The calls of all the assistant's messages, each with its response."""
     calls: list[ParsedAction] = []
     open_calls: list[ParsedAction] = []
     for role, content in messages:
@@ -114,7 +113,7 @@ def _calls(messages: list[tuple[str, str]]) -> list[ParsedAction]:
 
 
 def _actions(content: str) -> list[ParsedAction]:
-    """The calls of one message; its text is cut before each further one. What a thought quotes is no call."""
+    """Calls of one message, whose text is split before each further call; calls quoted in a thought are ignored."""
     rest = split_reasoning(content)[1]
     whole = content.rstrip()
     blocks = list(_blocks(whole, len(whole) - len(rest) if whole.endswith(rest) else 0))
@@ -125,9 +124,9 @@ def _actions(content: str) -> list[ParsedAction]:
 
 
 def _blocks(content: str, start: int) -> Iterator[TextCall]:
-    """The calls and answers of a text from `start` on; an answer is a text, and so is a call that is not JSON.
+    """Calls and answers in a text from `start` on; answers and calls that are not JSON are read as text.
 
-    The JSON of a call is decoded before its closing tag is looked for.
+    The JSON of a call is decoded before its closing tag is searched.
     """
     while (opening := _OPENING.search(content, start)) is not None:
         try:
@@ -149,7 +148,7 @@ def _blocks(content: str, start: int) -> Iterator[TextCall]:
 
 
 def _closing(content: str, opening: re.Match[str]) -> int:
-    """Where what is opened ends; an answer at the last closing tag before the next opening one, for it may quote its own."""
+    """End of an opened block; an answer, which may quote its tag, ends at the last closing tag before the next opening one."""
     closing, following = f"</{opening[1]}>", _OPENING.search(content, opening.end())
     first = content.find(closing, opening.end())
     if opening[1] != "answer":
@@ -166,7 +165,7 @@ def _call(text: str, value: Any) -> ParsedAction:
 
 
 def _with_responses(calls: list[ParsedAction], content: str) -> list[ParsedAction]:
-    """The calls with their responses: one each where there are as many, else all that came is the last one's."""
+    """Assign responses to calls: one each if the numbers match, else all text to the last call."""
     read = read_responses(content)
     responses = read[0] if read is not None and len(read[0]) == len(calls) and not read[1] else [""] * (len(calls) - 1) + [content]
     return [ParsedAction(c.text, c.tool, c.arguments, response, c.outcome) for c, response in zip(calls, responses, strict=True)]

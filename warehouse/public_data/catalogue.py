@@ -1,7 +1,7 @@
-"""The public data sets: folders of files, each pinned to a commit with its size and SHA-256, and where they are on this machine.
+"""Catalogue of public data sets: folders of files pinned by commit, size and SHA-256, and their location on this machine.
 
-Every size and digest was taken from the files at the named commits. Licences come with the files. The folder is the one that
-FLYWHEEL_DATA names, else a cache of the user.
+All sizes and digests were computed from the files at the pinned commits. Licences are included in the folders. Data sets are stored in
+FLYWHEEL_DATA, else in the user's cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from warehouse.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedFile:
-    """A file called `name` here, with its size and SHA-256."""
+    """A file stored as `name`, with its size in bytes and SHA-256."""
 
     name: str
     url: str
@@ -26,9 +26,9 @@ class PinnedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedArchive:
-    """A packed tree, of which the files whose path fully matches `members` are taken: `size` bytes of them.
+    """An archive from which the files whose path fully matches `members` are taken, `size` bytes in total.
 
-    Hosts pack archives anew, so `sha256` is that of the list of files as `sha256sum` prints it, ordered by path.
+    Hosts repack archives, so `sha256` is that of the list of files in `sha256sum` format, ordered by path.
     """
 
     url: str
@@ -46,7 +46,6 @@ class Repository:
 
     @property
     def address(self) -> str:
-        """The page of the commit."""
         return f"https://github.com/{self.name}/tree/{self.commit}"
 
     def file(self, path: str, size: int, sha256: str, name: str | None = None) -> PinnedFile:
@@ -55,18 +54,15 @@ class Repository:
         return PinnedFile(name=name or PurePosixPath(path).name, url=url, size=size, sha256=sha256)
 
     def archive(self, members: str, size: int, sha256: str) -> PinnedArchive:
-        """The files of the repository whose path matches `members`."""
+        """Files of the repository whose path matches `members`."""
         return PinnedArchive(url=f"https://codeload.github.com/{self.name}/tar.gz/{self.commit}", members=members, size=size, sha256=sha256)
 
     def folder(self, name: str, *parts: PinnedFile | PinnedArchive) -> PublicFolder:
-        """A folder of a data set, made of parts of the repository."""
         return PublicFolder(name, self, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class PublicFolder:
-    """A folder of a data set and its source."""
-
     name: str
     repository: Repository
     parts: tuple[PinnedFile | PinnedArchive, ...]
@@ -74,9 +70,9 @@ class PublicFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicDataSet:
-    """A data set that suites and profiles name.
+    """A data set referenced by suites and profiles.
 
-    `entries` are the files or folders that readers open; the first that exists is used, so that a sample may replace the whole.
+    `entries` are files or folders that readers open; the first existing one is used, so a sample can replace the full set.
     """
 
     name: str
@@ -87,16 +83,15 @@ class PublicDataSet:
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """Size in bytes."""
         return sum(part.size for folder in self.folders for part in folder.parts)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The pages of its sources."""
         return tuple(folder.repository.address for folder in self.folders)
 
     def place(self, root: Path) -> Path | None:
-        """Where readers find it under `root`; None where it is incomplete."""
+        """Path of its entry under `root`; None if incomplete."""
         if not all((root / folder.name).is_dir() for folder in self.folders):
             return None
         return next((root / entry for entry in self.entries if (root / entry).exists()), None)
@@ -106,7 +101,7 @@ _FILMS = Repository("prust/wikipedia-movie-data", "91ae721d3672e8ef4f15b213c763a
 _COUNTRIES = Repository("mledoze/countries", "5e9f370050f83ad2ba4cb885f75d66114badf72c")
 _FACTBOOK = Repository("factbook/factbook.json", "8662a8b17a784841ab4528631b04090eb2f183eb")
 _GSM8K = Repository("openai/grade-school-math", "3101c7d5072418e28b9008a6636bde82a006892c")
-# MBPP's own file has all 427 sanitized problems in one list; this one has the 257 of the test split, which the suite is about.
+# MBPP's own file holds all 427 sanitized problems in one list; this one holds the 257 of the test split, which the suite uses.
 _MBPP = Repository("jincan333/MAS-TTS", "ae8f961818d47860cfbde256b72cbb5c326e6b85")
 _HUMANEVAL = Repository("openai/human-eval", "6d43fb980f9fee3c892a914eda09951f772ad10d")
 _HIPPORAG = Repository("OSU-NLP-Group/HippoRAG", "b144c46df14cabe5f5822d8caded4bec5f709461")
@@ -247,29 +242,27 @@ WEBSHAPER = PublicDataSet(
 )
 
 DATA_SETS = {data.name: data for data in (FILMS, COUNTRIES, GSM8K, MBPP, HUMANEVAL, MUSIQUE, WEBSHAPER)}
-"""The data sets by name, in the order in which they are listed."""
 
 VARIABLE = "FLYWHEEL_DATA"
 
 
 def data_root() -> Path:
-    """The folder of all public data sets."""
     if named := os.environ.get(VARIABLE):
         return expanded(named)
     return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "agent-flywheel" / "data"
 
 
 def data_set(name: str) -> PublicDataSet:
-    """The data set called `name`. Raises RequestError."""
+    """Data set called `name`. Raises RequestError."""
     if name not in DATA_SETS:
         raise RequestError(f"there is no public data set {name!r}; choose one of {', '.join(DATA_SETS)}.")
     return DATA_SETS[name]
 
 
 def locate(name: str) -> Path:
-    """The file or folder that the data set `name` is read from.
+    """File or folder from which the data set `name` is read.
 
-    Raises RequestError where it is unknown or not here, with the command that fetches it.
+    Raises RequestError if it is unknown or not downloaded; the message names the download command.
     """
     data, root = data_set(name), data_root()
     place = data.place(root)
@@ -282,5 +275,5 @@ def locate(name: str) -> Path:
 
 
 def in_bytes(size: int) -> str:
-    """A size for people."""
+    """Human-readable size."""
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

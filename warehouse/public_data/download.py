@@ -1,7 +1,6 @@
-"""Public data sets over HTTPS: resumed where a transfer was cut, bounded in size, and checked by digest before a file gets its name.
+"""Download public data sets over HTTPS: transfers resume, sizes are limited, and digests are checked before a file gets its final name.
 
-A file is NAME.part and a folder .NAME.part until all of it is there and checked, so a reader never finds half of one. A file that is not
-the one that was pinned is removed.
+Incomplete files are named NAME.part and folders .NAME.part, so readers never see partial data. Files that differ from the pin are removed.
 """
 
 from __future__ import annotations
@@ -25,32 +24,31 @@ from warehouse.errors import RequestError
 from warehouse.public_data.catalogue import VARIABLE, PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
 
 ATTEMPTS = 4
-"""How often a transfer that was cut is taken up again."""
 FIRST_WAIT_SECONDS = 0.5
-"""Before the second attempt; each later wait is twice as long."""
+"""Wait before the second attempt in seconds; doubles each time."""
 _SECONDS = httpx.Timeout(30.0, connect=10.0)
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _CUT = (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError)
 _TOO_MANY_REQUESTS, _OF_SERVERS = 429, 500
 
 Told = Callable[[str, int, int], None]
-"""Is told of a URL, the bytes of it that are here, and the most that will be."""
+"""Progress callback: URL, bytes received, and maximum bytes."""
 
 
 def open_client() -> httpx.Client:
-    """A client that uses HTTPS only and asks for unencoded content, so that bytes can be counted and transfers resumed."""
+    """HTTPS-only client that requests unencoded content, so that bytes can be counted and transfers resumed."""
     hooks = {"request": [_refuse_open_line]}
     return httpx.Client(follow_redirects=True, timeout=_SECONDS, headers={"Accept-Encoding": "identity"}, event_hooks=hooks)
 
 
 def _refuse_open_line(request: httpx.Request) -> None:
-    """Refuse plain HTTP, also in redirections, except to this machine."""
+    """Reject plain HTTP, also in redirects, except to this machine."""
     if request.url.scheme != "https" and request.url.host not in _LOCAL:
         raise RequestError(f"{request.url} is not HTTPS: nothing is fetched over a line that others can write on.")
 
 
 def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told) -> None:
-    """Bring a file into `folder` unless it is there, complete. Raises RequestError where it cannot be fetched or differs from the pin."""
+    """Download a file into `folder` unless it is complete. Raises RequestError if it cannot be fetched or differs from the pin."""
     target = folder / wanted.name
     if target.is_file():
         return
@@ -64,7 +62,7 @@ def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told)
 
 
 def download_archive(client: httpx.Client, wanted: PinnedArchive, folder: Path, told: Told) -> None:
-    """Bring the files of an archive into `folder`, all or none. Raises RequestError."""
+    """Download the files of an archive into `folder`, all or none. Raises RequestError."""
     part = _received(client, wanted.url, folder / f"archive{DRAFT}", wanted.size, told)
     try:
         members = read_members(part.read_bytes(), wanted)
@@ -77,9 +75,9 @@ def download_archive(client: httpx.Client, wanted: PinnedArchive, folder: Path, 
 
 
 def read_members(packed: bytes, wanted: PinnedArchive) -> dict[str, bytes]:
-    """The wanted files of a `tar.gz`, by path below its one top folder.
+    """Files of a `tar.gz` that match the pattern, by path below the top folder. Raises RequestError.
 
-    Only paths that match the pattern are taken. The archive may unpack to twice the wanted bytes. Raises RequestError.
+    The archive may unpack to at most twice the wanted bytes.
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
@@ -103,7 +101,7 @@ def _members(tar: tarfile.TarFile, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def digest_of_tree(files: Mapping[str, bytes]) -> str:
-    """SHA-256 of the list of files as `sha256sum` prints it, ordered by path."""
+    """SHA-256 of the list of files in `sha256sum` format, ordered by path."""
     lines = (f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -113,7 +111,7 @@ def _other_content(url: str, found: str, wanted: str) -> RequestError:
 
 
 def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> Path:
-    """`part` completed from `url`, starting from what is there already."""
+    """Complete `part` from `url`, resuming after its current content."""
     retrying = Retrying(
         retry=retry_if_exception(_may_pass), stop=stop_after_attempt(ATTEMPTS), wait=wait_exponential(FIRST_WAIT_SECONDS), reraise=True
     )
@@ -128,14 +126,14 @@ def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told)
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether a retry may help; an unreachable server is reported at once."""
+    """Whether a retry may help; an unreachable server is reported immediately."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code == _TOO_MANY_REQUESTS or error.response.status_code >= _OF_SERVERS
     return isinstance(error, _CUT)
 
 
 def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> None:
-    """One request; a server without ranges sends everything again, and one with nothing left answers 416."""
+    """One request. A server without range support resends everything; status 416 means nothing is left."""
     have = part.stat().st_size if part.is_file() else 0
     if have == most:
         return
@@ -153,9 +151,9 @@ def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) 
 
 
 def fetch(data: PublicDataSet, root: Path, told: Told) -> Path:
-    """Bring a data set into `root`, unless it is there, and return where readers find it. An interrupted transfer is resumed.
+    """Download a data set into `root` unless present, resuming interrupted transfers; return its entry.
 
-    Raises RequestError where it cannot be fetched, differs from the pin, or `root` is not writable.
+    Raises RequestError if it cannot be fetched, differs from the pin, or `root` is not writable.
     """
     if (place := data.place(root)) is not None:
         return place
@@ -185,7 +183,7 @@ def _fetch_folder(client: httpx.Client, folder: PublicFolder, root: Path, told: 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Lock `root` against other processes that fetch into it."""
+    """Lock `root` against other downloading processes. Raises RequestError if locked."""
     with (root / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Views and macros over the lake, stored in its catalogue so that every DuckDB client sees them."""
+"""Views and macros of the lake, stored in its catalogue for every DuckDB client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from warehouse.views import evaluation, lineage, searches, training
 from warehouse.views.definitions import Macro, View
 
 VIEWS: dict[str, View] = {view.name: view for view in (*evaluation.VIEWS, *training.VIEWS, *searches.VIEWS, *lineage.VIEWS)}
-"""Every view by name, each after those it is built on."""
+"""Views by name, each after those it is built on."""
 
 MACROS: dict[str, Macro] = {macro.name: macro for macro in (*training.MACROS, *lineage.MACROS)}
-"""Every macro by name; they are built on views."""
+"""Macros by name; they use the views."""

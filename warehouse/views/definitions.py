@@ -1,16 +1,16 @@
-"""What a view and a macro of the lake are, and the expressions that several of them share."""
+"""Types of views and macros, and shared SQL expressions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _Z = 1.959963984540054
-"""The 97.5 % quantile of the standard normal distribution: intervals hold 95 %."""
+"""97.5 % quantile of the standard normal distribution, for 95 % intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A stored SELECT: its name, the question that it answers, and its SQL."""
+    """A stored SELECT: name, the question it answers, and SQL."""
 
     name: str
     comment: str
@@ -19,7 +19,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A stored SELECT with parameters: called as `FROM name(…)`."""
+    """A stored SELECT with parameters, called as `FROM name(…)`."""
 
     name: str
     parameters: str
@@ -28,14 +28,13 @@ class Macro:
 
     @property
     def signature(self) -> str:
-        """The name with its parameters, as it is made and called."""
         return f"{self.name}({self.parameters})"
 
 
 def wilson(successes: str, valid: str, sign: str) -> str:
-    """The SQL expression of one end of Wilson's score interval, `sign` + for the upper; NULL where nothing is valid.
+    """SQL expression for one end of Wilson's score interval, `sign` "+" for the upper; NULL if `valid` is 0.
 
-    At no success the lower end is 0, and with nothing but successes the upper one is 1, without the error of rounding.
+    The lower end is exactly 0 without successes, and the upper end exactly 1 without failures.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
     """

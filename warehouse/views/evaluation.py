@@ -1,12 +1,11 @@
-"""Views on how well policies do: outcomes, rates with intervals, the frontier, suites, and what tells success from failure.
+"""Views on policy performance: outcomes, rates with intervals, the frontier, suites, and what separates success from failure.
 
-An invalid trajectory is counted in a column of its own and takes part in no rate, mean or interval. What a trajectory came to is the
-verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts. `reward` is what was
-trained on, `value` what that verdict came with. A task belongs to the suite that its split names.
+Invalid trajectories are counted in their own column and excluded from rates, means and intervals. A trajectory's outcome is the verdict of
+its latest score, else its stored outcome; of scores committed together the first counts. `reward` was used in training, `value` belongs to
+the verdict. A task's suite is its split.
 
-Most trajectories have one score: those alone that have several are put in order, which is a third less work over a million. They are told
-by the hashes of their ids, numbers being quicker to group than long texts: where two ids have one hash, both are put in order, which
-changes nothing.
+Only trajectories with several scores are sorted, which saves a third of the work over a million. They are identified by id hashes, which
+group faster than long texts; a collision only sorts both trajectories.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Views and macros on where a policy comes from, back to facts and forward to scores; and on what synthesis kept and removed.
+"""Views and macros on lineage: from policies back to facts and forward to scores, and what synthesis kept and removed.
 
-What a stage trains on follows from the wheel: CPT and SFT read the examples of their turn that were there when they ended, RL the valid
-trajectories that it sampled. What was taken out of the lake since is not named; `AT (VERSION => …)` the policy's snapshot has it.
+A stage's training data follows from the iteration: CPT and SFT read the iteration's examples present when they ended, RL its valid
+trajectories. Data removed from the lake since is not listed; `AT (VERSION => …)` the policy's snapshot includes it.
 """
 
 from __future__ import annotations

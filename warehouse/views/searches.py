@@ -1,12 +1,12 @@
-"""Views on how persistent a policy is when it searches: does it try again, read on, and look further before it answers?
+"""Views on search persistence: whether a policy retries, reads further pages, and verifies before answering.
 
-A search is made again where an earlier one of the trajectory looked for the same: in the same words on the same page (`same`), on another
-page (`pages`), or in words of which one search has all that the other has (`words`). It was in vain where it found nothing, or nothing that
-has all of its words of three letters and more: what a policy can see for itself, while a namesake or a stub passes. A check is a search
-after the first one that showed the answer which was given in the end.
+A search repeats an earlier one of the trajectory if it has the same words on the same page (`same`), the same words on another page
+(`pages`), or words of which one search contains all of the other's (`words`). It was in vain if it found nothing, or nothing that contains
+all of its words of three or more letters: only what a policy can see itself, so a namesake or stub counts as found. A check is a search
+after the first one that showed the final answer.
 
-To count takes the words of every observation, minutes of a processor for a million trajectories. So `warehouse.upkeep` does it once for
-each, and a view counts those alone that still wait for that. Another way of counting needs another version of the lake.
+Counting reads the words of every observation, minutes of CPU time for a million trajectories. `warehouse.upkeep` therefore counts each
+trajectory once, and the view counts only the remaining ones. A different definition requires a new lake version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PAGE = r"'^(.*\S) page ([1-9]\d?)$'"
 _WORDS = r"'[\p{L}\p{N}_]+'"
 _TELLING = r"'[\p{L}\p{N}_]{3,}'"
 _ANY = "(SELECT (SELECT count(*) FROM trajectories) > (SELECT count(*) FROM search_counts))"
-"""Whether the two tables differ in length: the catalogue knows that, and a million ids need not be compared where none waits."""
+"""Whether the tables differ in length, which the catalogue knows, so that ids are compared only if some are uncounted."""
 
 
 def _uncounted(where: str) -> str:
@@ -28,11 +28,10 @@ SELECT t.id AS trajectory_id, t.answer FROM (FROM trajectories WHERE {where}) t
 
 
 UNCOUNTED = _uncounted("TRUE")
-"""The trajectories that wait to be counted."""
 
 
 def counts_of(trajectories: str) -> str:
-    """The SELECT of the rows of `search_counts` of some trajectories, which a SELECT of their ids and answers names."""
+    """SELECT of the rows of `search_counts` for the trajectories (id and answer) selected by `trajectories`."""
     return rf"""
 WITH chosen AS MATERIALIZED ({trajectories}), asked AS (
     SELECT trajectory_id, turn_index, call_index, outcome, coalesce(observation, '') AS observation,

@@ -1,4 +1,4 @@
-"""Views on training and rollouts: curves over steps, rewards and their parts, cost, and how tools are called and fail."""
+"""Views on training and rollouts: curves over steps, rewards and their parts, cost, tool use and tool failures."""
 
 from __future__ import annotations
 
