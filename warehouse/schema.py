@@ -180,7 +180,7 @@ TASKS = Table(
         Column("question", TEXT, "What the policy is asked."),
         Column("answers", TEXTS, "Answers that are accepted."),
         Column("formula", TRIPLES, "Knowledge projections [subject, relation, object] as JSON; the target is ?."),
-        Column("split", TEXT, "train, or the name of a held-out suite."),
+        Column("split", TEXT, "train, demonstration, import, webshaper, or the name of a held-out suite."),
         Column("hops", INTEGER, "Relations between what is named and what is asked."),
         Column("constraints", INTEGER, "Conditions that the answer meets."),
         Column("layers", INTEGER, "Expansions that built the question."),
@@ -197,7 +197,7 @@ TRAJECTORIES = Table(
         Column("id", TEXT, "Identity, given by the caller."),
         Column("task_key", TEXT, "tasks.key."),
         Column("policy", TEXT, "policies.id, or the name of a foreign agent."),
-        Column("stage", TEXT, "What made it: demonstration, rl, eval, eval_beside, rollout or import."),
+        Column("stage", TEXT, "What made it: demonstration, rl, eval, eval_beside, rollout, continuation or import."),
         Column(
             "outcome",
             enumeration(Outcome),
@@ -237,7 +237,9 @@ TURNS = Table(
         _turn_column("arguments", TEXT, "Arguments of its first call."),
         _turn_column("observation", TEXT, "Text of all that came back."),
         _turn_column("tool_outcome", TEXT, "Outcome of its first call; unparsable where the action is no call."),
-        _turn_column("reward", REAL, "Sum of the rewards of its calls, NULL where none gave any."),
+        _turn_column(
+            "reward", REAL, "RL: its part of the composed reward; otherwise the sum of its calls' rewards; NULL where there is none."
+        ),
         _turn_column("latency", REAL, "Seconds from action to observation."),
         _turn_column("policy_version", INTEGER, "Version of the weights that sampled its first token."),
         _turn_column("policy_versions", INTEGERS, "Those of all its tokens; empty where they are the same."),
