@@ -1,7 +1,7 @@
 """The faults of a chaos test: kinds, order and pauses follow from the seed.
 
-The order is a wish, for there is no engine to kill while a corpus is generated: at each moment the first of the remaining kinds is made that
-is possible. A disk is really filled, by a file, and emptied again; only a filesystem that holds nothing but the chaos test is filled.
+The order is a wish, for there is no engine to kill while a corpus is generated: at each moment the first of the remaining kinds is made
+that is possible. A disk is really filled, by a file, and emptied again; only a filesystem that holds nothing but the chaos test is filled.
 """
 
 from __future__ import annotations

@@ -55,7 +55,6 @@ def text(content: bytes) -> bytes:
 
 
 def header(size: int, packed: int, values: int, encoding: int = PLAIN, dictionary: bool = False) -> list[tuple[int, Any]]:
-    """The fields of the header of a page."""
     special: tuple[int, Any] = (5, {1: ("i32", values), 2: ("i32", encoding), 3: ("i32", RLE), 4: ("i32", RLE)})
     if dictionary:
         special = (7, {1: ("i32", values), 2: ("i32", encoding)})
@@ -81,7 +80,7 @@ def chunk(
     dictionary: int | None = None,
     kind: int = BYTE_ARRAY,
 ) -> Any:
-    """A column of a group of rows, which says that it is small."""
+    """Which says that it is small."""
     said: dict[int, Any] = {1: ("i32", kind), 2: [("i32", 0), ("i32", 3)], 3: list(path), 4: ("i32", packing), 5: ("i64", values)}
     said |= {6: ("i64", 100), 7: ("i64", size), 9: ("i64", start)}
     return {2: ("i64", 4), 3: said | ({} if dictionary is None else {11: ("i64", dictionary)})}
@@ -92,13 +91,11 @@ def whole(body: bytes, foot: bytes) -> bytes:
 
 
 def flat(pages: bytes, values: int = 1, packing: int = UNPACKED, rows: int = 1) -> bytes:
-    """A file of one column of texts."""
     group = {1: [chunk(4, len(pages), values, [b"question"], packing)], 2: ("i64", 100), 3: ("i64", rows)}
     return whole(pages, footer(FLAT, [group], rows))
 
 
 def lists(pages: bytes, values: int = 1) -> bytes:
-    """A file of one column of lists of texts, and one row."""
     group = {1: [chunk(4, len(pages), values, [b"question", b"list", b"element"])], 2: ("i64", 100), 3: ("i64", 1)}
     return whole(pages, footer(LISTS, [group]))
 
@@ -110,7 +107,6 @@ def in_one_list(count: int, level: int = 3) -> bytes:
 
 
 def first_word(count: int) -> bytes:
-    """So many places in a dictionary, all of them its first."""
     return b"\1" + varint(count << 1) + b"\0"
 
 

@@ -173,39 +173,35 @@ def test_the_command_refuses_a_damaged_file_and_writes_nothing(tmp_path: Path) -
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.slow
-def test_texts_that_each_repeat_the_one_before_are_read_few_at_a_time(tmp_path: Path) -> None:
+def repeating() -> bytes:
     """A megabyte of blanks, said two thousand times in two kilobytes, as the encoding is meant to."""
-    path = tmp_path / "bomb.parquet"
     content = repeated_text(b" " * MIB, 2000)
-    path.write_bytes(flat(page(zstd(content), 2000, size=len(content), encoding=DELTA_BYTE_ARRAY), 2000, ZSTD, rows=2000))
+    return flat(page(zstd(content), 2000, size=len(content), encoding=DELTA_BYTE_ARRAY), 2000, ZSTD, rows=2000)
 
-    def refused() -> None:
-        with pytest.raises(RequestError, match=r"unpacks to more than 64 MiB|of memory to be read"):
-            list(table_rows(path))
 
-    assert most_taken(refused) < 2 * MOST_MIB
-    content = repeated_text(b"Who? " * 3, 2000)
-    path.write_bytes(flat(page(content, 2000, encoding=DELTA_BYTE_ARRAY), 2000, rows=2000))
-    assert [row.value for row in table_rows(path)] == [{"question": "Who? " * 3}] * 2000
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "texts that each repeat the one before": repeating,
+    "a text that is named again and again": lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001, short=999),
+    "a text that is named again and again in lists": lambda: mixed(in_one_list, LISTS, [b"question", b"list", b"element"], 900_000, 2),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001, short=999),
-        lambda: mixed(in_one_list, LISTS, [b"question", b"list", b"element"], 900_000, 2),
-    ],
-)
-def test_a_text_that_is_named_again_and_again_is_not_written_out(make: Callable[[], bytes], tmp_path: Path) -> None:
-    (tmp_path / "bomb.parquet").write_bytes(make())
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_is_said_again_and_again_is_not_written_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / "bomb.parquet").write_bytes(BOMBS[name]())
 
     def refused() -> None:
         with pytest.raises(RequestError, match=r"unpacks to more than 64 MiB|of memory to be read"):
             list(table_rows(tmp_path / "bomb.parquet"))
 
     assert most_taken(refused) < 2 * MOST_MIB
+
+
+def test_texts_that_each_repeat_the_one_before_are_read(tmp_path: Path) -> None:
+    content = repeated_text(b"Who? " * 3, 2000)
+    (tmp_path / "texts.parquet").write_bytes(flat(page(content, 2000, encoding=DELTA_BYTE_ARRAY), 2000, rows=2000))
+    assert [row.value for row in table_rows(tmp_path / "texts.parquet")] == [{"question": "Who? " * 3}] * 2000
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eval.graders.choice import SHORT_ANSWERS
-from eval.statistics import pass_at_k, pass_hat_k, wilson
+from eval.statistics import wilson
 from eval.suites.figures import at_k
 from flows.suites.results import read_trials
 from warehouse import (
@@ -120,24 +120,26 @@ FIGURES: dict[str, list[tuple[Any, ...]]] = {
         ("search", 10, 0.25, 0.25, 0.25),
     ],
     "SELECT outcome, calls, share, retries FROM tool_failures WHERE tool = 'lookup'": [("miss", 8, 1.0, 16)],
+    "SELECT turn, stage, policy, suite, hops, tasks, invalid, success FROM evaluations ORDER BY hops NULLS FIRST": [
+        (2, "rl", "p2", "held_out", None, 4, 1, pytest.approx(2 / 3)),
+        (2, "rl", "p2", "held_out", 1, 2, 0, 0.5),
+        (2, "rl", "p2", "held_out", 2, 2, 1, 1.0),
+    ],
+    "SELECT round(low, 5), round(high, 5) FROM evaluations ORDER BY hops NULLS FIRST": [
+        (0.20766, 0.93851),
+        (0.09453, 0.90547),
+        (0.20655, 1.0),
+    ],
+    "SELECT trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success "
+    "FROM cost_per_success('p2') WHERE stage = 'eval'": [(4, 1, 2, 20.0, 12.0, 4.0, 3.0)],
+    "SELECT DISTINCT policy FROM cost_per_success(NULL)": [("p2",)],
+    "FROM cost_per_success('nobody')": [],
 }
 
 
 @pytest.mark.parametrize("sql", FIGURES)
 def test_a_view_has_the_figures_that_were_worked_out_by_hand(filled: Lake, sql: str) -> None:
     assert [tuple(row.values()) for row in _rows(filled, sql)] == FIGURES[sql]
-
-
-def test_evaluations_count_invalid_apart(filled: Lake) -> None:
-    sql = "SELECT turn, stage, policy, suite, hops, tasks, invalid, success, low, high FROM evaluations ORDER BY hops NULLS FIRST"
-    everything, one, two = _rows(filled, sql)
-    shared = {"turn": 2, "stage": "rl", "policy": "p2", "suite": "held_out"}
-    assert {key: everything[key] for key in shared} == shared
-    assert [(row["hops"], row["tasks"], row["invalid"]) for row in (everything, one, two)] == [(None, 4, 1), (1, 2, 0), (2, 2, 1)]
-    assert [row["success"] for row in (everything, one, two)] == pytest.approx([2 / 3, 1 / 2, 1.0])
-    assert (everything["low"], everything["high"]) == pytest.approx((0.207655, 0.938508), abs=1e-5)
-    assert (one["low"], one["high"]) == pytest.approx((0.094531, 0.905469), abs=1e-5)
-    assert (two["low"], two["high"]) == pytest.approx((0.206549, 1.0), abs=1e-5)
 
 
 def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
@@ -166,7 +168,6 @@ def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake
 def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
     lake: Lake, make_trajectory: MakeTrajectory
 ) -> None:
-    """Rewards of several parts: a run that was judged a failure may have been paid."""
     made = [make_trajectory(f"paid-{paid}", step=1, policy="p", outcome=F, reward=paid / 10) for paid in range(4)]
     made += [make_trajectory("broken", step=1, policy="p", outcome=I, reward=None)]
     made += [make_trajectory("open-1", policy="q", outcome=S), make_trajectory("open-2", policy="q", outcome=F)]
@@ -206,17 +207,6 @@ def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeT
         {"task_key": "t1", "successes": 2, "failures": 2, "success": "t1-0", "failure": "t1-1"},
         {"task_key": "t2", "successes": 1, "failures": 1, "success": "t2-0", "failure": "t2-1"},
     ]
-
-
-def test_cost_per_success(filled: Lake) -> None:
-    """p2 at the suite: two successes of four trajectories, a fault among them; each of 10 tokens and 2 calls."""
-    columns = (
-        "stage, trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success"
-    )
-    rows = _rows(filled, f"SELECT {columns} FROM cost_per_success('p2') WHERE stage = 'eval'")
-    assert [tuple(row.values()) for row in rows] == [("eval", 4, 1, 2, 20.0, 12.0, 4.0, 3.0)]
-    assert {row["policy"] for row in _rows(filled, "FROM cost_per_success(NULL)")} == {"p2"}
-    assert _rows(filled, "FROM cost_per_success('nobody')") == []
 
 
 def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
@@ -285,7 +275,6 @@ def test_a_policy_was_not_trained_on_what_came_after_it(lake: Lake) -> None:
 
 
 def test_what_synthesis_removed_are_samples_and_each_is_of_its_own_kind(lake: Lake) -> None:
-    """What is said of a batch, of a stage or of an attempt is no sample, and a demonstration that was not made is no question."""
     removed = ["not_unique", "no_demonstration", "demonstration_of_other_tries", "rejection_of_images", "cold_start_not_a_success"]
     others = ["shortfall", "unanswered", "judge_unfit", "budget_hours", "worker_died", "direct_engine_fault"]
     failures = [Failure("synth", kind, "why", number) for number, kind in enumerate([*removed, *others])]
@@ -322,19 +311,9 @@ def tried(tmp_path_factory: pytest.TempPathFactory, make_trajectory: Callable[..
         yield lake
 
 
-def test_at_k_equals_the_estimators(tried: Lake) -> None:
-    rows = tried.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
-    counts = [(sum(v != "I" for v in told), told.count("S")) for told in VERDICTS.values()]
-    for row in rows[:3]:
-        assert (row["tasks"], row["tried"]) == (3, 3)
-        assert row["pass_at_k"] == pytest.approx(sum(pass_at_k(n, c, row["k"]) for n, c in counts) / 3)
-        assert row["pass_hat_k"] == pytest.approx(sum(pass_hat_k(n, c, row["k"]) for n, c in counts) / 3)
-    assert rows[3] == {"k": 4, "tasks": 2, "tried": 3, "pass_at_k": None, "pass_hat_k": None}
-
-
 def test_figures_at_k_are_those_of_flywheel_eval(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
-    """Of 50 tasks one has no judged attempt, and two have one: at most one may be missing."""
-    told = {f"t{number}": "SF" for number in range(47)} | {"x": "I", "y": "SI", "z": "F"}
+    """Of 50 tasks one has two judged attempts and one has three: at most one may be missing."""
+    told = {f"t{number}": ("SFSF", "FFFF", "SSFS")[number % 3] for number in range(48)} | {"x": "SFI", "y": "SFSI"}
     lake.add(
         make_trajectory(f"{key}-{place}", task_key=key, policy="p", stage="eval", suite="s", sample=place, outcome=OUTCOMES[verdict])
         for key, verdicts in told.items()
@@ -347,7 +326,8 @@ def test_figures_at_k_are_those_of_flywheel_eval(lake: Lake, make_trajectory: Ca
             figure = at_k(trials, kind, row["k"])
             assert row["tasks"] == figure.tasks
             assert given == (None if figure.estimate is None else pytest.approx(figure.estimate.value))
-    assert [(row["tasks"], row["tried"], row["pass_at_k"] is None) for row in rows] == [(49, 50, False), (47, 50, True)]
+    assert [(row["tasks"], row["tried"]) for row in rows] == [(50, 50), (50, 50), (49, 50), (48, 50)]
+    assert [row["pass_at_k"] is None for row in rows] == [False, False, False, True]
 
 
 def test_turns_cost_and_pairs(tried: Lake) -> None:
