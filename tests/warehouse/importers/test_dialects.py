@@ -355,10 +355,10 @@ def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
         return {"messages": [ASKED, *spoken], **more}
 
     broken: list[Any] = [
-        "{", "[1", '"text"', "null", '{"messages": NaN}', '{"messages": [{"role": "user", "content": "\\ud800"}]}', {"messages": "none"},
-        {"messages": 3}, {"messages": []}, {"messages": [3]}, {"messages": [{"role": "robot"}]}, {"messages": [{"role": [1]}]}, row(asks("{")),
-        row(asks(3)), row(asks({"id": 1})), row({"role": "assistant", "content": 3}), row({"role": "assistant", "tool_calls": 3}),
-        row(DONE, reward="x"), row(DONE, reward=float("inf")), row(DONE, answer={}),
+        "{", "[1", '"text"', "null", '{"messages": NaN}', '{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        {"messages": "none"}, {"messages": 3}, {"messages": []}, {"messages": [3]}, {"messages": [{"role": "robot"}]},
+        {"messages": [{"role": [1]}]}, row(asks("{")), row(asks(3)), row(asks({"id": 1})), row({"role": "assistant", "content": 3}),
+        row({"role": "assistant", "tool_calls": 3}), row(DONE, reward="x"), row(DONE, reward=float("inf")), row(DONE, answer={}),
         "[" * 100_000, '{"messages": ' + "9" * 5000 + "}",
     ]  # fmt: skip
     made = read_openai(written(tmp_path / "rows.jsonl", row(DONE), "", *broken, row(DONE, reward=0)))
