@@ -13,6 +13,7 @@ import pytest
 
 from tests.chaos.comparison import Check, Standard, as_rewarded, committed_at, compare, equal, faults_of, finished, nothing_left
 from tests.chaos.faults import FaultKind, choose, order_faults
+from tests.chaos.journal import Journal
 from tests.chaos.processes import SHARED_MEMORY, Process, family, held_by, kill, read_process, targets
 from warehouse import Lake, Outcome, Policy, Run, Score, Task, Trajectory, Turn
 from warehouse.records import Example, Part, PartKind, StopReason
@@ -69,6 +70,14 @@ def test_what_a_process_holds_open_is_seen_and_a_process_that_has_the_id_of_anot
         assert kill(found) and child.wait() == -9 and not kill(found)
     assert nothing_left([], [shared]) == Check("left behind", False, f"1 files, the first {shared}")
     shared.unlink()
+
+
+def test_what_was_committed_first_stays_in_the_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "chaos")
+    journal.claim({})
+    for noted in ({"a": "1"}, {"a": "2", "b": "3"}):
+        journal.note_committed(journal.disturbed(1), noted)
+    assert journal.committed(journal.disturbed(1)) == {"a": "1", "b": "3"}
 
 
 def trajectory(name: str, task: str, outcome: Outcome, stage: str = "eval") -> Trajectory:

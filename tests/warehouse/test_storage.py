@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -55,7 +56,7 @@ def _need_extension(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The connection string of an empty database on a server of our own, which no other account may reach."""
     places = os.pathsep.join([os.environ["PATH"], *map(str, sorted(DEBIANS.glob("*/bin"), reverse=True))])
     programs = [shutil.which(name, path=places) for name in ("initdb", "postgres", "setpriv")]
@@ -63,25 +64,19 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("initdb, postgres and setpriv are needed for a PostgreSQL server")
     _need_extension("postgres_scanner")
     initdb, server, setpriv = map(str, programs)
-    # PostgreSQL refuses to run as root, and pytest's folders are closed to others.
-    user = "postgres" if os.geteuid() == 0 else None
-    folder = Path(tmp_path_factory.mktemp("postgres"))
-    place = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()) if user else folder
+    user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
     run = [setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-    if user:
-        try:
-            shutil.chown(place, user, user)
-        except LookupError:
-            pytest.skip("a server cannot run as root, and there is no account postgres to run it")
-    port = free_port()
-    try:
-        subprocess.run([*run, initdb, "-D", str(place / "data"), "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
-        command = [*run, server, "-D", str(place / "data"), "-p", str(port), "-k", str(place), "-c", "listen_addresses=", "-c", "fsync=off"]
-        with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd="/") as process:
-            yield from _served(process, f"dbname=postgres host={place} port={port} user=flywheel")
-    finally:
+    with tempfile.TemporaryDirectory() as place:  # pytest's folders are closed to others
         if user:
-            shutil.rmtree(place)
+            try:
+                shutil.chown(place, user, user)
+            except LookupError:
+                pytest.skip("a server cannot run as root, and there is no account postgres to run it")
+        port = free_port()
+        subprocess.run([*run, initdb, "-D", f"{place}/data", "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
+        command = [*run, server, "-D", f"{place}/data", "-p", str(port), "-k", place, "-c", "listen_addresses=", "-c", "fsync=off"]
+        with Path(place, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd="/") as process:
+            yield from _served(process, f"dbname=postgres host={place} port={port} user=flywheel")
 
 
 def _served(process: subprocess.Popen[bytes], address: str) -> Iterator[str]:

@@ -117,17 +117,6 @@ exit()
 
 
 @needs_isolation
-def test_a_channel_joins_a_program_and_the_host() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        program = python_program("import socket; s = socket.socket(fileno=3); s.send(s.recv(9)[::-1])", channel=theirs.fileno())
-        with Sandbox(SMALL).start(program) as running:
-            ours.send(b"abc")
-            assert ours.recv(9) == b"cba"
-            assert running.result().succeeded
-
-
-@needs_isolation
 def test_a_program_that_writes_too_much_is_ended_before_anybody_asks_for_its_result() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, Sandbox(SMALL).start(python_program("while True: print('x' * 100)", channel=theirs.fileno())) as running:
