@@ -15,14 +15,13 @@ MORE = {**REFERENCE, "rooms/b/lit": True}
 
 
 def of_calls(*calls: Call, stop: StopReason = StopReason.ANSWERED) -> Trajectory:
-    """A trajectory of a turn for each call, without those that could not be read."""
-    turns = tuple(
-        Turn(
-            index, (), (), "", call.tool, call.arguments, (), "", call.reward, call.outcome, 0.0, 0, calls=(call,) * (call.tool != "unread")
-        )
-        for index, call in enumerate(calls)
-    )
+    """A trajectory of a turn for each call; an action that cannot be read has no call."""
+    turns = tuple(_turn(index, call, () if call.outcome == "unparsable" else (call,)) for index, call in enumerate(calls))
     return Trajectory("x", "t", "p", "rl", 9, (), turns, stop, None, None, 0, None, None)
+
+
+def _turn(index: int, call: Call, calls: tuple[Call, ...]) -> Turn:
+    return Turn(index, (), (), "", call.tool, call.arguments, (), "", call.reward, call.outcome, 0.0, 0, calls=calls)
 
 
 def made(*changes: Any, answer: str | None = "Done.", stop: StopReason = StopReason.ANSWERED) -> Trajectory:
@@ -101,7 +100,7 @@ def returned(seen: Trajectory, **provenance: object) -> Score:
         (paid(0.0, 1.0), 1.0, Outcome.SUCCESS),
         (paid(0.5, 0.25), 0.75, Outcome.FAILURE),
         (paid(-1.0, None), -1.0, Outcome.FAILURE),
-        (of_calls(Call("unread", "", "unparsable"), Call("act", "", "error")), 0.0, Outcome.FAILURE),
+        (of_calls(Call("act", "", "unparsable"), Call("act", "", "error")), 0.0, Outcome.FAILURE),
         (paid(), 0.0, Outcome.FAILURE),
         (paid(None, stop=StopReason.MAX_TURNS), 0.0, Outcome.FAILURE),
     ],
