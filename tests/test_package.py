@@ -8,6 +8,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -21,6 +22,10 @@ FOR_DEVELOPERS = ("tests", "benchmarks", "docs")
 ON_DEMAND = {"sentence_transformers"}
 """Asked for by a setting, with a sentence where they are not installed; no extra brings them."""
 MODEL = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+brought = cache(packages_distributions)
+"""The distributions that bring each top-level name; it takes seconds."""
 
 
 def declared(*extras: str) -> set[str]:
@@ -47,12 +52,11 @@ def imported(path: Path) -> Iterator[str]:
 
 def undeclared(folders: Sequence[str], names: set[str]) -> dict[str, str]:
     """What modules in `folders` import and no distribution in `names` brings, with a module that does."""
-    brought = packages_distributions()
     found = {name: path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) for name in imported(path)}
     return {
         name: str(path.relative_to(ROOT))
         for name, path in found.items()
-        if name not in ON_DEMAND and not names & set(map(normal, brought.get(name, [name])))
+        if name not in ON_DEMAND and not names & set(map(normal, brought().get(name, [name])))
     }
 
 
