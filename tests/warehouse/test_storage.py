@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -157,21 +159,23 @@ OPEN_REQUESTS = 4
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[Storage]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """A bucket on an S3-compatible server of our own (moto), and in the environment the only key that it takes."""
     _need_extension("httpfs")
-    from moto import settings
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", OPEN_REQUESTS)
-        server.start()
-        address = ":".join(map(str, server.get_host_and_port()))
-        for name, value in _made_key(f"http://{address}").items():
-            patch.setenv(name, value)
-        yield Storage(data=f"s3://{BUCKET}/one", s3_endpoint=address, s3_region="us-east-1", s3_path_style=True, s3_tls=False)
-    server.stop()
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    environment = os.environ | {"INITIAL_NO_AUTH_ACTION_COUNT": str(OPEN_REQUESTS)}
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with log.open("w") as said, subprocess.Popen(command, env=environment, stdout=said, stderr=said) as process:
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/moto-api/")
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in _made_key(f"http://127.0.0.1:{port}").items():
+                    patch.setenv(name, value)
+                address = f"127.0.0.1:{port}"
+                yield Storage(data=f"s3://{BUCKET}/one", s3_endpoint=address, s3_region="us-east-1", s3_path_style=True, s3_tls=False)
+        finally:
+            process.terminate()
 
 
 def _made_key(endpoint: str) -> dict[str, str]:
@@ -183,6 +187,18 @@ def _made_key(endpoint: str) -> dict[str, str]:
     iam.put_user_policy(UserName="flywheel", PolicyName="all", PolicyDocument=json.dumps(POLICY))
     client.create_bucket(Bucket=BUCKET)
     return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+
+
+def _wait_for(address: str) -> None:
+    for _ in range(3_000):
+        try:
+            urllib.request.urlopen(address, timeout=1).close()
+            return
+        except urllib.error.HTTPError:
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise TimeoutError(f"{address} does not answer")
 
 
 @pytest.mark.slow

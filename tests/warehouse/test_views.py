@@ -132,10 +132,10 @@ FIGURES: dict[str, list[tuple[Any, ...]]] = {
         (2, "rl", "p2", "held_out", 1, 2, 0, 0.5),
         (2, "rl", "p2", "held_out", 2, 2, 1, 1.0),
     ],
-    "SELECT round(low, 5), round(high, 5) FROM evaluations ORDER BY hops NULLS FIRST": [
-        (0.20766, 0.93851),
-        (0.09453, 0.90547),
-        (0.20655, 1.0),
+    "SELECT round(low, 4), round(high, 4) FROM evaluations ORDER BY hops NULLS FIRST": [
+        (0.2077, 0.9385),
+        (0.0945, 0.9055),
+        (0.2065, 1.0),
     ],
     "SELECT trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success "
     "FROM cost_per_success('p2') WHERE stage = 'eval'": [(4, 1, 2, 20.0, 12.0, 4.0, 3.0)],
