@@ -13,11 +13,7 @@ from flows import runtime
 
 
 def kill_at(line: str, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
-    """Start the command and send its process SIGKILL as soon as it says `line` on its standard error.
-
-    Raises:
-        AssertionError: if it ends without that line.
-    """
+    """Start the command and send its process SIGKILL as soon as it says `line` on its standard error; fails if it never does."""
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         said: list[str] = []
@@ -30,11 +26,7 @@ def kill_at(line: str, command: Sequence[str], folder: Path | None = None, envir
 
 
 def kill_once(come_to_pass: Callable[[], bool], command: Sequence[str]) -> None:
-    """Start the command and send its process SIGKILL as soon as the condition holds.
-
-    Raises:
-        AssertionError: if it ends before that.
-    """
+    """Start the command and send its process SIGKILL as soon as the condition holds; fails if it ends before that."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while not come_to_pass() and run.poll() is None:
             time.sleep(0.01)

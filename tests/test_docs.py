@@ -125,11 +125,8 @@ def wrong_words(words: list[str]) -> list[str]:
 
 
 def test_a_key_that_does_not_exist_is_found() -> None:
-    assert unknown_keys(["set rl.no_such or rollout.environments.options.python", "filters.nothing"]) == {
-        "rl.no_such",
-        "rollout.environments.options.python",
-        "filters.nothing",
-    }
+    unknown = {"rl.no_such", "rollout.environments.options.python", "filters.nothing"}
+    assert unknown_keys([f"set {' or '.join(unknown)}"]) == unknown
     known = "rl.health.limits, filters.refills, later.sft.from, rollout.environments.kinds.python.options, rl.advantages, rl.tools.Tool"
     assert unknown_keys([known]) == set()
     assert wrong_words(["eval", "--suite", "x", "--no-such"]) == ["--no-such"] and wrong_words(["evaluate"]) == ["evaluate"]

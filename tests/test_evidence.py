@@ -12,6 +12,7 @@ import pytest
 from benchmarks import evidence
 from benchmarks.evidence import RESULTS, ROOT, filled, load, pages
 from benchmarks.evidence_tables import TABLES
+from benchmarks.first_minutes import PARTS
 from flows.config import load_config
 from flows.home import Home
 from warehouse import Call, Lake, Outcome, StopReason, Trajectory, Turn
@@ -53,3 +54,10 @@ def test_the_readme_is_short_and_its_figures_are_those_of_the_results() -> None:
     table = readme[readme.index("| policy | success, % |") :].partition("\n\n")[0]
     policies = ("t0-init", "t1-sft", "t1-sft-rft", "t1-rl")
     assert re.findall(r"\| (\d+\.\d) \|", table) == [TABLES["success"](load("smollm2"), policy) for policy in policies]
+
+
+def test_what_the_benchmark_of_the_first_minutes_types_is_what_the_readme_says() -> None:
+    readme = "".join((ROOT / name).read_text() for name in ("README.md", "docs/install.md"))
+    installing = ("uv build --wheel", "sh requirements/install.sh", "uv pip install '.[cpu]' --torch-backend cpu")
+    for command in ("make setup", "make demo", "make test", *installing):
+        assert command in readme and any(all(word in typed for word in command.split()) for typed in PARTS.values()), command

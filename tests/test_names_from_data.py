@@ -42,8 +42,11 @@ from warehouse.records import Outcome, StopReason, Trajectory
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("warehouse", "eval", "rl", "synth", "flows")
-LOADS = {"import_module", "__import__", "spec_from_file_location", "module_from_spec", "exec_module", "entry_points"}
-LOADS |= {"exec", "eval", "run_path"}
+LOADS = {"import_module", "__import__", "spec_from_file_location", "module_from_spec", "exec_module", "entry_points"} | {
+    "exec",
+    "eval",
+    "run_path",
+}
 """Calls by which a name becomes code."""
 KNOWN = {
     "warehouse/plugins.py",  # the one place where names are resolved
@@ -53,11 +56,13 @@ KNOWN = {
 }
 ROW = {"question": "Who?", "answers": ["Amber"]}
 CONFIG = load_config("quickstart")
+SUITE = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": ROOT}})
 
 
 @pytest.fixture(scope="module")
-def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create_tiny_policy(tmp_path_factory.mktemp("policy") / "tiny", seed=0)
+def loops(tmp_path_factory: pytest.TempPathFactory) -> AgentLoops:
+    policy = create_tiny_policy(tmp_path_factory.mktemp("policy") / "tiny", seed=0)
+    return AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(policy))
 
 
 @pytest.fixture
@@ -75,7 +80,6 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
 
 @cache
 def modules() -> dict[Path, ast.Module]:
-    """The syntax trees of the packages."""
     return {path: ast.parse(path.read_text()) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
 
 
@@ -102,7 +106,6 @@ UNPICKLING = {
 
 
 def test_names_become_code_in_one_module_and_nothing_stored_or_sent_is_unpickled_or_evaluated() -> None:
-    """What would run code of a file: pickles, marshal, torch's own format, YAML's and sympy's readers, code of a model's folder."""
     loading, unpickling, trusting = set(), set(), []
     for path, tree in modules().items():
         name = str(path.relative_to(ROOT))
@@ -136,7 +139,6 @@ def test_a_record_finds_what_is_built_in_or_listed_and_nothing_else(registry: Re
 
 
 def test_the_row_that_ran_a_command_runs_none(tmp_path: Path) -> None:
-    """A tool world named `subprocess:Popen` with a command as its seed was executed."""
     world = {"domain": "subprocess:Popen", "seed": ["/bin/sh", "-c", f"touch {tmp_path / 'pwned'}"], "size": -1, "digest": "x"}
     row = {**ROW, "environment": "tool_world", "provenance": {"world": world, "reference": {}}}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(row))
@@ -156,28 +158,24 @@ def test_what_a_row_says_of_its_world_is_checked_before_it_is_used(place: str, p
 
 
 @pytest.mark.slow
-def test_names_planted_in_every_field_of_a_task_import_nothing(planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path) -> None:
-    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
-    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
-    spoilt = [task for name in planted for task in spoilt_tasks(name)]
+def test_names_planted_in_every_field_of_a_task_import_nothing(planted: tuple[str, ...], loops: AgentLoops, tmp_path: Path) -> None:
+    spoilt = [task for name in planted[:4] for task in spoilt_tasks(name)]  # the others would leave no trace
     tasks = [replace(task, key=f"{task.key}-{number}") for number, task in enumerate(spoilt)]
     with Lake(tmp_path / "home") as lake:
         lake.replace(tasks)
         stored = lake.read(Task)
     assert len(stored) == len(tasks)
     for task in stored:
-        tried(task, loops, suite)
+        tried(task, loops)
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
 @pytest.mark.slow
 def test_names_planted_in_every_field_of_a_row_import_nothing(
-    form: str, planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path
+    form: str, planted: tuple[str, ...], loops: AgentLoops, tmp_path: Path
 ) -> None:
-    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
-    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
     single = form == "inspect"
-    rows = [row for name in (planted[1:2] if single else planted) for row in spoilt_rows(SAMPLES[form], name)]
+    rows = [row for name in (planted[1:2] if single else planted[:4]) for row in spoilt_rows(SAMPLES[form], name)]
     if form == "fireact":
         rows = [{f"{place}-{key}": value for place, row in enumerate(rows) for key, value in row.items()}]
     for number, part in enumerate(rows[::2] if single else [rows]):
@@ -190,7 +188,7 @@ def test_names_planted_in_every_field_of_a_row_import_nothing(
     with Lake(tmp_path / "home") as lake:
         tasks = lake.read(Task)
     for task in tasks[:: max(1, len(tasks) // 20)]:
-        tried(task, loops, suite)
+        tried(task, loops)
 
 
 def refusal(environment: str, task: Task) -> str:
@@ -208,12 +206,12 @@ def refusal(environment: str, task: Task) -> str:
     return ""
 
 
-def tried(task: Task, loops: AgentLoops, suite: SuiteConfig) -> None:
+def tried(task: Task, loops: AgentLoops) -> None:
     """A task on every way to its rollout and its verdict, whether it is refused there or not."""
     of_answers = [verifier for verifier in (*VERIFIERS.values(), verifiers_of("qa_em").of(task)) if verifier.name != "code"]
     for attempt in (
         lambda: loops.check([task]),
-        lambda: check_environments([task], suite, CONFIG),
+        lambda: check_environments([task], SUITE, CONFIG),
         lambda: ENVIRONMENTS.load_recorded(task.environment),
         lambda: [refusal(name, task) for name in ("tool_world", "game")],
         lambda: [verifier.verify(task, run_of(task)) for verifier in of_answers],
@@ -258,7 +256,6 @@ def spoilt_rows(value: Any, name: str) -> Iterator[Any]:
 
 
 def test_the_loaders_that_records_reach_are_these() -> None:
-    """A new one is to be asked with `resolve_recorded`, and to be tried above."""
     asked = {str(file.relative_to(ROOT)) for file in modules() if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
         "rl/env_pool/pool.py", "rl/envs/base.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",

@@ -25,9 +25,7 @@ JOIN_SECONDS = 120
 
 @contextmanager
 def two_machines(hidden: Path) -> Iterator[str]:
-    """The address of a cluster whose first machine has no processors to give, so that all actors lie on the second, where `hidden` is
-    empty.
-    """
+    """The address of a cluster whose actors all lie on the second machine, where `hidden` is empty."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("no mount namespace can be had here: a second machine without the first one's folders cannot be shown")
     cluster = Cluster()

@@ -47,7 +47,6 @@ def chaos(
 
 
 def _kinds(text: str) -> tuple[FaultKind, ...]:
-    """The kinds that are named. Raises RequestError where there is no such kind."""
     named = [name.strip() for name in text.split(",")]
     unknown = [name for name in named if name not in list(FaultKind)]
     if unknown:

@@ -24,7 +24,6 @@ KEYS = {table.name: table.key for table in TABLES} | {
     TURNS.name: ("trajectory_id", "index"),
     TOOL_CALLS.name: ("trajectory_id", "turn_index", "call_index"),
 }
-"""The key of each table."""
 
 T = TypeVar("T")
 
@@ -60,8 +59,6 @@ ORPHANS = "SELECT count(*) AS n FROM {table} x ANTI JOIN trajectories t ON t.id 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at in one home: its name, whether it held, and what was found, in a few words."""
-
     name: str
     held: bool
     found: str
@@ -69,10 +66,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What the undisturbed home has: digests of the first turn's tasks and examples by key and id, and how good its policies are.
-
-    `rewarded` says of each attempt of RL, by its id, whether it succeeded.
-    """
+    """What the undisturbed home has: digests of the first turn's tasks and examples, its policies' success, RL's attempts."""
 
     tasks: dict[str, str]
     examples: dict[str, str]
@@ -81,13 +75,12 @@ class Standard:
 
     @classmethod
     def of(cls, home: Path) -> Standard:
-        """That of the lake of `home`."""
         with Lake(home, read_only=True) as lake:
             return cls(*_made_in_turn_one(lake), rates_of(lake), rewarded_of(lake))
 
 
 def compare(home: Path, standard: Standard, noted: Mapping[str, str]) -> list[Check]:
-    """Every check of a disturbed home; `noted` are the digests of trajectories that were committed before its faults."""
+    """Every check; `noted` are the digests of trajectories that were committed before the faults."""
     with Lake(home, read_only=True) as lake:
         tasks, examples = _made_in_turn_one(lake)
         rates = rates_of(lake)
@@ -103,12 +96,10 @@ def compare(home: Path, standard: Standard, noted: Mapping[str, str]) -> list[Ch
 
 
 def consistent(disagreements: Sequence[str]) -> Check:
-    """The lake agrees with itself."""
     return Check("lake", not disagreements, "; ".join(disagreements) or "no row double, no turn or token missing")
 
 
 def kept(noted: Mapping[str, str], now: Mapping[str, str]) -> Check:
-    """What was committed before a fault is there, with the same tokens."""
     lost = sorted(noted.keys() - now.keys())
     other = sorted(key for key in noted.keys() & now.keys() if now[key] != noted[key])
     wrong = _listed({"lost": lost, "other than they were": other})
@@ -116,21 +107,20 @@ def kept(noted: Mapping[str, str], now: Mapping[str, str]) -> Check:
 
 
 def equal(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> Check:
-    """The same digests under the same keys."""
     other = sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
     wrong = _listed({"missing": sorted(theirs.keys() - ours.keys()), "too many": sorted(ours.keys() - theirs.keys()), "other": other})
     return Check(name, not wrong and bool(theirs), wrong or f"{len(ours)} equal")
 
 
 def near(ours: Rates, theirs: Rates) -> Check:
-    """Every policy's success lies within the 95 % interval (Wilson) of the undisturbed one's on the same suite."""
+    """Success within the 95 % interval (Wilson) of the undisturbed one's."""
     rows = {key: _compared(key, ours.get(key), rate) for key, rate in sorted(theirs.items())}
     outside = [rows[key] for key in rows if not _is_within(ours.get(key), theirs[key])]
     return Check("policy", bool(rows) and not outside, "; ".join(outside or rows.values()))
 
 
 def as_rewarded(ours: Solved, theirs: Solved) -> Check:
-    """RL's own attempts succeed as often as the undisturbed ones (McNemar, exact), which must succeed at times: nothing equals nothing."""
+    """As many attempts of RL succeed (McNemar, exact), of which some must: nothing equals nothing."""
     test = paired(theirs, ours)
     if test is None or not any(theirs.values()):
         return Check("reward", False, "the undisturbed RL is never rewarded, so there is nothing to lose: choose a profile that learns")
@@ -140,7 +130,7 @@ def as_rewarded(ours: Solved, theirs: Solved) -> Check:
 
 
 def counted(rates: Rates, sizes: Mapping[str, int], badly: int) -> Check:
-    """Every policy was tried on every task of the suite; the invalid tries are counted, and have an error and no reward."""
+    """Every policy was tried on every task of the suite; the invalid tries have an error and no reward."""
     wrong = [
         f"{policy} was tried on {row['tasks']} of {sizes.get(suite)} tasks of {suite}"
         for (policy, suite), row in sorted(rates.items())
@@ -152,24 +142,22 @@ def counted(rates: Rates, sizes: Mapping[str, int], badly: int) -> Check:
 
 
 def nothing_left(processes: Sequence[str], files: Sequence[Path]) -> Check:
-    """No process that the run started lives, no file that it held outside its home lies there."""
     wrong = _listed({"processes": processes, "files": files})
     return Check("left behind", not wrong, wrong or "nothing")
 
 
 def rates_of(lake: Lake) -> Rates:
-    """How good each policy is on each suite."""
     rows = lake.query("SELECT turn, policy, suite, tasks, invalid, success, low, high FROM evaluations WHERE hops IS NULL").to_pylist()
     return {(row["policy"], row["suite"]): row for row in rows}
 
 
 def rewarded_of(lake: Lake) -> dict[str, bool]:
-    """Whether each valid attempt of RL succeeded, by its id."""
+    """Whether each valid attempt succeeded."""
     return {row["id"]: row["solved"] for row in lake.query(REWARDED).to_pylist()}
 
 
 def _made_in_turn_one(lake: Lake) -> tuple[dict[str, str], dict[str, str]]:
-    """Digests of the tasks and examples that there were when the first turn's synthesis was done."""
+    """Digests by key and id, as they were when the first turn's synthesis was done."""
     at = next(run.snapshot_after for run in lake.runs("id = ?", [synthesis_id(1)]))
     examples = {example.id: digest(asdict(example)) for example in lake.examples(at=at)}
     return {task.key: task.digest for task in lake.tasks(at=at)}, examples
@@ -196,27 +184,24 @@ def _compared(key: tuple[str, str], ours: Mapping[str, Any] | None, theirs: Mapp
 
 
 def _listed(wrong: Mapping[str, Sequence[object]]) -> str:
-    """How many there are of each and which is the first; nothing where there are none."""
     return "; ".join(f"{len(found)} {what}, the first {found[0]}" for what, found in wrong.items() if found)
 
 
 def finished(home: Path, turns: int) -> bool:
-    """Whether the wheel in `home` has made its turns."""
     return _read(home, lambda lake: bool(lake.runs("id = ? AND state = 'completed'", [gate_id(turns)]))) or False
 
 
 def committed(lake: Lake) -> dict[str, str]:
-    """The trajectories that the lake has at this moment: a digest over their tokens and log-probabilities, by id."""
+    """Digests over tokens and log-probabilities, by id."""
     return {row["id"]: row["digest"] for row in lake.query(COMMITTED).to_pylist()}
 
 
 def committed_at(home: Path) -> dict[str, str]:
-    """Those of the lake of `home`; none where it is not made yet."""
     return _read(home, committed) or {}
 
 
 def _read(home: Path, read: Callable[[Lake], T]) -> T | None:
-    """What `read` finds in the lake of `home`; None where there is none yet, or one over whose making its maker died."""
+    """None where there is no lake yet, or one over whose making its maker died."""
     if not (home / "lake").is_dir():
         return None
     try:
@@ -227,7 +212,7 @@ def _read(home: Path, read: Callable[[Lake], T]) -> T | None:
 
 
 def faults_of(lake: Lake) -> list[str]:
-    """Where a lake does not agree with itself, a sentence each. Every row of every table is counted, tokens are read."""
+    """Where a lake does not agree with itself."""
     found = []
     for table, key in KEYS.items():
         columns = ", ".join(f'"{name}"' for name in key)

@@ -57,23 +57,22 @@ class Driver:
 
     @property
     def id(self) -> int:
-        """Its process's id."""
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """Its exit status, negative where a signal ended it; None while it runs."""
+        """Negative where a signal ended it; None while it runs."""
         return self._process.poll()
 
     def at_work(self) -> tuple[str, str] | None:
-        """The run and the stage that are at work, by the record of its progress; None where there is none yet."""
+        """The run and the stage, by the record of its progress."""
         progress = read_progress(Home(self.home).progress)
         if progress is None or progress.process != self.id or progress.stage is None or progress.is_stale(time.time()):
             return None
         return progress.stage.run, progress.stage.stage
 
     def processes(self) -> list[Process]:
-        """The run's processes now; they are remembered until they have ended."""
+        """Those of the run now; they are remembered."""
         self._token = self._token or token_of(self.id)
         found = processes_of(self.id, self._token)
         self.known |= {(each.id, each.began): each for each in found}
@@ -83,6 +82,6 @@ class Driver:
         return found
 
     def _still_there(self) -> list[Process]:
-        """What of the run lives after its driver: whom we saw, and whom we did not see but who bears its token."""
+        """Whom we saw, and whom we did not see but who bears its token."""
         late = [] if self._token is None else [found for each in carriers(self._token) if (found := read_process(each))]
         return list({each.id: each for each in (*still_there(list(self.known.values())), *late)}.values())

@@ -1,9 +1,7 @@
-"""The faults of a chaos test, chosen before it begins: which kinds, in which order, after which pauses. All of it follows from the seed.
+"""The faults of a chaos test: kinds, order and pauses follow from the seed.
 
-A kind cannot be made at every moment: there is no engine to kill while a corpus is generated. So the order is a wish. At each moment
-that was drawn the first of the remaining kinds is made that is possible there, and at the end all of them have been made.
-
-A disk is full for a moment: really filled, by a file, and emptied again. Only a filesystem that holds nothing but the chaos test is filled.
+The order is a wish, for there is no engine to kill while a corpus is generated: at each moment the first of the remaining kinds is made
+that is possible. A disk is really filled, by a file, and emptied again; only a filesystem that holds nothing but the chaos test is filled.
 """
 
 from __future__ import annotations
@@ -24,12 +22,9 @@ from warehouse.digests import seed_from
 LARGEST_GIB = 4.0
 """A filesystem larger than this is not filled: a tmpfs takes the machine's memory."""
 LEAST_BYTES = 4096
-"""A piece smaller than this is not tried any more: the disk is full."""
 
 
 class FaultKind(StrEnum):
-    """What is done to a run."""
-
     DRIVER = "driver"
     """SIGKILL of the process of `flywheel run`."""
     WORKER = "worker"
@@ -46,13 +41,13 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The faults of a chaos test: `kinds` as wished, and for each place the seconds that pass before it."""
+    """Kinds as wished, and for each place the seconds that pass before it."""
 
     kinds: tuple[FaultKind, ...]
     pauses: tuple[float, ...]
 
     def remaining(self, made: Mapping[FaultKind, int]) -> list[FaultKind]:
-        """The kinds that are still to be made, in their order; `made` counts those that were, whichever they were."""
+        """The kinds that are still to be made, in their order."""
         left = Counter(made)
         kinds = []
         for kind in self.kinds:
@@ -64,10 +59,7 @@ class Order:
 
 
 def order_faults(count: int, kinds: Sequence[FaultKind], seconds: float, seed: int) -> Order:
-    """`count` faults in which every kind has its share, in an order and after pauses that follow from `seed`.
-
-    Pauses are exponential with the mean `seconds`: a moment says nothing about the next one. None is under a second.
-    """
+    """Every kind has its share; pauses are exponential with the mean `seconds`, and none is under a second."""
     chance = random.Random(seed_from("drill", seed, count, list(kinds), seconds))
     shares = list(islice(cycle(kinds), count))
     chance.shuffle(shares)
@@ -75,12 +67,11 @@ def order_faults(count: int, kinds: Sequence[FaultKind], seconds: float, seed: i
 
 
 def choose(remaining: Sequence[FaultKind], possible: Collection[FaultKind]) -> FaultKind | None:
-    """The first of the remaining kinds that is possible now; None where none of them is."""
     return next((kind for kind in remaining if kind in possible), None)
 
 
 def why_not_filled(folder: Path) -> str | None:
-    """Why the disk under `folder` cannot be filled, in a sentence that says how to get one that can; None where it can."""
+    """Why the disk under `folder` cannot be filled, and how to get one that can."""
     total = shutil.disk_usage(folder).total
     if os.path.ismount(folder) and total <= LARGEST_GIB * 1024**3:
         return None
@@ -101,7 +92,6 @@ def full_disk(folder: Path) -> Iterator[int]:
 
 
 def _fill(file: Path) -> int:
-    """Grow `file` by halves of what is free until nothing fits any more."""
     taken = 0
     with file.open("wb") as filling:
         piece = shutil.disk_usage(file.parent).free

@@ -22,10 +22,7 @@ UNDISTURBED = "undisturbed"
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was made: in which home, when (UTC, ISO 8601), to which process, while which run of a stage was at work.
-
-    `process` is None for a disk, `at_work` where nothing was. `committed` counts the trajectories that the lake had before.
-    """
+    """`process` is None for a disk, `at_work` where nothing was; `committed` counts the trajectories that the lake had."""
 
     home: str
     moment: str
@@ -37,10 +34,7 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class DriverEnd:
-    """A process of `flywheel run` that ended: how long it ran, its exit status, the faults it met.
-
-    `left` are processes of its run that outlived it by more than their time, `held` the files outside the home that they had open.
-    """
+    """`left` are processes of its run that outlived it, `held` the files outside the home that they had open."""
 
     home: str
     process: int
@@ -53,33 +47,24 @@ class DriverEnd:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The folder of a chaos test."""
-
     root: Path
 
     @property
     def undisturbed(self) -> Path:
-        """The home that nothing was done to."""
         return self.root / UNDISTURBED
 
     def disturbed(self, number: int) -> Path:
-        """The home of that number, from 1."""
+        """From 1."""
         return self.root / f"disturbed-{number}"
 
     def disturbed_homes(self) -> list[Path]:
-        """Those that were begun, in order."""
         return sorted(self.root.glob("disturbed-*"), key=lambda home: int(home.name.partition("-")[2]))
 
     def log(self, home: Path) -> Path:
-        """Log of the drivers of a home."""
         return self.root / "logs" / f"{home.name}.log"
 
     def claim(self, asked: Mapping[str, Any]) -> None:
-        """Make the folder, or check that it is of the chaos test that is asked for.
-
-        Raises:
-            RequestError: it is another chaos test's, or none's.
-        """
+        """Make the folder, or check that it is of this chaos test."""
         wanted, file = json.loads(json.dumps(asked)), self.root / "chaos.json"
         if not file.is_file():
             if self.root.is_dir() and any(self.root.iterdir()):
@@ -96,31 +81,26 @@ class Journal:
                 )
 
     def faults(self) -> list[InjectedFault]:
-        """The faults that were made, in order."""
         return [InjectedFault(**(row | {"kind": FaultKind(row["kind"])})) for row in self._rows("faults.jsonl")]
 
     def made(self) -> Counter[FaultKind]:
-        """How many were made of each kind."""
         return Counter(fault.kind for fault in self.faults())
 
     def drivers(self) -> list[DriverEnd]:
-        """The drivers that ended, in order."""
         return [DriverEnd(**(row | {"left": tuple(row["left"]), "held": tuple(row["held"])})) for row in self._rows("drivers.jsonl")]
 
     def note(self, line: InjectedFault | DriverEnd) -> None:
-        """Write down a fault or the end of a driver."""
         with (self.root / ("faults.jsonl" if isinstance(line, InjectedFault) else "drivers.jsonl")).open("a") as file:
             file.write(json.dumps(asdict(line)) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def committed(self, home: Path) -> dict[str, str]:
-        """Digests of the trajectories that the lake of `home` had, by their ids."""
         file = self._committed(home)
         return json.loads(file.read_text()) if file.is_file() else {}
 
     def note_committed(self, home: Path, digests: Mapping[str, str]) -> None:
-        """Add digests to those that were noted before; what was noted first stays."""
+        """What was noted first stays."""
         _write(self._committed(home), dict(digests) | self.committed(home))
 
     def _committed(self, home: Path) -> Path:

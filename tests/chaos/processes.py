@@ -1,8 +1,7 @@
 """The processes of one run on this machine, which of them a fault may strike, and what they could leave behind outside the home.
 
 A process belongs to a run if the run's driver started it, directly or through others, or if it bears the run's token. Titles only tell
-apart what belongs; nothing is found by its name. Nor are files: noted
-is what the run's processes hold open, or mapped, while they live; what of it existed before is not the run's.
+apart what belongs; files are those that the run's processes hold open or mapped, and that were not there before.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ CACHES = ("torchinductor_",)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its id, its parent's, when it began (seconds since 1970), its title.
-
-    An id is given again once its process has ended; id and `began` together are not.
-    """
+    """An id is given again once its process has ended; id and `began` together are not."""
 
     id: int
     parent: int
@@ -48,13 +44,12 @@ class Process:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not ended."""
         now = read_process(self.id)
         return now is not None and now.began == self.began
 
 
 def read_process(process: int) -> Process | None:
-    """The process of that id; None where there is none, or one that has ended and was not collected by its parent."""
+    """None where there is none, or one that has ended and was not collected by its parent."""
     with suppress(psutil.Error):  # it ended meanwhile, or is not ours to look at
         found = psutil.Process(process)
         with found.oneshot():
@@ -64,14 +59,12 @@ def read_process(process: int) -> Process | None:
 
 
 def processes_of(driver: int, token: str | None) -> list[Process]:
-    """The driver of a run and all that came of it."""
     everyone = _everyone()
     bearing = [] if token is None else [everyone[each] for each in carriers(token) if each in everyone]
     return list({each.id: each for each in (*family(driver, everyone), *bearing)}.values())
 
 
 def family(root: int, everyone: Mapping[int, Process]) -> list[Process]:
-    """`root` and its children, their children, and so on, as far as they are in `everyone`."""
     children: dict[int, list[Process]] = {}
     for process in everyone.values():
         children.setdefault(process.parent, []).append(process)
@@ -82,7 +75,7 @@ def family(root: int, everyone: Mapping[int, Process]) -> list[Process]:
 
 
 def targets(kind: FaultKind, driver: int, run: Iterable[Process], stage: str | None) -> list[Process]:
-    """The processes of a run, any of which a fault of that kind may strike while `stage` is at work."""
+    """The processes of which a fault of that kind may strike any while `stage` is at work."""
     run = list(run)
     itself = [process for process in run if process.id == driver]
     if kind is FaultKind.DRIVER:
@@ -95,7 +88,7 @@ def targets(kind: FaultKind, driver: int, run: Iterable[Process], stage: str | N
 
 
 def kill(process: Process) -> bool:
-    """SIGKILL for exactly this process; whether it was still there. An id that another process has meanwhile is left alone."""
+    """Whether it was still there; an id that another process has meanwhile is left alone."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.id)
         try:
@@ -108,22 +101,19 @@ def kill(process: Process) -> bool:
 
 
 def still_there(processes: Sequence[Process]) -> list[Process]:
-    """Those that have not ended."""
     return [process for process in processes if process.is_there]
 
 
 def _everyone() -> dict[int, Process]:
-    """Every process on this machine, by id."""
     return {number: found for number in psutil.pids() if (found := read_process(number)) is not None}
 
 
 def places() -> tuple[Path, ...]:
-    """The folders outside the home in which processes put what they need for a while."""
+    """Where processes put what they need for a while, outside of the home."""
     return SHARED_MEMORY, Path(tempfile.gettempdir()).resolve()
 
 
 def entries() -> set[Path]:
-    """What lies in these folders now."""
     return {entry for place in places() if place.is_dir() for entry in place.iterdir()}
 
 
@@ -140,7 +130,7 @@ def held_by(processes: Iterable[Process], except_for: Path) -> set[Path]:
 
 
 def _paths(process: int, sockets: dict[str, Path]) -> Iterator[Path]:
-    """The files that a process has open or mapped, and the Unix sockets that it is bound to."""
+    """Files open or mapped, and Unix sockets."""
     folder = PROC / str(process)
     with suppress(OSError):  # it ended
         for handle in (folder / "fd").iterdir():
@@ -157,6 +147,6 @@ def _paths(process: int, sockets: dict[str, Path]) -> Iterator[Path]:
 
 
 def _socket_paths() -> dict[str, Path]:
-    """The Unix sockets that have a path, under the name by which `/proc/PID/fd` refers to them."""
+    """By the name under which `/proc/PID/fd` refers to them."""
     rows = (line.split() for line in (PROC / "net" / "unix").read_text(errors="replace").splitlines()[1:])
     return {f"socket:[{row[6]}]": Path(row[7]) for row in rows if len(row) > 7 and row[7].startswith("/")}

@@ -21,7 +21,6 @@ from warehouse.errors import WorkFailed
 log = logging.getLogger("flywheel")
 
 LOOK_SECONDS = 0.5
-"""Pause between two looks at a driver."""
 FULL_SECONDS = (2.0, 8.0)
 """How long a disk stays full: drawn between these."""
 HOMES_WITHOUT = 3
@@ -30,7 +29,7 @@ HOMES_WITHOUT = 3
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """What a chaos test is asked for; `seconds` is the mean pause before a fault."""
+    """`seconds` is the mean pause before a fault."""
 
     profile: str
     settings: tuple[str, ...]
@@ -43,8 +42,6 @@ class ChaosSettings:
 
 @dataclass(frozen=True, slots=True)
 class HomeResult:
-    """One disturbed home: what it went through and what was found in it."""
-
     home: str
     faults: int
     drivers: int
@@ -53,16 +50,12 @@ class HomeResult:
 
 @dataclass(frozen=True, slots=True)
 class ChaosResult:
-    """The result of a chaos test; `faults` by kind and the stage that was at work."""
-
     homes: tuple[HomeResult, ...]
     faults: tuple[InjectedFault, ...]
     left_out: str | None = None
-    """Why no disk was filled, where none was."""
 
     @property
     def held(self) -> bool:
-        """Whether everything held in every home."""
         return all(check.held for home in self.homes for check in home.checks)
 
 
@@ -77,11 +70,9 @@ class FaultInjector:
 
     @property
     def remaining(self) -> list[FaultKind]:
-        """The kinds that are still to be made."""
         return self._order.remaining(self._journal.made())
 
     def wait(self) -> None:
-        """Draw the moment of the next fault, from now."""
         done = len(self._journal.faults())
         self._moment = time.monotonic() + (self._order.pauses[done] if done < len(self._order.pauses) else 0.0)
 
@@ -109,7 +100,7 @@ class FaultInjector:
             self.wait()
 
     def _make(self, process: Process | None, chance: random.Random) -> bool:
-        """Kill the process, or fill the disk for a while where there is none to kill; whether that was done."""
+        """Kill the process, or fill the disk for a while where there is none to kill."""
         if process is not None:
             return kill(process)
         with full_disk(self._journal.root):
@@ -118,11 +109,7 @@ class FaultInjector:
 
 
 class ChaosTest:
-    """A chaos test in its folder; `run` begins it, or goes on with it.
-
-    Raises:
-        RequestError: the folder is another chaos test's.
-    """
+    """`run` begins it, or goes on with it."""
 
     def __init__(self, journal: Journal, settings: ChaosSettings) -> None:
         journal.claim(asdict(settings))
@@ -133,11 +120,6 @@ class ChaosTest:
         self._injector = FaultInjector(journal, order_faults(settings.faults, kinds, settings.seconds, settings.seed), settings.seed)
 
     def run(self) -> ChaosResult:
-        """Run what is left to run, and compare.
-
-        Raises:
-            WorkFailed: a wheel cannot go on, though nothing was done to its last driver; or a fault finds no moment.
-        """
         if not self._injector.remaining and not self._unfinished():
             log.info("nothing to do: the chaos test in %s is done", self._journal.root)
         self._turn(self._journal.undisturbed, disturbed=False)
@@ -155,7 +137,6 @@ class ChaosTest:
         return [home for home in self._journal.disturbed_homes() if not finished(home, self._settings.turns)]
 
     def _turn(self, home: Path, disturbed: bool) -> None:
-        """Start the wheel in `home` again and again until it is finished."""
         while not finished(home, self._settings.turns):
             with Driver(home, self._arguments(), self._journal.log(home)) as driver:
                 self._injector.wait()
@@ -166,7 +147,6 @@ class ChaosTest:
             self._end(driver)
 
     def _end(self, driver: Driver) -> None:
-        """Write down how a driver ended. Raises WorkFailed where it did not end well and nothing had been done to it."""
         status, home, log_file = driver.status, driver.home, self._journal.log(driver.home)
         assert status is not None, "it was waited for"
         seconds = round(time.monotonic() - driver.began, 1)
@@ -181,7 +161,6 @@ class ChaosTest:
         return ["--profile", self._settings.profile, "--turns", str(self._settings.turns), *settings]
 
     def _look_at(self, home: Path) -> HomeResult:
-        """Every check of a finished home."""
         drivers = [driver for driver in self._journal.drivers() if driver.home == home.name]
         faults = Counter(fault.home for fault in self._journal.faults())[home.name]
         processes = [left for driver in drivers for left in driver.left]

@@ -13,19 +13,7 @@ from typing import Any
 import pytest
 
 from eval.graders.answers import sub_match
-from eval.judges import (
-    ANSWERS,
-    LEAST_TEMPERATURE,
-    TURNS,
-    Case,
-    Judge,
-    JudgePrompt,
-    Verdict,
-    calibrate,
-    cases_of,
-    read_reply,
-    refuse_unfit,
-)  # fmt: skip
+from eval.judges import ANSWERS, LEAST_TEMPERATURE, TURNS, Case, Judge, JudgePrompt, Verdict, calibrate, cases_of, read_reply, refuse_unfit
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from tests.eval.graders.test_verifiers import TASK, attempt
@@ -123,14 +111,9 @@ def test_a_judge_that_misjudges_is_refused(prompt: JudgePrompt, reply: Reply, sh
 @pytest.mark.slow
 def test_answers_are_scored_and_only_those_that_need_it_are_asked_about() -> None:
     with MisbehavingServer(answer=grading(strict)) as server, judge_of(server) as judge:
-        right, *others = judge.verify_all(
-            [
-                (TASK, attempt("answer", "It is Green Lake.")),
-                (TASK, attempt("answer", "Blue Lake")),
-                (TASK, attempt("search", "Green Lake")),
-                (TASK, replace(attempt("answer", "Green Lake"), stop_reason=StopReason.FAULT)),
-            ]
-        )
+        attempts = [attempt("answer", "It is Green Lake."), attempt("answer", "Blue Lake"), attempt("search", "Green Lake")]
+        attempts.append(attempt("answer", "Green Lake", StopReason.FAULT))
+        right, *others = judge.verify_all([(TASK, each) for each in attempts])
     assert (right.verifier, right.version, right.value, right.verdict) == ("judge:openai:small", ANSWERS.version, 1.0, Outcome.SUCCESS)
     assert [score.verdict for score in others] == [Outcome.FAILURE, Outcome.FAILURE, Outcome.INVALID]
     assert len(server.bodies) == 2 and not any("response_format" in body for body in server.bodies)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from eval.statistics import (
     Interval,
     bootstrap_difference,
     bootstrap_mean,
+    detectable_difference,
     mcnemar,
     paired_test,
-    pass_at_k,
-    pass_hat_k,
     student_mean,
     wilson,
 )
@@ -82,9 +82,12 @@ def test_shares_of_one_attempt_are_tested_by_mcnemar_and_many_tasks_by_a_sample_
             paired_test(wrong, [1.0] * (1 if wrong else 0))
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=8).flatmap(lambda runs: st.tuples(st.just(runs), st.integers(1, len(runs)))))
-def test_pass_estimates_equal_the_mean_over_all_choices(drawn: tuple[list[bool], int]) -> None:
-    runs, k = drawn
-    choices = list(combinations(runs, k))
-    assert pass_at_k(len(runs), sum(runs), k) == pytest.approx(sum(any(choice) for choice in choices) / len(choices))
-    assert pass_hat_k(len(runs), sum(runs), k) == pytest.approx(sum(all(choice) for choice in choices) / len(choices))
+@pytest.mark.parametrize(("tasks", "discordant"), [(1000, 0.5), (300, 0.3)])
+def test_the_detectable_difference_is_found_as_often_as_it_says(tasks: int, discordant: float) -> None:
+    difference = detectable_difference(tasks, discordant)
+    assert difference is not None
+    generator = np.random.default_rng(0)
+    shares = [(discordant - difference) / 2, (discordant + difference) / 2, 1 - discordant]
+    drawn = generator.multinomial(tasks, shares, size=400)
+    found = np.mean([binomtest(int(a), int(a + b)).pvalue < 0.05 for a, b, _ in drawn])
+    assert found == pytest.approx(0.8, abs=0.06)

@@ -24,7 +24,7 @@ AT_ONCE = 3
 
 
 class Writer(NamedTuple):
-    """A process, its number, and the end of a pipe that becomes readable when it has the lake open."""
+    """`ready` becomes readable when it has the lake open."""
 
     process: int
     number: int

@@ -68,13 +68,8 @@ def test_a_lake_opens_without_a_home_and_under_any_name(tmp_path: Path) -> None:
     place = tmp_path / "it's a?b#c" / "100% [x] *"
     place.mkdir(parents=True)
     surroundings = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER", "LOGNAME")}
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=place,
-        env={**surroundings, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    surroundings |= {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], cwd=place, env=surroundings, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 

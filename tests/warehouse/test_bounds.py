@@ -81,7 +81,6 @@ def test_a_folder_is_read_without_the_file_that_cannot_be(tmp_path: Path) -> Non
 
 
 def test_a_saved_data_set_opens_no_file_that_a_row_or_its_state_names(tmp_path: Path) -> None:
-    """`datasets` would open what a column of images names, an address too."""
     (tmp_path / "secret.arrow").write_bytes((saved(tmp_path / "other", pa.table({"question": ["secret"]})) / "data.arrow").read_bytes())
     folder = saved(tmp_path / "set", pa.table({"question": [{"bytes": None, "path": str(tmp_path / "secret.png")}]}))
     (folder / "dataset_info.json").write_text(json.dumps({"features": {"question": {"_type": "Image"}}}))
@@ -97,7 +96,6 @@ def test_a_saved_data_set_opens_no_file_that_a_row_or_its_state_names(tmp_path: 
 
 
 def test_a_damaged_saved_data_set_crashes_nothing(tmp_path: Path) -> None:
-    """Arrow believes the offsets of a file unless it is told not to: one byte of them ended the process."""
     folder = saved(tmp_path / "set", pa.table({"question": ["Who?", "Where?"], "answers": [["Amber"], ["Here", None]]}))
     whole, chance = (folder / "data.arrow").read_bytes(), random.Random(1)
     for _ in range(25):
@@ -109,16 +107,22 @@ def test_a_damaged_saved_data_set_crashes_nothing(tmp_path: Path) -> None:
             list(table_rows(folder))
 
 
-def test_half_of_a_surrogate_pair_is_refused_where_no_row_may_be_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    for text, told in (("\\ud83d\\ude00 Who?", None), ("\\ud83d Who?", "half of a surrogate pair")):
-        path.write_text(f'{{"question": "{text}", "answers": ["a"]}}\n')
-        for read in (read_tasks, read_evaluation_set):
-            if told is None:
-                assert [task.question for task in read(path)] == ["😀 Who?"]
-            else:
-                with pytest.raises(RequestError, match=told):
-                    read(path)
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("rows.jsonl", '{"question": "\\ud83d Who?", "answers": ["a"]}\n', "half of a surrogate pair"),
+        ("rows.json", f'[{{"question": "Who?", "answers": ["A"], "provenance": {DEEP}}}]', "200 levels|recursion depth"),
+        ("rows.json", f'[{{"question": "Who?", "answers": ["A"], "provenance": {DEEPEST}}}]', "200 levels|recursion depth"),
+    ],
+    ids=["surrogate", "deep", "deepest"],
+)
+def test_a_set_of_which_no_row_may_be_left_out_is_refused_for_one(name: str, text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "good.jsonl").write_text('{"question": "\\ud83d\\ude00 Who?", "answers": ["a"]}\n')
+    for read in (read_tasks, read_evaluation_set):
+        with pytest.raises(RequestError, match=told):
+            read(tmp_path / name)
+        assert [task.question for task in read(tmp_path / "good.jsonl")] == ["😀 Who?"]
 
 
 @pytest.mark.parametrize("deep", [DEEP, DEEPEST])
@@ -147,14 +151,6 @@ def test_no_format_falls_over_deep_json(tmp_path: Path) -> None:
             assert import_file(form, single, tmp_path / "home")["quarantined"] == 1, form
         except RequestError as error:
             assert len(str(error)) < 500
-
-
-@pytest.mark.parametrize("deep", [DEEP, DEEPEST])
-def test_an_evaluation_set_that_is_nested_too_deep_is_refused(deep: str, tmp_path: Path) -> None:
-    (tmp_path / "set.json").write_text(f'[{{"question": "Who?", "answers": ["A"], "provenance": {deep}}}]')
-    for read in (read_evaluation_set, read_tasks):
-        with pytest.raises(RequestError, match=r"nested deeper than 200 levels|recursion depth"):
-            read(tmp_path / "set.json")
 
 
 @pytest.mark.parametrize(

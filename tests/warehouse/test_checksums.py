@@ -42,21 +42,18 @@ def damage(file: Path) -> None:
 
 def test_one_bit_is_noticed_and_so_is_a_file_that_is_gone(tmp_path: Path) -> None:
     write(tmp_path, "a", "b", "c")
-    assert set(states(tmp_path)) == {FileState.same}
     first, second, *_ = files(tmp_path)
     damage(first)
     second.unlink()
     found = states(tmp_path)
     assert (found[FileState.changed], found[FileState.missing]) == (1, 1)
     done = CliRunner().invoke(app, ["lake", "check", "--home", str(tmp_path)])
-    assert done.exit_code == 1
-    assert f"changed  {first.relative_to(tmp_path / 'lake' / 'data')}" in done.stdout
+    assert done.exit_code == 1 and str(first.relative_to(tmp_path / "lake" / "data")) in done.stdout
 
 
 def test_a_commit_has_its_digests_while_its_writer_goes_on(tmp_path: Path) -> None:
-    """A wheel writes for hours, and may be killed in any of them."""
     with Lake(tmp_path) as lake:
-        for number in range(3):
+        for number in range(2):
             lake.add([Task(f"k{number}", "search", "Who?", ("Ann",))])
             lake.add([Document(f"d{number}", "Ann", "Ann is here.", "s")])
             assert set(states(tmp_path)) == {FileState.same}
@@ -77,7 +74,11 @@ def test_files_of_a_writer_that_was_killed_have_their_digests_from_the_next(tmp_
 
 def test_digests_can_be_kept_by_command_and_never_hide_a_change(tmp_path: Path) -> None:
     write(tmp_path, "a", "b")
-    (tmp_path / "lake" / "digests.jsonl").unlink()
+    digests = tmp_path / "lake" / "digests.jsonl"
+    digests.unlink()
+    with Lake(tmp_path) as lake:
+        lake.tasks()
+    assert not digests.exists(), "a lake that was only read keeps nothing"
     assert set(states(tmp_path)) == {FileState.unrecorded}
     assert CliRunner().invoke(app, ["lake", "check", "--record", "--home", str(tmp_path)]).exit_code == 0
     damage(files(tmp_path)[0])
@@ -86,11 +87,6 @@ def test_digests_can_be_kept_by_command_and_never_hide_a_change(tmp_path: Path) 
     assert Counter(file["state"] for file in json.loads(done.stdout))["changed"] == 1
 
 
-def test_a_lake_that_was_only_read_keeps_nothing_and_data_elsewhere_is_its_stores(tmp_path: Path) -> None:
-    write(tmp_path, "a")
-    (tmp_path / "lake" / "digests.jsonl").unlink()
-    with Lake(tmp_path) as lake:
-        lake.tasks()
-    assert not (tmp_path / "lake" / "digests.jsonl").exists()
-    with pytest.raises(RequestError, match="its store is who guards it"):
+def test_data_elsewhere_is_its_stores(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="store"):
         check_lake(Place(tmp_path, Storage(data="s3://bucket/lake")))

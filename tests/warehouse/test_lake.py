@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,45 +26,40 @@ MakeTrajectory = Callable[..., Trajectory]
 
 
 @pytest.mark.slow
-def test_every_record_comes_back_as_it_was(lake: Lake, one_of_each: list[Record]) -> None:
-    lake.add(one_of_each)
-    expected: dict[type, set[str]] = defaultdict(set)
-    for record in one_of_each:
-        expected[type(record)].add(repr(_in_utc(record)))
-    assert set(expected) == set(TABLE_OF)
-    for kind, texts in expected.items():
-        assert {*map(repr, lake.read(kind))} == texts
-
-
-def _in_utc(record: Record) -> Record:
-    """Times are kept in UTC: the same moment, written in another zone."""
-    return replace(record, started=record.started.astimezone(UTC)) if isinstance(record, Run) else record
-
-
-@pytest.mark.slow
-def test_adding_again_changes_nothing_and_keeps_what_was_there(lake: Lake, one_of_each: list[Record]) -> None:
+def test_every_record_comes_back_as_it_was_and_adding_it_again_changes_nothing(lake: Lake, one_of_each: list[Record]) -> None:
     lake.add(one_of_each)
     before = lake.snapshot()
     lake.add(one_of_each)
     lake.add([Document("d1", "Other title", "Other text", "elsewhere")])
     assert lake.snapshot() == before
-    assert lake.documents()[0].title == "Title"
     assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
+    assert {type(record) for record in one_of_each} == set(TABLE_OF)
+    for kind in TABLE_OF:
+        assert {*map(repr, lake.read(kind))} == {repr(_in_utc(record)) for record in one_of_each if type(record) is kind}
+
+
+def _in_utc(record: Record) -> Record:
+    return replace(record, started=record.started.astimezone(UTC)) if isinstance(record, Run) else record
 
 
 @pytest.mark.slow
-def test_replace_overwrites_rows_and_turns(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+def test_replace_overwrites_rows_and_turns_and_earlier_snapshots_stay_readable(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([make_trajectory("a", 4), make_trajectory("b", 2), Policy("p1", None, "rl", "/w", "d", None)])
+    before = lake.snapshot()
     lake.replace([make_trajectory("a", 1), make_trajectory("c", 2), Policy("p1", None, "rl", "/w", "d", None, promoted=True)])
     assert [(trajectory.id, len(trajectory.turns)) for trajectory in lake.trajectories()] == [("a", 1), ("b", 2), ("c", 2)]
     assert [policy.promoted for policy in lake.policies()] == [True]
     assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 5}]
+    assert [(trajectory.id, len(trajectory.turns)) for trajectory in lake.trajectories(at=before)] == [("a", 4), ("b", 2)]
+    assert lake.query("SELECT sum(n_turns)::INT AS n FROM trajectories", at=before).to_pylist() == [{"n": 6}]
+    with pytest.raises(RequestError, match="999"):
+        lake.query("SELECT 1", at=999)
 
 
 @pytest.mark.slow
 def test_a_batch_that_breaks_leaves_nothing(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     broken = replace(make_trajectory("broken"), seed="not a number")  # type: ignore[arg-type]
-    with pytest.raises(duckdb.InvalidInputException, match="Could not convert 'not a number' with type str: tried to convert to int64"):
+    with pytest.raises(duckdb.InvalidInputException, match="not a number"):
         lake.add([Document("d", "t", "x", "s"), make_trajectory("good"), broken])
     assert lake.documents() == [] and lake.trajectories() == []
 
@@ -97,19 +91,6 @@ def test_a_conflict_is_tried_again_and_another_error_is_not(lake: Lake) -> None:
 
 
 @pytest.mark.slow
-def test_earlier_snapshots_stay_readable(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([make_trajectory("a", 3)])
-    before = lake.snapshot()
-    lake.add([make_trajectory("b", 2)])
-    lake.replace([make_trajectory("a", 1)])
-    assert [(trajectory.id, len(trajectory.turns)) for trajectory in lake.trajectories(at=before)] == [("a", 3)]
-    assert lake.query("SELECT n_turns FROM trajectories", at=before).to_pylist() == [{"n_turns": 3}]
-    assert lake.query("SELECT count(*) AS n FROM trajectories").to_pylist() == [{"n": 2}]
-    with pytest.raises(RequestError, match=r"no snapshot 999; the latest is \d+"):
-        lake.query("SELECT 1", at=999)
-
-
-@pytest.mark.slow
 def test_figures_that_are_not_finite_do_not_stop_a_run(lake: Lake) -> None:
     lake.add([Failure("rl", "loss", "not finite", {"loss": float("nan"), "steps": [1.0, float("inf")]})])
     lake.add([Metric("r", "rl", 1, 1, "loss", float("nan"))])
@@ -118,7 +99,7 @@ def test_figures_that_are_not_finite_do_not_stop_a_run(lake: Lake) -> None:
 
 
 def test_a_reader_needs_a_lake_and_cannot_write(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no lake in"):
+    with pytest.raises(RequestError, match="nowhere"):
         Lake(tmp_path / "nowhere", read_only=True)
     assert not (tmp_path / "nowhere").exists()
     lake.add([Document("d", "t", "x", "s")])
@@ -182,12 +163,8 @@ def test_an_empty_extension_folder_is_filled(tmp_path: Path) -> None:
 
 
 def test_the_error_names_every_step(tmp_path: Path) -> None:
-    with (
-        duckdb.connect(
-            config={"extension_directory": str(tmp_path), "custom_extension_repository": str(tmp_path / "nowhere")}
-        ) as connection,
-        pytest.raises(connections.ExtensionError, match=r"installed: .*; package: .*; network: .*duckdb-extension-no-such-extension"),
-    ):
+    places = {"extension_directory": str(tmp_path), "custom_extension_repository": str(tmp_path / "nowhere")}
+    with duckdb.connect(config=places) as connection, pytest.raises(connections.ExtensionError, match=r"installed.*package.*network"):
         connections.load_extensions(connection, ["no_such_extension"])
 
 
@@ -199,13 +176,6 @@ def test_nothing_is_collected_within_and_all_is_as_before_afterwards() -> None:
         assert not gc.isenabled(), "the inner one is not the last"
         raise ValueError
     assert gc.isenabled()
-    gc.disable()
-    with gc_paused():
-        pass
-    try:
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def image(content: bytes) -> Image:
@@ -221,7 +191,7 @@ def showing(trajectory: Trajectory, *images: tuple[Image, ...]) -> Trajectory:
 
 
 @pytest.mark.slow
-def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+def test_an_image_is_stored_once_and_stays_for_every_turn_that_shows_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     first = showing(make_trajectory("a", 3), (RED, BLUE, RED), (), (BLUE,))
     second = showing(make_trajectory("b", 1), (RED,))
     before = lake.snapshot()
@@ -233,12 +203,7 @@ def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it
     assert sorted(lake.read(Image), key=lambda each: each.data) == [BLUE, RED]
     named = lake.query("SELECT images FROM turns WHERE trajectory_id = 'b'").to_pylist()
     assert named == [{"images": [RED.digest]}]
-
-
-@pytest.mark.slow
-def test_an_image_stays_where_one_of_two_trajectories_that_show_it_goes(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([showing(make_trajectory("a", 1), (RED,)), showing(make_trajectory("b", 1), (RED,))])
     lake.remove(Trajectory, ["a"])
     lake.replace([showing(make_trajectory("b", 1), (BLUE, RED))])
-    assert [each.images for each in lake.trajectories()] == [(BLUE, RED)]
+    assert [each.images for each in lake.trajectories()] == [(BLUE, RED), ()]
     assert len(lake.read(Image)) == 2

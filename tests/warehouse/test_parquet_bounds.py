@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -16,129 +15,13 @@ from typer.testing import CliRunner
 
 from flows.cli import app, exit_status
 from tests.memory import most_taken
-from tests.warehouse.parquet_files import (
-    DELTA_BYTE_ARRAY,
-    DICTIONARY_CODES,
-    FIXED,
-    FLAT,
-    LISTS,
-    PLAIN,
-    ZSTD,
-    chunk,
-    first_word,
-    flat,
-    footer,
-    header,
-    in_one_list,
-    lists,
-    page,
-    repeated_text,
-    text,
-    thrift,
-    varint,
-    whole,
-)
+from tests.warehouse.parquet_files import BOMBS, DAMAGED, DELTA_BYTE_ARRAY, FILES, READ, ZSTD, flat, page, repeated_text, zstd
 from warehouse.errors import RequestError
 from warehouse.foreign import MIB, open_table
 from warehouse.importers.tables import table_rows
 
 MOST_MIB = 300
 """What reading any of these files may take of this process, refused or not."""
-MEMORY, DAMAGED, READ = "of memory to be read", "that can be read", ""
-"""How a file ends: it needs more memory than the child has, its parser refuses it, or it has rows within bounds all the same."""
-WHO = page(text(b"Who?"), 1)
-MOST = 2**31 - 1
-
-
-def zstd(content: bytes, blanks: int = 0) -> bytes:
-    """Some content, and megabytes of blanks after it, packed."""
-    out = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(out, "zstd") as packed:
-        packed.write(content)
-        for _ in range(blanks):
-            packed.write(b" " * MIB)
-    return out.getvalue().to_pybytes()
-
-
-def blank(megabytes: int) -> bytes:
-    """A file of one text of blanks, of which the footer says that it has a hundred bytes."""
-    size = megabytes * MIB
-    return flat(page(zstd(struct.pack("<I", size), megabytes), 1, size=size + 4), packing=ZSTD)
-
-
-def padded() -> bytes:
-    """The column ends after its first page, and Arrow reads on for a hundred bytes, for a writer that is said to be old."""
-    more = page(text(b"x" * 30), 1, size=MOST)
-    group = {1: [chunk(4, len(WHO), 2, [b"question"])], 2: ("i64", 100), 3: ("i64", 2)}
-    return whole(WHO + more, footer(FLAT, [group], 2, b"parquet-mr version 1.2.8"))
-
-
-def dictionary() -> bytes:
-    words, codes = page(text(b"Who?"), MOST, dictionary=True), page(first_word(1), 1, encoding=DICTIONARY_CODES)
-    column = chunk(4 + len(words), len(words + codes), 1, [b"question"], dictionary=4)
-    return whole(words + codes, footer(FLAT, [{1: [column], 2: ("i64", 100), 3: ("i64", 1)}]))
-
-
-def long_codes() -> bytes:
-    """A word of thirty megabytes in a dictionary, and a million times its place: of a type that Arrow writes out."""
-    words, codes = page(zstd(b"", 30), 1, size=30 * MIB, dictionary=True), zstd(first_word(10**6))
-    codes = page(codes, 10**6, size=5, encoding=DICTIONARY_CODES)
-    column = chunk(4 + len(words), len(words + codes), 10**6, [b"question"], ZSTD, dictionary=4, kind=FIXED)
-    listed = [FLAT[0], {1: ("i32", FIXED), 2: ("i32", 30 * MIB), 3: ("i32", 0), 4: b"question"}]
-    return whole(words + codes, footer(listed, [{1: [column], 2: ("i64", 100), 3: ("i64", 10**6)}], 10**6))
-
-
-def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes], count: int, rows: int, short: int = 0) -> bytes:
-    """A text of thirty megabytes behind short ones in a dictionary, named again and again, and one outside of the dictionary."""
-    size = 30 * MIB
-    words = page(zstd(text(b"") * short + struct.pack("<I", size), 30), short + 1, size=4 * short + size + 4, dictionary=True)
-    place = b"\x0a" + varint(count << 1) + short.to_bytes(2, "little")  # ten bits each, all in one run
-    pages = words
-    for content, encoding, values in ((levels(count) + place, DICTIONARY_CODES, count), (levels(1) + text(b"x"), PLAIN, 1)):
-        pages += page(zstd(content), values, size=len(content), encoding=encoding)
-    column = chunk(4 + len(words), len(pages), count + 1, path, ZSTD, dictionary=4)
-    return whole(pages, footer(columns, [{1: [column], 2: ("i64", 100), 3: ("i64", rows)}], rows))
-
-
-def headed(*fields: tuple[int, Any], after: bytes = b"") -> bytes:
-    """A file of one page with these fields of its header, each as it stands there."""
-    data = zstd(text(b"Who?"))
-    given = [field for field in header(8, len(data), 1) if field[0] not in dict(fields)]
-    return flat(thrift([*given, *fields])[:-1] + after + b"\0" + data, packing=ZSTD)
-
-
-def wide() -> bytes:
-    """Nine groups of 90,000 columns that are nothing, of which Arrow would make half a gigabyte."""
-    group = b"\x19\xfc" + varint(90_000) + b"\x26\0\0" * 90_000 + b"\x16\0\x16\0\0"
-    return whole(b"", footer(FLAT, [])[:-2] + b"\x9c" + group * 9 + b"\0")
-
-
-FILES: dict[str, tuple[Callable[[], bytes], str]] = {
-    "unpacks to half a gigabyte": (lambda: blank(500), MEMORY),
-    "unpacks to more than there is room for": (lambda: blank(100), "unpacks to more than 64 MiB"),
-    "says two gigabytes and holds none": (lambda: flat(page(text(b"Who?"), 1, size=MOST)), READ),
-    "has a list of a hundred million nulls": (lambda: lists(page(in_one_list(10**8, 2), 10**8)), MEMORY),
-    "says two billion words": (dictionary, MEMORY),
-    "says one long word a million times": (long_codes, MEMORY),
-    "goes on past its column": (padded, READ),
-    "says less than nothing": (lambda: flat(page(text(b"Who?"), 1, size=-5)), DAMAGED),
-    "says two sizes": (lambda: headed((2, ("i32", MOST)), (2, ("i64", 8))), MEMORY),
-    "says a size by the number of another field": (lambda: headed((2, ("i32", MOST)), (2 + 2**16, ("i32", 8))), READ),
-    "says a size beyond its type": (lambda: headed((2, ("i32", 2**31 + 4))), DAMAGED),
-    "is nested without end": (lambda: headed(after=b"\x1c" * 50_000), DAMAGED),
-    "lists a billion things that take no room": (lambda: headed(after=b"\x19\xf0" + varint(MOST)), DAMAGED),
-    "lists a million columns and has none": (
-        lambda: whole(b"", footer(FLAT, [])[:-2] + b"\x1c\x19\xfc" + varint(999_999) + b"\0" * 10),
-        DAMAGED,
-    ),
-    "has a footer of columns that are nothing": (wide, READ),
-    "ends otherwise": (lambda: b"PAR1" + b"x" * 100 + struct.pack("<I", 50) + b"PARX", DAMAGED),
-    "is nothing": (lambda: b"", DAMAGED),
-    "has lists of texts that each repeat the one before": (
-        lambda: lists(page(repeated_text(b"Who?", 200), 200, encoding=DELTA_BYTE_ARRAY)),
-        DAMAGED,
-    ),
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -174,38 +57,21 @@ def test_the_command_refuses_a_damaged_file_and_writes_nothing(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_texts_that_each_repeat_the_one_before_are_read_few_at_a_time(tmp_path: Path) -> None:
-    """A megabyte of blanks, said two thousand times in two kilobytes, as the encoding is meant to."""
-    path = tmp_path / "bomb.parquet"
-    content = repeated_text(b" " * MIB, 2000)
-    path.write_bytes(flat(page(zstd(content), 2000, size=len(content), encoding=DELTA_BYTE_ARRAY), 2000, ZSTD, rows=2000))
-
-    def refused() -> None:
-        with pytest.raises(RequestError, match=r"unpacks to more than 64 MiB|of memory to be read"):
-            list(table_rows(path))
-
-    assert most_taken(refused) < 2 * MOST_MIB
-    content = repeated_text(b"Who? " * 3, 2000)
-    path.write_bytes(flat(page(content, 2000, encoding=DELTA_BYTE_ARRAY), 2000, rows=2000))
-    assert [row.value for row in table_rows(path)] == [{"question": "Who? " * 3}] * 2000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001, short=999),
-        lambda: mixed(in_one_list, LISTS, [b"question", b"list", b"element"], 900_000, 2),
-    ],
-)
-def test_a_text_that_is_named_again_and_again_is_not_written_out(make: Callable[[], bytes], tmp_path: Path) -> None:
-    (tmp_path / "bomb.parquet").write_bytes(make())
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_is_said_again_and_again_is_not_written_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / "bomb.parquet").write_bytes(BOMBS[name]())
 
     def refused() -> None:
         with pytest.raises(RequestError, match=r"unpacks to more than 64 MiB|of memory to be read"):
             list(table_rows(tmp_path / "bomb.parquet"))
 
     assert most_taken(refused) < 2 * MOST_MIB
+
+
+def test_texts_that_each_repeat_the_one_before_are_read(tmp_path: Path) -> None:
+    content = repeated_text(b"Who? " * 3, 2000)
+    (tmp_path / "texts.parquet").write_bytes(flat(page(content, 2000, encoding=DELTA_BYTE_ARRAY), 2000, rows=2000))
+    assert [row.value for row in table_rows(tmp_path / "texts.parquet")] == [{"question": "Who? " * 3}] * 2000
 
 
 @pytest.mark.long

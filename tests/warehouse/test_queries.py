@@ -21,23 +21,31 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 WRITES = (
-    "DELETE FROM documents",
-    "DROP VIEW evaluations",
-    "SET enable_external_access = true",
-    "ATTACH 'other.db'",
-    "SELECT 1; DELETE FROM documents",
-    "EXPLAIN ANALYZE DELETE FROM documents",
-    "WITH a AS (SELECT 1) INSERT INTO documents FROM a",
+    "DELETE FROM documents", "DROP VIEW evaluations", "SET enable_external_access = true", "ATTACH 'other.db'", "",
+    "SELECT 1; DELETE FROM documents", "EXPLAIN ANALYZE DELETE FROM documents", "WITH a AS (SELECT 1) INSERT INTO documents FROM a",
     "CALL ducklake_expire_snapshots('lake', versions => [1])",
-    "",
+)  # fmt: skip
+FAILING = (
+    "read_text('/etc/hostname')",
+    "glob('/etc/*')",
+    "'/etc/hostname'",
+    "ducklake_expire_snapshots('lake', versions => [1])",
+    "nothing",
 )
 
 
-def test_anything_but_one_select_is_refused(filled: Lake) -> None:
-    for sql in WRITES:
-        with pytest.raises(RequestError, match="Only one SELECT"):
-            filled.query(sql)
+@pytest.mark.parametrize("sql", WRITES)
+def test_anything_but_one_select_is_refused(filled: Lake, sql: str) -> None:
+    with pytest.raises(RequestError, match="Only one SELECT"):
+        filled.query(sql)
     assert filled.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": 30}]
+
+
+@pytest.mark.parametrize("table", FAILING)
+def test_a_query_that_fails_is_explained_in_one_line(filled: Lake, table: str) -> None:
+    with pytest.raises(RequestError, match=r"^The query failed: .+") as raised:
+        filled.query(f"SELECT * FROM {table}")
+    assert "\n" not in str(raised.value)
 
 
 def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None:
@@ -47,22 +55,6 @@ def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None
         with pytest.raises(RequestError, match="Only one SELECT"):
             filled.query(f"COPY (SELECT 1) TO '{data}'")
     assert {data: data.read_bytes() for data in files} == files
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT * FROM read_text('/etc/hostname')",
-        "SELECT * FROM glob('/etc/*')",
-        "SELECT * FROM '/etc/hostname'",
-        "SELECT * FROM ducklake_expire_snapshots('lake', versions => [1])",
-        "SELECT * FROM no_such_table",
-    ],
-)
-def test_a_query_that_fails_is_explained_in_one_line(filled: Lake, sql: str) -> None:
-    with pytest.raises(RequestError, match=r"^The query failed: .+") as raised:
-        filled.query(sql)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -89,45 +81,35 @@ def test_other_databases_cannot_be_read(filled: Lake, other: Path, sql: str) -> 
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT unnest(answers) AS answer FROM tasks",
-        "FROM trained_on('nobody')",
-        "SELECT snapshot_id FROM ducklake_snapshots('lake')",
-        "PIVOT documents ON source IN ('s') USING count(*)",
-        "SUMMARIZE documents",
-        "SHOW TABLES",
+        "SELECT unnest(answers) AS answer FROM tasks", "FROM trained_on('nobody')", "SELECT snapshot_id FROM ducklake_snapshots('lake')",
+        "PIVOT documents ON source IN ('s') USING count(*)", "SUMMARIZE documents", "SHOW TABLES",
     ],
-)
+)  # fmt: skip
 def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str) -> None:
     filled.query(sql)
 
 
 def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
-    with pytest.raises(RequestError, match=r"took longer than 0\.2 seconds; --timeout gives it more"):
+    with pytest.raises(RequestError, match=r"0\.2 seconds; --timeout"):
         filled.query("SELECT count(*) FROM range(1000000000000) a", timeout_seconds=0.2)
     assert filled.query("SELECT 1 AS n", timeout_seconds=60.0).to_pylist() == [{"n": 1}]
 
 
 @pytest.mark.parametrize(
-    "table",
+    ("table", "told"),
     [
-        "__ducklake_metadata_lake.ducklake_data_file",
-        "LAKE_LOCKS.ducklake_data_file",
+        ("__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake is the catalogue's own"),
+        ("LAKE_LOCKS.ducklake_data_file", "LAKE_LOCKS is the catalogue's own"),
+        ("pragma_database_list", "is about the connection"),  # where a catalogue in PostgreSQL stands with its password
+        ("system.pg_catalog.pg_database", "is about the connection"),
     ],
 )
-def test_the_catalogue_itself_is_not_read(filled: Lake, table: str) -> None:
-    with pytest.raises(RequestError, match=f"{table.split('.')[0]} is the catalogue's own"):
+def test_the_catalogue_and_what_is_attached_are_not_read(filled: Lake, table: str, told: str) -> None:
+    with pytest.raises(RequestError, match=told):
         filled.query(f"SELECT * FROM (SELECT * FROM {table})")
 
 
-@pytest.mark.parametrize("view", ["pragma_database_list", "system.pg_catalog.pg_database"])
-def test_what_is_attached_and_set_is_not_read(filled: Lake, view: str) -> None:
-    """A catalogue in PostgreSQL stands there with its password."""
-    with pytest.raises(RequestError, match="is about the connection"):
-        filled.query(f"SELECT * FROM {view}")
-
-
 def test_rows_beyond_the_memory_for_a_query_are_refused(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB's own limit does not count what it has handed out."""
     monkeypatch.setattr(queries, "most_memory", lambda: 64 * 2**20)
     with pytest.raises(RequestError, match="needs more memory"):
         filled.query("SELECT range AS n FROM range(100000000)")
@@ -139,7 +121,6 @@ SWORDFISH = "SELECT word AS name FROM sqlite_scan('{other}', 'secrets')"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A database that no query has any business with."""
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE secrets AS SELECT 'swordfish' AS word")

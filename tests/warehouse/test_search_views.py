@@ -64,23 +64,17 @@ def _turn(turn: Turn, place: int, call: Call) -> Turn:
     return replace(turn, index=place, tool=call.tool, arguments=call.arguments, calls=(call,), observation=call.observation)
 
 
-def test_the_habits_of_trajectories(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([Task("t1", "search", "?", ("Blue River",)), *(replace(run(make_trajectory, name), id=name) for name in RUNS)])
+def test_the_habits_of_trajectories_are_counted_once_and_again_where_one_is_replaced(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    named = [replace(run(make_trajectory, name), id=name) for name in RUNS]
+    lake.add([Task("t1", "search", "?", ("Blue River",)), *named])
     columns = ("searches", "in_vain", "retried", "same", "pages", "words", "checks")
     expected = [{"trajectory_id": name} | dict.fromkeys(columns, 0) | counts for name, (_, _, counts) in sorted(RUNS.items())]
     for _ in ("as they wait to be counted", "once they are counted"):
         found = lake.query(f"SELECT trajectory_id, {', '.join(columns)} FROM search_habits ORDER BY trajectory_id").to_pylist()
         assert found == expected
         keep_up(lake)
-
-
-def test_each_trajectory_is_counted_once_and_again_where_it_is_replaced(lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    named = [replace(run(make_trajectory, name), id=name) for name in RUNS]
-    lake.add([Task("t1", "search", "?", ("Blue River",)), *named])
-    keep_up(lake)
-    first = lake.read(SearchCounts)
-    assert [counts.trajectory_id for counts in first] == sorted(RUNS) and lake.query(UNCOUNTED).num_rows == 0
-    kept = lake.snapshot()
+        kept = lake.snapshot()
+    assert [counts.trajectory_id for counts in lake.read(SearchCounts)] == sorted(RUNS) and lake.query(UNCOUNTED).num_rows == 0
     keep_up(lake)
     assert lake.snapshot() == kept, "there was nothing left to count"
     lake.replace([replace(named[0], turns=named[2].turns)])

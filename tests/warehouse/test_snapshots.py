@@ -69,23 +69,20 @@ def test_the_digest_follows_the_rows_and_not_their_order(lake: Lake) -> None:
     assert len({whole, *map(digest, others)}) == len(others) + 1
 
 
-def test_names_that_could_be_mistaken_are_refused(lake: Lake) -> None:
+def test_names_that_could_be_mistaken_and_requests_that_cannot_be_met_are_refused(lake: Lake) -> None:
     for name in ("", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101):
         with pytest.raises(RequestError, match="cannot be called"):
             pin(lake, name)
-
-
-def test_requests_that_cannot_be_met(lake: Lake) -> None:
     pin(lake, "here")
-    for asked in (lambda: unpin(lake, "there"), lambda: snapshot_of(lake, "there")):
-        with pytest.raises(RequestError, match="no pin 'there'; it has here"):
-            asked()
+    for asked in (unpin, snapshot_of):
+        with pytest.raises(RequestError, match=r"'there'.*here"):
+            asked(lake, "there")
     with pytest.raises(RequestError, match="no snapshot 999"):
         pin(lake, "future", 999)
     for query in ("DELETE FROM tasks", "SELECT 1) t; DROP TABLE tasks; --", "SELECT 1) t CROSS JOIN (SELECT 2", "SELECT * FROM nothing"):
-        with pytest.raises(RequestError, match=r"The query failed: (Parser|Catalog) Error"):
+        with pytest.raises(RequestError, match=r"(Parser|Catalog) Error"):
             pin(lake, "broken", query=query)
     for query in ("", " ;", "-- nothing"):
-        with pytest.raises(RequestError, match="A dataset is one SELECT"):
+        with pytest.raises(RequestError, match="one SELECT"):
             pin(lake, "empty", query=query)
     assert snapshot_of(lake, "12") == 12

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -55,7 +56,7 @@ def _need_extension(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The connection string of an empty database on a server of our own, which no other account may reach."""
     places = os.pathsep.join([os.environ["PATH"], *map(str, sorted(DEBIANS.glob("*/bin"), reverse=True))])
     programs = [shutil.which(name, path=places) for name in ("initdb", "postgres", "setpriv")]
@@ -63,29 +64,22 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("initdb, postgres and setpriv are needed for a PostgreSQL server")
     _need_extension("postgres_scanner")
     initdb, server, setpriv = map(str, programs)
-    # PostgreSQL refuses to run as root, and pytest's folders are closed to others.
-    user = "postgres" if os.geteuid() == 0 else None
-    folder = Path(tmp_path_factory.mktemp("postgres"))
-    place = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()) if user else folder
+    user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
     run = [setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-    if user:
-        try:
-            shutil.chown(place, user, user)
-        except LookupError:
-            pytest.skip("a server cannot run as root, and there is no account postgres to run it")
-    port = free_port()
-    try:
-        subprocess.run([*run, initdb, "-D", str(place / "data"), "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
-        command = [*run, server, "-D", str(place / "data"), "-p", str(port), "-k", str(place), "-c", "listen_addresses=", "-c", "fsync=off"]
-        with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd="/") as process:
-            yield from _served(process, f"dbname=postgres host={place} port={port} user=flywheel")
-    finally:
+    with tempfile.TemporaryDirectory() as place:  # pytest's folders are closed to others
         if user:
-            shutil.rmtree(place)
+            try:
+                shutil.chown(place, user, user)
+            except LookupError:
+                pytest.skip("a server cannot run as root, and there is no account postgres to run it")
+        port = free_port()
+        subprocess.run([*run, initdb, "-D", f"{place}/data", "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
+        command = [*run, server, "-D", f"{place}/data", "-p", str(port), "-k", place, "-c", "listen_addresses=", "-c", "fsync=off"]
+        with Path(place, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd="/") as process:
+            yield from _served(process, f"dbname=postgres host={place} port={port} user=flywheel")
 
 
 def _served(process: subprocess.Popen[bytes], address: str) -> Iterator[str]:
-    """Waits for the server, yields its address, and stops it."""
     try:
         with connect(("postgres_scanner",)) as client:
             for _ in range(200):
@@ -121,13 +115,8 @@ def test_every_record_comes_back_from_a_postgresql_catalogue(tmp_path: Path, rem
         assert reader.trajectories() == trajectories and len(trajectories) == 3
         assert reader.query("SELECT count(*) AS n FROM turns", at=before).to_pylist() == [{"n": 3}]
         assert {row["tool"] for row in reader.query("FROM tool_use").to_pylist()} == {"search", "lookup", "answer"}
-        for sql in (
-            "SELECT * FROM postgres_query('lake_locks', 'SELECT 1')",
-            "DELETE FROM turns",
-            "SELECT * FROM read_text('/etc/hostname')",
-        ):
-            with pytest.raises(RequestError, match=r"may not call|Only one SELECT"):
-                reader.query(sql)
+        with pytest.raises(RequestError, match="may not call"):
+            reader.query("SELECT * FROM postgres_query('lake_locks', 'SELECT 1')")
 
 
 @pytest.mark.long
@@ -201,7 +190,6 @@ def _made_key(endpoint: str) -> dict[str, str]:
 
 
 def _wait_for(address: str) -> None:
-    """Until a server answers, be it with a refusal."""
     for _ in range(3_000):
         try:
             urllib.request.urlopen(address, timeout=1).close()
@@ -222,40 +210,30 @@ def test_every_record_comes_back_from_s3(tmp_path: Path, s3: Storage, one_of_eac
     with Lake(tmp_path, read_only=True) as reader:
         assert reader.trajectories() == trajectories and len(trajectories) == 3
         assert reader.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
-        with pytest.raises(RequestError, match="names a file; a query reads the lake's own tables"):
+        with pytest.raises(RequestError, match="names a file"):
             reader.query("SELECT * FROM 's3://another/bucket.parquet'")
 
 
 @pytest.mark.slow
-def test_upkeep_leaves_the_files_of_another_lake_under_the_same_prefix(
+def test_upkeep_leaves_the_past_and_the_files_of_another_lake_under_the_same_prefix(
     tmp_path: Path, s3: Storage, make_trajectory: Callable[..., Trajectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("warehouse.upkeep.FILE_GRACE", timedelta(0))
-    storage = s3.model_copy(update={"data": "s3://lakes/three"})
+    storage = s3.model_copy(update={"data": "s3://lakes/two"})
     for name in ("first", "second"):
         with Lake(tmp_path / name, storage=storage) as lake:
-            lake.add([make_trajectory(f"{name}-{row}") for row in range(3)])
+            for row in range(3):
+                lake.add([make_trajectory(f"{name}-{row}")])
+            before = lake.snapshot()
             compact(lake)
+            assert lake.query("SELECT count(*) AS n FROM trajectories", at=before).to_pylist() == [{"n": 3}]
+            assert lake.query("FROM ducklake_list_files('lake', 'trajectories')").num_rows == 1
     for name in ("first", "second"):
         with Lake(tmp_path / name, read_only=True) as reader:
             assert [trajectory.id for trajectory in reader.trajectories()] == [f"{name}-{row}" for row in range(3)]
-
-
-@pytest.mark.slow
-def test_a_lake_in_s3_is_compacted_and_refuses_other_keys(tmp_path: Path, s3: Storage, make_trajectory: Callable[..., Trajectory]) -> None:
-    storage = s3.model_copy(update={"data": "s3://lakes/two"})
-    with Lake(tmp_path, storage=storage) as lake:
-        for number in range(4):
-            lake.add([make_trajectory(f"{number}-{row}") for row in range(3)])
-        before = lake.snapshot()
-        compact(lake)
-        assert lake.query("SELECT count(*) AS n FROM trajectories").to_pylist() == [{"n": 12}]
-        assert lake.query("SELECT count(*) AS n FROM trajectories", at=before).to_pylist() == [{"n": 12}]
-        assert lake.query("FROM ducklake_list_files('lake', 'trajectories')").num_rows == 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-        with pytest.raises(RequestError, match=r"cannot be reached: .*403"):
-            Lake(tmp_path, read_only=True)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(RequestError, match=r"cannot be reached: .*403"):
+        Lake(tmp_path / "first", read_only=True)
 
 
 def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

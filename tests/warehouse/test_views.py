@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eval.graders.choice import SHORT_ANSWERS
-from eval.statistics import pass_at_k, pass_hat_k, wilson
+from eval.statistics import wilson
 from eval.suites.figures import at_k
 from flows.suites.results import read_trials
 from warehouse import (
@@ -77,9 +77,16 @@ def _steps(make: MakeTrajectory) -> list[Record]:
     ]
 
 
-def _rows(lake: Lake, sql: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = lake.query(sql).to_pylist()
-    return rows
+def _rows(lake: Lake, sql: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in lake.query(sql).to_pylist()]
+
+
+def tries(make: MakeTrajectory, told: Mapping[str, str], turns: tuple[int, int] = (2, 2), **fields: Any) -> Iterator[Trajectory]:
+    """Attempts at tasks, by their keys, with these verdicts: the letter of each. Every other one may have another number of turns."""
+    for key, verdicts in told.items():
+        for sample, verdict in enumerate(verdicts):
+            name = f"{fields.get('policy', '')}{key}-{sample}"
+            yield make(name, turns[sample % 2], task_key=key, sample=sample, outcome={"S": S, "F": F, "I": I}.get(verdict), **fields)
 
 
 FIGURES: dict[str, list[tuple[Any, ...]]] = {
@@ -120,103 +127,74 @@ FIGURES: dict[str, list[tuple[Any, ...]]] = {
         ("search", 10, 0.25, 0.25, 0.25),
     ],
     "SELECT outcome, calls, share, retries FROM tool_failures WHERE tool = 'lookup'": [("miss", 8, 1.0, 16)],
+    "SELECT turn, stage, policy, suite, hops, tasks, invalid, success FROM evaluations ORDER BY hops NULLS FIRST": [
+        (2, "rl", "p2", "held_out", None, 4, 1, pytest.approx(2 / 3)),
+        (2, "rl", "p2", "held_out", 1, 2, 0, 0.5),
+        (2, "rl", "p2", "held_out", 2, 2, 1, 1.0),
+    ],
+    "SELECT round(low, 4), round(high, 4) FROM evaluations ORDER BY hops NULLS FIRST": [
+        (0.2077, 0.9385),
+        (0.0945, 0.9055),
+        (0.2065, 1.0),
+    ],
+    "SELECT trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success "
+    "FROM cost_per_success('p2') WHERE stage = 'eval'": [(4, 1, 2, 20.0, 12.0, 4.0, 3.0)],
+    "SELECT DISTINCT policy FROM cost_per_success(NULL)": [("p2",)],
+    "FROM cost_per_success('nobody')": [],
 }
 
 
 @pytest.mark.parametrize("sql", FIGURES)
 def test_a_view_has_the_figures_that_were_worked_out_by_hand(filled: Lake, sql: str) -> None:
-    assert [tuple(row.values()) for row in _rows(filled, sql)] == FIGURES[sql]
-
-
-def test_evaluations_count_invalid_apart(filled: Lake) -> None:
-    sql = "SELECT turn, stage, policy, suite, hops, tasks, invalid, success, low, high FROM evaluations ORDER BY hops NULLS FIRST"
-    everything, one, two = _rows(filled, sql)
-    shared = {"turn": 2, "stage": "rl", "policy": "p2", "suite": "held_out"}
-    assert {key: everything[key] for key in shared} == shared
-    assert [(row["hops"], row["tasks"], row["invalid"]) for row in (everything, one, two)] == [(None, 4, 1), (1, 2, 0), (2, 2, 1)]
-    assert [row["success"] for row in (everything, one, two)] == pytest.approx([2 / 3, 1 / 2, 1.0])
-    assert (everything["low"], everything["high"]) == pytest.approx((0.207655, 0.938508), abs=1e-5)
-    assert (one["low"], one["high"]) == pytest.approx((0.094531, 0.905469), abs=1e-5)
-    assert (two["low"], two["high"]) == pytest.approx((0.206549, 1.0), abs=1e-5)
+    assert _rows(filled, sql) == FIGURES[sql]
 
 
 def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """Twenty tasks, eight attempts each: all alike, or as if drawn each time; and one policy that never fails."""
-    solves = {
-        "alike": lambda task, attempt: task < 10,
-        "drawn": lambda task, attempt: (task + attempt) % 2 == 0,
-        "always": lambda task, attempt: True,
-    }
-    lake.add(Task(f"k{task}", "search", "?", ("a",)) for task in range(20))
-    lake.add(
-        make_trajectory(
-            f"{policy}-{task}-{attempt}", stage="eval", suite="s", policy=policy, task_key=f"k{task}", sample=attempt,
-            outcome=S if solved(task, attempt) else F,
-        )
-        for policy, solved in solves.items() for task in range(20) for attempt in range(8)
-    )  # fmt: skip
-    rows = _rows(lake, "SELECT policy, success, low, high FROM evaluations WHERE hops IS NULL ORDER BY policy")
-    expected = {"alike": (10, 20), "always": (20, 20), "drawn": (80, 160)}
-    assert {row["policy"]: (row["low"], row["high"]) for row in rows} == {
-        policy: pytest.approx(wilson(*counts), abs=1e-5) for policy, counts in expected.items()
-    }
-    assert [row["success"] for row in rows] == [0.5, 1.0, 0.5]
+    keys = [f"k{number}" for number in range(20)]
+    lake.add(Task(key, "search", "?", ("a",)) for key in keys)
+    told = {"alike": ("S" * 8, "F" * 8), "drawn": ("SF" * 4, "FS" * 4), "always": ("S" * 8, "S" * 8)}
+    for policy, verdicts in told.items():
+        both = {key: verdicts[number % 2] for number, key in enumerate(keys)}
+        lake.add(tries(make_trajectory, both, stage="eval", suite="s", policy=policy))
+    for policy, counts, success in (("alike", (10, 20), 0.5), ("drawn", (80, 160), 0.5), ("always", (20, 20), 1.0)):
+        (found,) = _rows(lake, f"SELECT success, low, high FROM evaluations WHERE hops IS NULL AND policy = '{policy}'")
+        assert found == pytest.approx((success, *wilson(*counts)), abs=1e-5)
 
 
 def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
     lake: Lake, make_trajectory: MakeTrajectory
 ) -> None:
-    """Rewards of several parts: a run that was judged a failure may have been paid."""
     made = [make_trajectory(f"paid-{paid}", step=1, policy="p", outcome=F, reward=paid / 10) for paid in range(4)]
     made += [make_trajectory("broken", step=1, policy="p", outcome=I, reward=None)]
-    made += [make_trajectory("open-1", policy="q", outcome=S), make_trajectory("open-2", policy="q", outcome=F)]
+    made += tries(make_trajectory, {"t1": "SF"}, policy="q")
     made += [make_trajectory(f"open-{number}", policy="q", outcome=None, reward=None) for number in (3, 4)]
     lake.add([Task("t1", "search", "?", ("a",)), *made, *(Score(f"paid-{paid}", "qa_em", "1", 0.0, F) for paid in range(4))])
     lake.add([RewardPart("broken", "style", 1.0, 0.9), RewardPart("paid-1", "style", 1.0, 0.1)])
-    assert _rows(lake, "SELECT reward FROM horizon_curve WHERE policy = 'p'") == [{"reward": pytest.approx(0.15)}]
-    assert _rows(lake, "SELECT reward, value FROM outcomes WHERE trajectory_id = 'paid-3'") == [{"reward": 0.3, "value": 0.0}]
-    assert _rows(lake, "SELECT attempts, valid, rate FROM pass_rate WHERE policy = 'q'") == [{"attempts": 4, "valid": 2, "rate": 0.5}]
+    assert _rows(lake, "SELECT reward FROM horizon_curve WHERE policy = 'p'") == [(pytest.approx(0.15),)]
+    assert _rows(lake, "SELECT reward, value FROM outcomes WHERE trajectory_id = 'paid-3'") == [(0.3, 0.0)]
+    assert _rows(lake, "SELECT attempts, valid, rate FROM pass_rate WHERE policy = 'q'") == [(4, 2, 0.5)]
     assert _rows(lake, "FROM frontier") == [], "two of the four attempts have no verdict"
-    assert _rows(lake, "SELECT trajectories, mean FROM reward_summary WHERE part = 'style'") == [{"trajectories": 1, "mean": 0.1}]
+    assert _rows(lake, "SELECT trajectories, mean FROM reward_summary WHERE part = 'style'") == [(1, 0.1)]
 
 
 def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", outcome=F)])
     lake.add([Score("x", "qa_em", "1", 0.0, F), Score("x", "second", "1", 1.0, S)])
-    assert _rows(lake, "SELECT outcome FROM outcomes") == [{"outcome": "failure"}]
+    assert _rows(lake, "SELECT outcome FROM outcomes") == [("failure",)]
     lake.add([Score("x", "qa_em", "2", 1.0, S)])
-    assert _rows(lake, "SELECT outcome FROM outcomes") == [{"outcome": "success"}]
+    assert _rows(lake, "SELECT outcome FROM outcomes") == [("success",)]
     lake.replace([Score("x", "qa_em", "1", None, I, "judge died")])
-    assert _rows(lake, "SELECT outcome, reward FROM outcomes") == [{"outcome": "invalid", "reward": None}]
+    assert _rows(lake, "SELECT outcome, reward FROM outcomes") == [("invalid", None)]
 
 
 def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """t1: two of four; t2: one of two and two faults, too few; t3: four of four."""
-    outcomes = {"t1": (S, F, S, F), "t2": (S, F, I, I), "t3": (S, S, S, S)}
-    lake.add([Task(key, "search", "?", ("a",)) for key in outcomes])
-    lake.add(
-        make_trajectory(f"{key}-{number}", task_key=key, outcome=outcome, step=1, sample=number)
-        for key, made in outcomes.items()
-        for number, outcome in enumerate(made)
-    )
-    assert _rows(lake, "SELECT task_key, attempts, successes, rate FROM frontier") == [
-        {"task_key": "t1", "attempts": 4, "successes": 2, "rate": 0.5}
-    ]
-    assert _rows(lake, "SELECT task_key, successes, failures, success, failure FROM contrasts ORDER BY task_key") == [
-        {"task_key": "t1", "successes": 2, "failures": 2, "success": "t1-0", "failure": "t1-1"},
-        {"task_key": "t2", "successes": 1, "failures": 1, "success": "t2-0", "failure": "t2-1"},
-    ]
-
-
-def test_cost_per_success(filled: Lake) -> None:
-    """p2 at the suite: two successes of four trajectories, a fault among them; each of 10 tokens and 2 calls."""
-    columns = (
-        "stage, trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success"
-    )
-    rows = _rows(filled, f"SELECT {columns} FROM cost_per_success('p2') WHERE stage = 'eval'")
-    assert [tuple(row.values()) for row in rows] == [("eval", 4, 1, 2, 20.0, 12.0, 4.0, 3.0)]
-    assert {row["policy"] for row in _rows(filled, "FROM cost_per_success(NULL)")} == {"p2"}
-    assert _rows(filled, "FROM cost_per_success('nobody')") == []
+    told = {"t1": "SFSF", "t2": "SFII", "t3": "SSSS"}
+    lake.add([*(Task(key, "search", "?", ("a",)) for key in told), *tries(make_trajectory, told, step=1)])
+    assert _rows(lake, "SELECT task_key, attempts, successes, rate FROM frontier") == [("t1", 4, 2, 0.5)]
+    contrasts = _rows(lake, "SELECT task_key, successes, failures, success, failure FROM contrasts ORDER BY task_key")
+    assert contrasts == [("t1", 2, 2, "t1-0", "t1-1"), ("t2", 1, 1, "t2-0", "t2-1")]
 
 
 def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
@@ -229,13 +207,9 @@ def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     made = {"kept": S, "left-out": F, "fault": I, "open": None}
     lake.add(make_trajectory(id, policy="t1-rl", step=1, outcome=outcome) for id, outcome in made.items())
     lake.add([make_trajectory("evaluated", policy="t1-rl", stage="eval"), Failure("rl", "filter_stale", "old", {"trajectory": "left-out"})])
-    rows = _rows(lake, "FROM tokens_trained(NULL)")
-    assert sorted(tuple(row.values()) for row in rows) == [
-        ("t1-cpt", "cpt", 1, 100, 100),
-        ("t1-rl", "rl", 1, 10, 6),
-        ("t1-sft", "sft", 1, 50, 20),
-    ]
-    assert [row["policy"] for row in _rows(lake, "FROM tokens_trained('t1-sft')")] == ["t1-sft"]
+    cpt, rl, sft = sorted(_rows(lake, "FROM tokens_trained(NULL)"))
+    assert (cpt, rl, sft) == (("t1-cpt", "cpt", 1, 100, 100), ("t1-rl", "rl", 1, 10, 6), ("t1-sft", "sft", 1, 50, 20))
+    assert _rows(lake, "FROM tokens_trained('t1-sft')") == [sft]
 
 
 def test_ancestors_of_an_example(lake: Lake, make_trajectory: MakeTrajectory) -> None:
@@ -246,15 +220,14 @@ def test_ancestors_of_an_example(lake: Lake, make_trajectory: MakeTrajectory) ->
             Task("asked", "search", "Who?", ("a",)), make_trajectory("run", task_key="asked", policy="p0"),
         ]
     )  # fmt: skip
-    rows = _rows(lake, "FROM ancestors_of('above')")
-    assert [tuple(row.values()) for row in rows] == [
+    assert _rows(lake, "FROM ancestors_of('above')") == [
         (1, "d1", "document", None, "A page"),
         (1, "top", "has", None, None),
         (2, "run", "trajectory", "p0", None),
         (2, "gone", None, None, None),
         (3, "asked", "task", None, "Who?"),
     ]
-    assert [row["id"] for row in _rows(lake, "FROM ancestors_of('loop')")] == ["run", "asked"]
+    assert _rows(lake, "SELECT id FROM ancestors_of('loop')") == [("run",), ("asked",)]
     assert _rows(lake, "FROM ancestors_of('nobody')") == []
 
 
@@ -270,31 +243,26 @@ def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled
         ]
     )  # fmt: skip
     on = _rows(filled, "SELECT policy, kind, items FROM trained_on('p2') ORDER BY policy")
-    assert [tuple(row.values()) for row in on] == [("p1", "trajectory", 1), ("p2", "rollout", 3)], "an invalid one is in no loss"
-    behind = _rows(filled, "SELECT subject, object FROM facts_behind('p1') ORDER BY subject")
-    assert [tuple(row.values()) for row in behind] == [("A", "B"), ("B", "C")]
-    after = _rows(filled, "SELECT depth, policy, suite, tasks FROM scores_after('p1')")
-    assert [tuple(row.values()) for row in after] == [(2, "p2", "held_out", 4)]
+    assert on == [("p1", "trajectory", 1), ("p2", "rollout", 3)], "an invalid one is in no loss"
+    assert _rows(filled, "SELECT subject, object FROM facts_behind('p1') ORDER BY subject") == [("A", "B"), ("B", "C")]
+    assert _rows(filled, "SELECT depth, policy, suite, tasks FROM scores_after('p1')") == [(2, "p2", "held_out", 4)]
 
 
 def test_a_policy_was_not_trained_on_what_came_after_it(lake: Lake) -> None:
     lake.add([Policy("t1-cpt", None, "cpt", "policies/t1-cpt", "d", 1, 1), Example("seen", "fas_plan", (), (), 1)])
     lake.add([Run("t1-cpt", "cpt", 1, {}, "d", 1, 2, "completed", datetime.now(UTC), datetime.now(UTC))])
     lake.add([Example("later", "fas_plan", (), (), 1)])
-    assert _rows(lake, "SELECT item FROM training_items") == [{"item": "seen"}]
+    assert _rows(lake, "SELECT item FROM training_items") == [("seen",)]
 
 
 def test_what_synthesis_removed_are_samples_and_each_is_of_its_own_kind(lake: Lake) -> None:
-    """What is said of a batch, of a stage or of an attempt is no sample, and a demonstration that was not made is no question."""
     removed = ["not_unique", "no_demonstration", "demonstration_of_other_tries", "rejection_of_images", "cold_start_not_a_success"]
     others = ["shortfall", "unanswered", "judge_unfit", "budget_hours", "worker_died", "direct_engine_fault"]
     failures = [Failure("synth", kind, "why", number) for number, kind in enumerate([*removed, *others])]
     asked = Task("t", "search", "?", ("a",), (("C@X", "seat", "?"),))
     lake.add([asked, Example("e", "trajectory", (), ()), *failures, Failure("seeds", "shortfall", "two of five were not found")])
-    rows = _rows(
-        lake, "SELECT kind, outcome, sum(samples)::INT AS n, sum(share) AS share FROM synthesis_outcomes GROUP BY ALL ORDER BY ALL"
-    )
-    assert [tuple(row.values()) for row in rows] == [
+    sums = "SELECT kind, outcome, sum(samples)::INT AS n, sum(share) AS share FROM synthesis_outcomes GROUP BY ALL ORDER BY ALL"
+    assert _rows(lake, sums) == [
         ("question", "kept", 1, 0.5),
         ("question", "removed", 1, 0.5),
         ("trajectory", "kept", 1, pytest.approx(0.2)),
@@ -302,44 +270,21 @@ def test_what_synthesis_removed_are_samples_and_each_is_of_its_own_kind(lake: La
     ]
 
 
-VERDICTS = {"a": "SFSF", "b": "FFFF", "c": "SSIS"}
-OUTCOMES = {"S": Outcome.SUCCESS, "F": Outcome.FAILURE, "I": Outcome.INVALID}
-
-
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory: pytest.TempPathFactory, make_trajectory: Callable[..., Trajectory]) -> Iterator[Lake]:
     with Lake(tmp_path_factory.mktemp("home")) as lake:
         lake.add([Task(key, "search", "?", ("x",), split="s") for key in "abcd"])
         lake.add([Run("eval-p-s", "eval", 1, {"suite": {"name": "s", "samples": 4}}, "d", 0, 1, "completed", datetime.now(UTC))])
-        for policy, verdicts in (("p", VERDICTS), ("q", {"a": "S", "b": "S", "c": "F"}), ("r", {"a": "F", "b": "S", "c": "I"})):
-            lake.add(
-                make_trajectory(
-                    f"{policy}-{key}-{sample}", 2 + sample % 2, task_key=key, policy=policy, stage="eval", suite="s",
-                    sample=sample, outcome=OUTCOMES[verdict], reward=None,
-                )
-                for key, told in verdicts.items() for sample, verdict in enumerate(told)
-            )  # fmt: skip
+        for policy, verdicts in (("p", ("SFSF", "FFFF", "SSIS")), ("q", "SSF"), ("r", "FSI")):
+            told = dict(zip("abc", verdicts, strict=True))
+            lake.add(tries(make_trajectory, told, (2, 3), policy=policy, stage="eval", suite="s", reward=None))
         yield lake
 
 
-def test_at_k_equals_the_estimators(tried: Lake) -> None:
-    rows = tried.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
-    counts = [(sum(v != "I" for v in told), told.count("S")) for told in VERDICTS.values()]
-    for row in rows[:3]:
-        assert (row["tasks"], row["tried"]) == (3, 3)
-        assert row["pass_at_k"] == pytest.approx(sum(pass_at_k(n, c, row["k"]) for n, c in counts) / 3)
-        assert row["pass_hat_k"] == pytest.approx(sum(pass_hat_k(n, c, row["k"]) for n, c in counts) / 3)
-    assert rows[3] == {"k": 4, "tasks": 2, "tried": 3, "pass_at_k": None, "pass_hat_k": None}
-
-
 def test_figures_at_k_are_those_of_flywheel_eval(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
-    """Of 50 tasks one has no judged attempt, and two have one: at most one may be missing."""
-    told = {f"t{number}": "SF" for number in range(47)} | {"x": "I", "y": "SI", "z": "F"}
-    lake.add(
-        make_trajectory(f"{key}-{place}", task_key=key, policy="p", stage="eval", suite="s", sample=place, outcome=OUTCOMES[verdict])
-        for key, verdicts in told.items()
-        for place, verdict in enumerate(verdicts)
-    )
+    """Of 50 tasks one has two judged attempts and one has three: at most one may be missing."""
+    told = {f"t{number}": ("SFSF", "FFFF", "SSFS")[number % 3] for number in range(48)} | {"x": "SFI", "y": "SFSI"}
+    lake.add(tries(make_trajectory, told, policy="p", stage="eval", suite="s"))
     rows = lake.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k ORDER BY k").to_pylist()
     trials = read_trials(lake, "p", "s", SHORT_ANSWERS)
     for row in rows:
@@ -347,19 +292,18 @@ def test_figures_at_k_are_those_of_flywheel_eval(lake: Lake, make_trajectory: Ca
             figure = at_k(trials, kind, row["k"])
             assert row["tasks"] == figure.tasks
             assert given == (None if figure.estimate is None else pytest.approx(figure.estimate.value))
-    assert [(row["tasks"], row["tried"], row["pass_at_k"] is None) for row in rows] == [(49, 50, False), (47, 50, True)]
+    assert [(row["tasks"], row["tried"]) for row in rows] == [(50, 50), (50, 50), (49, 50), (48, 50)]
+    assert [row["pass_at_k"] is None for row in rows] == [False, False, False, True]
 
 
-def test_turns_cost_and_pairs(tried: Lake) -> None:
-    rows = tried.query("SELECT turns, attempts, successes FROM suite_by_turns WHERE policy = 'p' ORDER BY turns").to_pylist()
-    assert rows == [{"turns": 2, "attempts": 5, "successes": 3}, {"turns": 3, "attempts": 6, "successes": 2}]
-    (spent,) = tried.query("SELECT attempts, turns, action_tokens FROM suite_cost WHERE policy = 'p'").to_pylist()
-    assert spent == {"attempts": 12, "turns": 2.5, "action_tokens": 7.5}
-    (pair,) = tried.query("SELECT * FROM suite_pairs WHERE a = 'q' AND b = 'r'").to_pylist()
-    assert {name: pair[name] for name in ("tasks", "both_solved", "only_a", "only_b", "neither")} == {
-        "tasks": 2, "both_solved": 1, "only_a": 1, "only_b": 0, "neither": 0
-    }  # fmt: skip
-    assert pair["difference"] == -0.5
+def test_turns_cost_pairs_and_what_is_missing(tried: Lake) -> None:
+    by_turns = _rows(tried, "SELECT turns, attempts, successes FROM suite_by_turns WHERE policy = 'p' ORDER BY turns")
+    assert by_turns == [(2, 5, 3), (3, 6, 2)]
+    assert _rows(tried, "SELECT attempts, turns, action_tokens FROM suite_cost WHERE policy = 'p'") == [(12, 2.5, 7.5)]
+    pairs = "SELECT tasks, both_solved, only_a, only_b, neither, difference FROM suite_pairs WHERE a = 'q' AND b = 'r'"
+    assert _rows(tried, pairs) == [(2, 1, 1, 0, 0, -0.5)]
+    coverage = "SELECT tasks, wanted, judged, invalid, missing, is_result FROM suite_coverage WHERE policy = 'p' AND suite = 's'"
+    assert _rows(tried, coverage) == [(4, 16, 11, 1, 4, False)]
 
 
 def test_replies_that_look_like_calls_and_were_not_taken(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
@@ -382,10 +326,3 @@ def test_replies_that_look_like_calls_and_were_not_taken(lake: Lake, make_trajec
     lake.add(attempt(number, *each) for number, each in enumerate(told))
     found = lake.query("SELECT action FROM untaken_calls WHERE policy = 'p' AND suite = 's'").to_pylist()
     assert sorted(row["action"] for row in found) == sorted(2 * untaken)
-
-
-def test_coverage_counts_what_is_missing(tried: Lake) -> None:
-    (row,) = tried.query("SELECT * EXCLUDE (invalid_share) FROM suite_coverage WHERE policy = 'p'").to_pylist()
-    assert row == {
-        "policy": "p", "suite": "s", "tasks": 4, "wanted": 16, "judged": 11, "invalid": 1, "missing": 4, "is_result": False
-    }  # fmt: skip

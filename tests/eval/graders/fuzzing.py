@@ -21,20 +21,8 @@ GOLDS: dict[str, tuple[Any, ...]] = {
 }
 _PIECES = (
     *"0123456789+-*/^_=<>()[]{}|;:,.!?%$&#@~`'\" \n\t\\",
-    *(
-        "\\frac",
-        "\\sqrt",
-        "\\boxed",
-        "\\sum",
-        "\\int",
-        "\\infty",
-        "\\pi",
-        "\\text",
-        "\\left(",
-        "\\right)",
-        "\\begin{pmatrix}",
-        "\\end{pmatrix}",
-    ),
+    *("\\frac", "\\sqrt", "\\boxed", "\\sum", "\\int", "\\infty", "\\pi", "\\text", "\\left(", "\\right)"),
+    *("\\begin{pmatrix}", "\\end{pmatrix}"),
     *("\\cdot", "\\pm", "\\neg", "\\in", "\\cup", "\\log", "\\sin", "\\lim_{x\\to 0}", "\\binom", "^{", "_{", "}", "{", "}{", "!", "e^x"),
     *("####", "A:", "answer is", "not", "or", "and", "<answer>", "</answer>", "<think>", "NaN", "inf", "null", "1e999", "1e-999", "0x1F"),
     *("٣", "৪", "１８", "²", "½", "Ⅷ", "é", "е", "\u200b", "\u202e", "\u0338", "\ud7ff", "\U0001d7cf", "\x00", "\x1b[31m", "ﷺ", "İ", "ß"),
@@ -57,25 +45,12 @@ _FORMS = (
         "A<B",
         "|A|",
     ),
-    *(
-        "\\int_{0}^{A} B dx",
-        "\\sum_{n=1}^{A} B",
-        "\\lim_{x\\to A} B",
-        "\\begin{pmatrix}A&B\\\\B&A\\end{pmatrix}",
-        "\\binom{A}{B}",
-        "A!",
-        "A\\text{ cm}",
-    ),
+    *("\\int_{0}^{A} B dx", "\\sum_{n=1}^{A} B", "\\lim_{x\\to A} B", "\\begin{pmatrix}A&B\\\\B&A\\end{pmatrix}", "\\binom{A}{B}"),
+    *("A!", "A\\text{ cm}"),
 )
 _TOWERS = (
-    "9^{9^{9^{9}}}",
-    "1000000000!",
-    "x^{10000000}",
-    "\\sum_{n=1}^{10000000} \\sin(n^2)",
-    "(" * 300,
-    "\\sqrt{" * 200,
-    "9" * 5_000,
-    "-" * 3_000,
+    *("9^{9^{9^{9}}}", "1000000000!", "x^{10000000}", "\\sum_{n=1}^{10000000} \\sin(n^2)"),
+    *("(" * 300, "\\sqrt{" * 200, "9" * 5_000, "-" * 3_000),
 )
 TOWER_SHARE = 0.002
 """Share of the inputs that are built to hang or to overflow."""

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from eval.graders.answers import exact_match, f1, set_scores, squad_match, sub_match
 from eval.graders.dates import Granularity, same_date
-from eval.graders.numbers import final_number, same_number
+from eval.graders.numbers import final_number
 from eval.graders.text import fold
 
 FIREACT = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "fireact"
 
 
 def test_emptiness_matches_nothing() -> None:
-    assert not exact_match("", [""])
-    assert not exact_match("the", ["a"])
+    assert not exact_match("", [""]) and not exact_match("the", ["a"])
     assert f1("", [""]) == 0.0
     assert not sub_match("anything", [" "])
 
@@ -59,14 +58,6 @@ def test_fireact_scores_are_reproduced() -> None:
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
 
 
-def test_same_number_is_exact() -> None:
-    assert same_number("#### 18.0", "18")
-    assert not same_number("#### 18.01", "18")
-    assert not same_number("no idea", "18")
-    with pytest.raises(ValueError, match="no number"):
-        same_number("18", "eighteen")
-
-
 @pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
 def test_every_reference_ends_on_its_own_number() -> None:
     answers = [json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()]
@@ -80,10 +71,7 @@ def test_every_way_of_writing_a_day_is_the_same_day(day: date) -> None:
         assert same_date(day.strftime(form), day.isoformat())
 
 
-def test_the_gold_says_how_exactly() -> None:
-    assert same_date("20 July 1969", "1969")
-    assert not same_date("1969", "20 July 1969")
-    assert same_date("20 July 1969", "1 July 1969", Granularity.MONTH)
+def test_a_gold_that_says_less_than_is_asked_is_no_gold() -> None:
     with pytest.raises(ValueError, match="names no day"):
         same_date("20 July 1969", "1969", Granularity.DAY)
     with pytest.raises(ValueError, match="no date"):

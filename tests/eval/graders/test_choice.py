@@ -10,8 +10,9 @@ import pytest
 
 from eval.graders.choice import find_verifier, grader_of, verifiers_of
 from eval.graders.rows import verify_rows
+from tests.eval.graders.test_verifiers import attempt
 from warehouse.errors import RequestError
-from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import Outcome, Task, Trajectory
 
 SOURCE = """
 from eval.graders.base import graded
@@ -62,8 +63,7 @@ def named(tmp_path: Path) -> Callable[[str], str]:
 
 
 def answered(answer: str, name: str = "t") -> Trajectory:
-    turn = Turn(0, (), (), "", "answer", answer, (), "", None, "ok", 0.0, 0)
-    return Trajectory(name, "k", "p", "eval", 3, (), (turn,), StopReason.ANSWERED, None, None, 0, None, None)
+    return replace(attempt("answer", answer), id=name)
 
 
 TASK = Task("k", "search", "?", ("ann",))
@@ -111,15 +111,7 @@ def test_tasks_name_what_is_built_in_and_what_is_listed_and_nothing_else(named: 
     assert verifiers_of("mine", {"mine": named("Brief")}).default.name == "brief"
 
 
-@pytest.mark.parametrize(
-    ("attribute", "told"),
-    [
-        ("none", "no attribute 'none'"),
-        ("nothing", "type int"),
-        ("taken", "calls itself 'qa_em'"),
-        ("Costly", "no licence"),
-    ],
-)
+@pytest.mark.parametrize(("attribute", "told"), [("none", "'none'"), ("nothing", "int"), ("taken", "'qa_em'"), ("Costly", "no licence")])
 def test_what_is_not_a_verifier_is_refused(named: Callable[[str], str], attribute: str, told: str) -> None:
     with pytest.raises(RequestError, match=told) as refused:
         find_verifier(named(attribute))

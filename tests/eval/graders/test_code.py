@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,8 @@ from eval.graders.rows import Judgement, verify_rows
 from eval.graders.verifiers import GRADERS, AnswerVerifier
 from eval.sandbox.sandbox import SandboxConfig, isolation
 from tests.eval.graders.cheats import CHEATS, SOLUTION, TESTS
-from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+from tests.eval.graders.test_verifiers import attempt
+from warehouse.records import Outcome, Task
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
 
@@ -90,38 +90,22 @@ def test_a_sandbox_that_fails_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_the_answer_of_a_trajectory_is_judged() -> None:
     task = Task("double", "python", "Write double(n).", (json.dumps({"test_list": list(TESTS)}),))
-    verdicts = [AnswerVerifier(GRADERS["code"]).verify(task, _answering(program)).verdict for program in (SOLUTION, CHEATS["stub"])]
-    assert verdicts == [Outcome.SUCCESS, Outcome.FAILURE]
+    answers = [attempt("answer", program) for program in (SOLUTION, CHEATS["stub"])]
+    assert [AnswerVerifier(GRADERS["code"]).verify(task, each).verdict for each in answers] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
-def _answering(program: str) -> Trajectory:
-    turn = Turn(0, (1,), (0.0,), program, "answer", program, (), "", None, None, 0.0, 0)
-    return Trajectory("t", "double", "p", "eval", 1, (), (turn,), StopReason.ANSWERED, None, None, 0, None, None)
+NUMBERS = st.integers() | st.floats() | st.complex_numbers() | st.decimals() | st.fractions()
+TIMES = st.dates() | st.datetimes() | st.times() | st.timedeltas()
 
 
-PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.binary()
-    | st.complex_numbers()
-    | st.decimals()
-    | st.fractions()
-    | st.dates()
-    | st.datetimes()
-    | st.times()
-    | st.timedeltas(),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=4).map(deque)
-        | st.lists(inner, max_size=4).map(tuple)
-        | st.sets(st.integers(), max_size=1)
-        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+def holding(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """What of plain data holds other plain data."""
+    several = st.lists(inner, max_size=4)
+    named = st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+    return several | several.map(deque) | several.map(tuple) | st.sets(st.integers(), max_size=1) | named
+
+
+PLAIN = st.recursive(st.none() | st.booleans() | st.text() | st.binary() | NUMBERS | TIMES, holding, max_leaves=12)
 
 
 @settings(max_examples=50, deadline=None)
@@ -130,16 +114,10 @@ def test_plain_data_crosses_unchanged(value: Any) -> None:
     assert repr(decode(json.loads(json.dumps(encode(value))))) == repr(value)
 
 
-def test_lists_of_unhashable_members_are_refused() -> None:
-    for data in (
-        ["set", [["list", []]]],
-        ["dict", [[["list", []], None]]],
-        ["int", "zz"],
-        ["range", ["1", "2", "0"]],
-        ["fraction", ["1", "0"]],
-        ["date", "today"],
-        ["timedelta", [10**12]],
-    ):
+def test_data_that_is_nothing_is_refused() -> None:
+    unhashable: list[Any] = [["set", [["list", []]]], ["dict", [[["list", []], None]]]]
+    impossible = [["int", "zz"], ["range", ["1", "2", "0"]], ["fraction", ["1", "0"]], ["date", "today"], ["timedelta", [10**12]]]
+    for data in (*unhashable, *impossible):
         with pytest.raises(BadFrame):
             decode(data)
 
@@ -192,24 +170,19 @@ PRIMES = "def primes():\n    n = 2\n    while True:\n        if all(n % k for k 
 ASYNC = "import asyncio\nasync def f(n):\n    await asyncio.sleep(0)\n    if n < 0:\n        raise ValueError(n)\n    return n + n\n"
 
 
+@pytest.mark.parametrize("program", [STACK, "1 / 0"])
+def test_tests_of_classes_give_no_verdict_for_any_program(program: str) -> None:
+    judgement = judge({"test_list": ["s = Stack()\ns.push(1)\nassert s.pop() == 1"]}, program)
+    assert judgement.verdict is Outcome.INVALID
+    assert "cross" in str(judgement.error)
+
+
 @pytest.mark.parametrize(
     "tests",
     [
-        "s = Stack()\ns.push(1)\nassert s.pop() == 1",
         "assert Stack().pop() is None",
         "class Twice(Stack): pass\nassert Twice()",
         "try:\n    f()\nexcept Stack: pass",
-    ],
-)
-def test_tests_of_classes_give_no_verdict_for_any_program(tests: str) -> None:
-    judgement = judge({"test_list": [tests]}, STACK if "push" in tests else "1 / 0")
-    assert judgement.verdict is Outcome.INVALID
-    assert re.search("cannot cross|only calls cross", str(judgement.error))
-
-
-@pytest.mark.parametrize(
-    "tests",
-    [
         "g = f(3)\nassert g(4) == 7",
         "@f(3)\ndef g(): return 1\nassert g() == 1",
         "with f() as x: assert x",

@@ -18,22 +18,12 @@ from tests.clock import processor_seconds
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("18", "18"),
-        ("so $x = 3$.\n#### 1,234", "1,234"),
-        ("The answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
-        ("A: 4\nThat is all.", "4"),
-        ("Thus \\boxed{\\frac{1}{2}} as #### 9", "\\frac{1}{2}"),
-        ("first \\boxed{1}\nthen \\boxed{2}", "2"),
-        ("\\boxed{2} and again \\boxed{2}", "2"),
-        ("\\boxed{1} or \\boxed{2}", None),
-        ("\\boxed{1", None),
-        ("**x^2**", "x^2"),
-        ("two\nlines", None),
-        ("1" * 1001, None),
-        ("", None),
-        ("4</answer><answer>5", None),
+        ("18", "18"), ("so $x = 3$.\n#### 1,234", "1,234"), ("The answer is $\\frac{1}{2}$.", "\\frac{1}{2}"), ("A: 4\nThat is all.", "4"),
+        ("Thus \\boxed{\\frac{1}{2}} as #### 9", "\\frac{1}{2}"), ("first \\boxed{1}\nthen \\boxed{2}", "2"),
+        ("\\boxed{2} and again \\boxed{2}", "2"), ("\\boxed{1} or \\boxed{2}", None), ("\\boxed{1", None), ("**x^2**", "x^2"),
+        ("two\nlines", None), ("1" * 1001, None), ("", None), ("4</answer><answer>5", None),
     ],
-)
+)  # fmt: skip
 def test_the_final_answer(text: str, expected: str | None) -> None:
     assert final_expression(text) == expected
 

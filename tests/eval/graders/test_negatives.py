@@ -56,7 +56,7 @@ def test_nothing_made_up_breaks_or_stops_a_verifier_in_five_thousand(kind: str) 
 
 
 def check_fuzzed(kind: str, count: int) -> None:
-    """Every row gets a verdict, and 99 of 100 within a second of the processor's, those whose comparison was killed counted."""
+    """Every row gets a verdict, and 99 of 100 within a second of the processor's."""
     seconds = []
     for row in fuzz(kind, count, seed=1):
         began = processor_seconds()

@@ -36,46 +36,22 @@ REASONING = [
     "<think>a</think>\n<think>b</think>\n{}",
 ]
 MARKDOWN = [
-    "**{}**",
-    "`{}`",
-    "**Answer:** {}",
-    "**Answer: {}**",
-    "**Final Answer:** {}",
-    "### Final Answer\n\n{}",
-    "**Answer:**\n\n{}",
-    "> Answer: {}",
-    "- **Answer:** {}",
-]
+    "**{}**", "`{}`", "**Answer:** {}", "**Answer: {}**", "**Final Answer:** {}", "### Final Answer\n\n{}", "**Answer:**\n\n{}",
+    "> Answer: {}", "- **Answer:** {}",
+]  # fmt: skip
 LABELS = [
-    "Answer: {}",
-    "The answer is: {}.",
-    "So the final answer is {}.",
-    "Therefore, the correct answer is **{}**.",
-    "We look it up.\n\nAnswer: {}",
-    "Final Answer: The final answer is {}. I hope it is correct.",
-    "答案：{}",
+    "Answer: {}", "The answer is: {}.", "So the final answer is {}.", "Therefore, the correct answer is **{}**.",
+    "We look it up.\n\nAnswer: {}", "Final Answer: The final answer is {}. I hope it is correct.", "答案：{}",
     "Answer: nothing yet\nAnswer: {}",
-]
+]  # fmt: skip
 TAGS = [
-    "<answer>{}</answer>",
-    "<answer>\n{}\n</answer>",
-    "<think>one</think>\n<answer>{}</answer>",
-    "<answer>**{}**</answer>",
-    "I found it.\n<answer>{}</answer>",
-    "<answer>{0}</answer>\n<answer>{0}</answer>",
-    "<answer>Answer: {}</answer>",
-    "<think>x</think><answer>The final answer is {}.</answer>",
-]
+    "<answer>{}</answer>", "<answer>\n{}\n</answer>", "<think>one</think>\n<answer>{}</answer>", "<answer>**{}**</answer>",
+    "I found it.\n<answer>{}</answer>", "<answer>{0}</answer>\n<answer>{0}</answer>", "<answer>Answer: {}</answer>", "<think>x</think><answer>The final answer is {}.</answer>",
+]  # fmt: skip
 FENCES = [
-    "```\n{}\n```",
-    "```text\n{}\n```",
-    "~~~\n{}\n~~~",
-    "<think>one</think>\n```\n{}\n```",
-    "```\n{}",
-    "```answer\n{}\n```\n",
-    "```\nAnswer: {}\n```",
-    "```markdown\n**Answer:** {}\n```",
-]
+    "```\n{}\n```", "```text\n{}\n```", "~~~\n{}\n~~~", "<think>one</think>\n```\n{}\n```", "```\n{}", "```answer\n{}\n```\n",
+    "```\nAnswer: {}\n```", "```markdown\n**Answer:** {}\n```",
+]  # fmt: skip
 KINDS = {"reasoning": REASONING, "Markdown": MARKDOWN, "labels": LABELS, "tags": TAGS, "fences": FENCES}
 
 
@@ -142,23 +118,13 @@ def test_a_failure_says_what_was_read(verifier: str, pred: str, read: str | None
 ADD = "def add(a, b):\n    return a + b"
 WRONG = "def add(a, b):\n    return a - b"
 PROGRAMS = [
-    "{}",
-    "```python\n{}\n```",
-    "```\n{}\n```",
-    "~~~python\n{}\n~~~",
-    "Here it is:\n```python\n{}\n```\nDone.",
-    "Here:\n```python\n{}",
-    "{}\n```",
-    '```python title="add.py"\n{}\n```',
-    "```{{.python}}\n{}\n```",
-    "```python\n{}\n```\nUse it:\n```python\nprint(add(1, 2))\n```",
-    "```python\n{}\n```\nIt prints:\n```\n3\n```",
+    "{}", "```python\n{}\n```", "```\n{}\n```", "~~~python\n{}\n~~~", "Here it is:\n```python\n{}\n```\nDone.", "Here:\n```python\n{}",
+    "{}\n```", '```python title="add.py"\n{}\n```', "```{{.python}}\n{}\n```",
+    "```python\n{}\n```\nUse it:\n```python\nprint(add(1, 2))\n```", "```python\n{}\n```\nIt prints:\n```\n3\n```",
     "```python\n{}\n```\nRun:\n```bash\npython add.py\n```",
     "Draft:\n```python\ndef add(a, b):\n    return 0\n```\nFinal:\n```python\n{}\n```",
-    "<think>```python\ndef add(a, b):\n    return 0\n```</think>\n```python\n{}\n```",
-    "<think>add them</think>\n{}",
-    "\ufeff{}",
-]
+    "<think>```python\ndef add(a, b):\n    return 0\n```</think>\n```python\n{}\n```", "<think>add them</think>\n{}", "\ufeff{}",
+]  # fmt: skip
 
 
 def passes(reply: str) -> bool:
@@ -216,19 +182,10 @@ async def test_the_environment_runs_the_same_program(form: str) -> None:
 
 
 SAME = [
-    ("Ann\u200b Berg", "Ann Berg"),
-    ("\ufeffAnn Berg", "Ann Berg"),
-    ("Ann Ber\u00adg", "Ann Berg"),
-    ("Ａｎｎ Ｂｅｒｇ", "Ann Berg"),
-    ("STRASSE", "Straße"),
-    ("ΟΔΌΣ", "Οδός"),
-    ("İSTANBUL", "istanbul"),
-    ("《红楼梦》", "红楼梦"),
-    ("卡尔・马克思", "卡尔·马克思"),
-    ("J. K. Rowling", "J.K. Rowling"),
-    ("ﬁnal", "final"),
-    ("Henry Ⅷ", "Henry VIII"),
-]
+    ("Ann\u200b Berg", "Ann Berg"), ("\ufeffAnn Berg", "Ann Berg"), ("Ann Ber\u00adg", "Ann Berg"), ("Ａｎｎ Ｂｅｒｇ", "Ann Berg"),
+    ("STRASSE", "Straße"), ("ΟΔΌΣ", "Οδός"), ("İSTANBUL", "istanbul"), ("《红楼梦》", "红楼梦"), ("卡尔・马克思", "卡尔·马克思"),
+    ("J. K. Rowling", "J.K. Rowling"), ("ﬁnal", "final"), ("Henry Ⅷ", "Henry VIII"),
+]  # fmt: skip
 OTHER = [("10²", "102"), ("½", "12"), ("①", "1"), ("x₂", "x2"), ("Ann Berg", "AnnBerg"), ("C++", "C"), ("3.5", "35"), ("-5", "5")]
 
 

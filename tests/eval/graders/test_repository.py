@@ -25,7 +25,7 @@ def test_the_gold_patch_resolves() -> None:
 WRONG = {
     "nothing": {},
     "breaks what passed": {
-        "shop/prices.py": b"def total(prices):\n    return sum(prices) or None\n\n\ndef mean(prices):\n    return total(prices) / 2\n"
+        "shop/prices.py": b"def total(prices): return sum(prices) or None\ndef mean(prices): return total(prices) / 2\n"
     },
     "syntax": {"shop/prices.py": b"def total(prices) return"},
     "exits at import": {"shop/prices.py": b"import os\nos._exit(0)\n"},
@@ -36,7 +36,7 @@ WRONG = {
     "changes the tests": {"tests/test_totals.py": b"def test_all_are_counted(): pass\n\n\ndef test_mean(): pass\n"},
     "configures the tests away": {
         "conftest.py": b"def pytest_runtest_call(item):\n    item.runtest = lambda: None\n    item.obj = lambda: None\n",
-        "tests/conftest.py": b"import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+        "tests/conftest.py": b"import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
         b"    outcome = yield\n    outcome.get_result().outcome = 'passed'\n",
     },
     "brings its own pytest": {"pytest.py": b"def main(*_, plugins): plugins[0].found.update({'x': 'passed'})\n"},
@@ -48,8 +48,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_patch_does_not_resolve(name: str) -> None:
     verdict = verify_patch(TASK, make_patch(FILES, {**FILES, **WRONG[name]}))
-    assert not verdict.resolved
-    assert verdict.not_passed
+    assert not verdict.resolved and verdict.not_passed
 
 
 MANY = b"""import pytest
@@ -88,15 +87,13 @@ def test_snapshots_stay_in_their_folder(tmp_path: Path) -> None:
     for snapshot in ("../other", "/etc", "shop/../../other"):
         with pytest.raises(RequestError, match="leads out of"):
             read_task(tmp_path, {"snapshot": snapshot, "fail_to_pass": []})
-    with pytest.raises(RequestError, match="no fail_to_pass"):
-        read_task(tmp_path, {"snapshot": "x"})
-    with pytest.raises(RequestError, match="no snapshot"):
-        read_task(tmp_path, {"snapshot": "absent", "fail_to_pass": []})
+    for row, told in (({"snapshot": "x"}, "fail_to_pass"), ({"snapshot": "absent", "fail_to_pass": []}, "no snapshot")):
+        with pytest.raises(RequestError, match=told):
+            read_task(tmp_path, row)
 
 
-CONTENTS = st.lists(
-    st.sampled_from(["a\n", "b\n", "\n", "--- x\n", "+++ y\n", "@@ -1 +1 @@\n", "\\ z\n", "c", "\r\n", "ü\u2028\n"]), max_size=6
-)
+LINES = st.sampled_from(["a\n", "b\n", "\n", "--- x\n", "+++ y\n", "@@ -1 +1 @@\n", "\\ z\n", "c", "\r\n", "ü\u2028\n"])
+CONTENTS = st.lists(LINES, max_size=6)
 FOLDERS = st.dictionaries(st.sampled_from(["a.py", "b/c.py", "d"]), CONTENTS.map(lambda lines: "".join(lines).encode()), max_size=3)
 
 
@@ -108,12 +105,12 @@ def test_a_diff_leads_from_one_state_to_the_other(before: dict[str, bytes], afte
 @pytest.mark.parametrize(
     ("patch", "told"),
     [
-        (GOLD.replace("prices[1:]", "prices[2:]"), "is not what the patch expects"),
-        (GOLD.replace("shop/prices.py", "shop/absent.py"), "which is not there"),
-        (GOLD.replace("b/shop/prices.py", "b/../../etc/passwd"), "outside of the repository"),
-        (GOLD.replace("b/shop/prices.py", "/etc/passwd"), "outside of the repository"),
-        (GOLD.replace("@@ -1,", "@@ -4,"), "is not what the patch expects"),
-        ("\n".join(GOLD.splitlines()[:-2]), "not as long as it says"),
+        (GOLD.replace("prices[1:]", "prices[2:]"), "expects"),
+        (GOLD.replace("@@ -1,", "@@ -4,"), "expects"),
+        (GOLD.replace("shop/prices.py", "shop/absent.py"), "not there"),
+        (GOLD.replace("b/shop/prices.py", "b/../../etc/passwd"), "outside"),
+        (GOLD.replace("b/shop/prices.py", "/etc/passwd"), "outside"),
+        ("\n".join(GOLD.splitlines()[:-2]), "not as long"),
     ],
 )
 def test_a_diff_that_does_not_fit_is_refused(patch: str, told: str) -> None:

@@ -23,9 +23,6 @@ JSON_VALUES = st.recursive(
 @pytest.mark.parametrize(
     ("kind", "gold", "pred", "options", "success"),
     [
-        ("number", "100", "101", {"relative": 0.01}, True),
-        ("number", "5 km", "5.4", {"absolute": 0.5}, True),
-        ("date", "20 July 1969", "July 1969", {"granularity": "month"}, True),
         ("qa_em", ["red", "blue"], "Blue | red", {"set": True}, True),
         ("qa_em", ["red", "blue"], "red", {"set": True}, False),
         ("math", "9", "there are 9 of them", {"extraction": "last"}, True),
@@ -37,21 +34,18 @@ def test_rows_with_options(kind: str, gold: Any, pred: Any, options: dict[str, A
     assert judgement.verdict is (Outcome.SUCCESS if success else Outcome.FAILURE), judgement.error
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("number", {"relative": -1}),
-        ("number", {"absolute": "much"}),
-        ("number", {"tolerance": 1}),
-        ("date", {"granularity": []}),
-        ("qa_em", {"set": 1}),
-        ("math", [1]),
-        ("math", {"extraction": "first"}),
-    ],
-)
-def test_options_that_mean_nothing_are_an_error(kind: str, options: Any) -> None:
-    (judgement,) = verify_rows(kind, [{"id": 1, "gold": "1999", "pred": "1999", "options": options}])
-    assert judgement.verdict is Outcome.INVALID
+MEANINGLESS: dict[str, list[Any]] = {
+    "number": [{"relative": -1}, {"absolute": "much"}, {"tolerance": 1}],
+    "date": [{"granularity": []}],
+    "qa_em": [{"set": 1}],
+    "math": [[1], {"extraction": "first"}],
+}
+
+
+@pytest.mark.parametrize("kind", MEANINGLESS)
+def test_options_that_mean_nothing_are_an_error(kind: str) -> None:
+    rows = [{"id": 1, "gold": "1999", "pred": "1999", "options": options} for options in MEANINGLESS[kind]]
+    assert {judgement.verdict for judgement in verify_rows(kind, rows)} == {Outcome.INVALID}
 
 
 BROKEN = (

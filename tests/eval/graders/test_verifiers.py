@@ -24,17 +24,10 @@ def attempt(tool: str | None, text: str | None, stop: StopReason = StopReason.AN
     return Trajectory("x1", "t1", "p", "eval", 4, (1,), (turn,), stop, None, None, 0, started, 1.0)
 
 
-def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
-    value = None if verdict is Outcome.INVALID else float(verdict is Outcome.SUCCESS)
-    return Task(key, "search", "?", ("a1",), hops=hops), Score(key, "qa_em", "1", value, verdict)
-
-
 def test_the_answer_decides() -> None:
-    verifier: Verifier = EXACT_MATCH
-    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score(
-        "x1", "qa_em", "5", 1.0, Outcome.SUCCESS, read="the green lake."
-    )
-    assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
+    right = EXACT_MATCH.verify(TASK, attempt("answer", " the green lake."))
+    assert right == Score("x1", "qa_em", "5", 1.0, Outcome.SUCCESS, read="the green lake.")
+    assert EXACT_MATCH.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
 
 
 def test_only_the_answer_action_counts() -> None:
@@ -44,8 +37,7 @@ def test_only_the_answer_action_counts() -> None:
 
 def test_a_fault_is_invalid_and_never_zero() -> None:
     judged = EXACT_MATCH.verify(TASK, attempt("answer", "Green Lake", StopReason.FAULT))
-    assert (judged.value, judged.verdict) == (None, Outcome.INVALID)
-    assert judged.error
+    assert (judged.value, judged.verdict) == (None, Outcome.INVALID) and judged.error
 
 
 def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
@@ -56,9 +48,8 @@ COLOURS = Task("t1", "search", "Which colours?", ("red", "blue"), provenance={"s
 
 
 def test_a_question_that_asks_for_a_set_wants_all_of_it() -> None:
-    verdicts = [
-        EXACT_MATCH.verify(COLOURS, attempt("answer", text)).verdict for text in ("blue; red", "red", "red; blue; green", "red or blue")
-    ]
+    answers = ("blue; red", "red", "red; blue; green", "red or blue")
+    verdicts = [EXACT_MATCH.verify(COLOURS, attempt("answer", text)).verdict for text in answers]
     assert verdicts == [Outcome.SUCCESS, *[Outcome.FAILURE] * 3]
     assert AnswerVerifier(GRADERS["qa_f1"]).verify(COLOURS, attempt("answer", "red")).value == pytest.approx(2 / 3)
 
@@ -68,9 +59,6 @@ def test_a_task_names_its_verifier_and_its_options() -> None:
     verifier = verifiers_of("qa_em").of(task)
     assert verifier.name == "number"
     assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
-    assert [
-        verifiers_of("qa_em").of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd})).name for odd in ("nobody", [], None)
-    ] == ["qa_em"] * 3
 
 
 def group(*answers: str | None, task: Task = TASK) -> list:
@@ -80,12 +68,8 @@ def group(*answers: str | None, task: Task = TASK) -> list:
 
 def test_the_majority_agrees() -> None:
     scores = verify_all(Agreement(), group("Green Lake", "the green lake", "Blue Lake", None))
-    assert [(score.value, score.verdict) for score in scores] == [
-        (0.5, Outcome.SUCCESS),
-        (0.5, Outcome.SUCCESS),
-        (0.25, Outcome.FAILURE),
-        (0.0, Outcome.FAILURE),
-    ]
+    assert [score.value for score in scores] == [0.5, 0.5, 0.25, 0.0]
+    assert [score.verdict for score in scores] == [Outcome.SUCCESS] * 2 + [Outcome.FAILURE] * 2
 
 
 @pytest.mark.parametrize(
@@ -105,10 +89,8 @@ def test_equal_answers_in_other_spellings_agree(kind: str, answers: tuple[str, .
 
 def test_confidence_is_the_mean_probability_of_the_answer() -> None:
     (task, run) = group("x1")[0]
-    turns = (replace(run.turns[0], action_logprobs=(-0.1, -0.5, -0.3)),)
-    sure, silent = Confidence().verify_all(
-        [(task, replace(run, turns=turns)), (task, replace(run, turns=(replace(turns[0], action_logprobs=()),)))]
-    )
+    told = [replace(run, turns=(replace(run.turns[0], action_logprobs=each),)) for each in ((-0.1, -0.5, -0.3), ())]
+    sure, silent = Confidence().verify_all([(task, each) for each in told])
     assert sure.value == pytest.approx(exp(-0.3))
     assert silent.verdict is Outcome.INVALID
 

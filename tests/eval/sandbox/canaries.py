@@ -10,25 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLACES = (
-    "SECRET_FILE",
-    "OPEN_FOLDER",
-    "UNIX_SOCKET",
-    "ABSTRACT_SOCKET",
-    "TCP_PORT",
-    "UDP_PORT",
-    "VICTIM",
-    "NONCE",
-    "ENVIRONMENT_NAME",
-    "HOST_NAME",
-)
-
 
 class Canaries:
-    """A secret file, a folder that all may write to, four listeners and a process with the secret among its variables.
-
-    `harm` says what was done to them.
-    """
+    """A secret file, a folder that all may write to, four listeners and a process with the secret among its variables."""
 
     def __init__(self) -> None:
         self.nonce = f"canary{secrets.token_hex(8)}"
@@ -55,19 +39,19 @@ class Canaries:
 
     def prelude(self) -> str:
         """Python that names the canaries."""
-        values = (
-            str(self._secret_file),
-            str(self._open_folder),
-            str(self.folder / "socket"),
-            f"\0{self.nonce}",
-            self._listeners["tcp"].getsockname()[1],
-            self._listeners["udp"].getsockname()[1],
-            self._victim.pid,
-            self.nonce,
-            self.nonce.upper(),
-            socket.gethostname(),
-        )
-        return "\n".join(f"{name} = {value!r}" for name, value in zip(PLACES, values, strict=True)) + "\n"
+        places = {
+            "SECRET_FILE": str(self._secret_file),
+            "OPEN_FOLDER": str(self._open_folder),
+            "UNIX_SOCKET": str(self.folder / "socket"),
+            "ABSTRACT_SOCKET": f"\0{self.nonce}",
+            "TCP_PORT": self._listeners["tcp"].getsockname()[1],
+            "UDP_PORT": self._listeners["udp"].getsockname()[1],
+            "VICTIM": self._victim.pid,
+            "NONCE": self.nonce,
+            "ENVIRONMENT_NAME": self.nonce.upper(),
+            "HOST_NAME": socket.gethostname(),
+        }
+        return "\n".join(f"{name} = {value!r}" for name, value in places.items()) + "\n"
 
     def harm(self) -> list[str]:
         """What was touched since the last look."""
@@ -85,7 +69,6 @@ class Canaries:
         return found
 
     def close(self) -> None:
-        """Take them all away."""
         for listener in self._listeners.values():
             listener.close()
         self._victim.kill()

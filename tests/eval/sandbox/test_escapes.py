@@ -76,7 +76,6 @@ def test_no_abuse_takes_more_than_its_limits(canaries: Canaries, name: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REACHING)
 def test_the_canaries_notice_harm_where_there_are_no_walls(name: str) -> None:
-    """The same programs without isolation: what the tests above rest on."""
     if name in ("read it through the root of process 1", "own environment", "leave a child"):
         pytest.skip("not possible for every user, or prevented without isolation too")
     config = PATIENT.model_copy(update={"isolation": "none"})

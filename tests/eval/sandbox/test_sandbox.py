@@ -17,16 +17,7 @@ import pytest
 
 from eval.sandbox import sandbox
 from eval.sandbox.kernel import REFUSED
-from eval.sandbox.sandbox import (
-    Ending,
-    Sandbox,
-    SandboxConfig,
-    SandboxFault,
-    SandboxResult,
-    isolation,
-    python_program,
-    require_isolation,
-)
+from eval.sandbox.sandbox import Ending, Sandbox, SandboxConfig, SandboxFault, SandboxResult, isolation, python_program, require_isolation
 from warehouse.errors import RequestError
 
 needs_isolation = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
@@ -54,8 +45,7 @@ launch.main()
 def test_a_program_runs_and_its_output_comes_back() -> None:
     result = run("import sys; print(sys.stdin.read()); print('err', file=sys.stderr); sys.exit(3)", stdin=b"input")
     assert (result.ending, result.status, result.stdout, result.stderr) == (Ending.FINISHED, 3, b"input\n", b"err\n")
-    assert not result.succeeded
-    assert 0 < result.seconds < SMALL.wall_seconds
+    assert not result.succeeded and 0 < result.seconds < SMALL.wall_seconds
 
 
 @needs_isolation
@@ -88,7 +78,6 @@ def test_variables_are_the_few_that_are_given() -> None:
 @needs_isolation
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
 def test_a_readable_folder_below_a_writable_one_can_be_neither_changed_nor_moved(place: str) -> None:
-    """As an interpreter does that was installed in /tmp, or the folder of a clone there."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         shown = Path(folder, "shown")
         shown.mkdir()
@@ -125,17 +114,6 @@ with multiprocessing.Pool(2) as pool: print(sum(pool.map(abs, [-1, -2])))
 exit()
 """
     assert run(source).stdout == b"1\n3\n3\n"
-
-
-@needs_isolation
-def test_a_channel_joins_a_program_and_the_host() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        program = python_program("import socket; s = socket.socket(fileno=3); s.send(s.recv(9)[::-1])", channel=theirs.fileno())
-        with Sandbox(SMALL).start(program) as running:
-            ours.send(b"abc")
-            assert ours.recv(9) == b"cba"
-            assert running.result().succeeded
 
 
 @needs_isolation
@@ -204,7 +182,6 @@ async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
 
 
 def test_a_machine_without_namespaces_is_refused_and_never_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher runs under a filter of calls as containers have it, which refuses it new namespaces."""
     monkeypatch.setattr(sandbox, "_LAUNCHER", (sandbox.INTERPRETER, "-I", "-S", "-c", _CONFINED_LAUNCHER, sandbox._ROOT))
     with pytest.raises(RequestError, match=r"does not grant a sandbox .*Operation not permitted"):
         run("print('ran')")
@@ -257,7 +234,6 @@ def test_a_summary_without_a_sandbox_says_that_it_was_not_tried() -> None:
 
 @needs_isolation
 def test_the_program_sees_the_mounts_that_are_its_own_and_no_others() -> None:
-    """It also sees where they come from on the host, as docs/sandbox.md explains."""
     source = "print(*(line.split()[4] for line in open('/proc/self/mountinfo')))"
     one = Sandbox(SMALL)
     view = one._view

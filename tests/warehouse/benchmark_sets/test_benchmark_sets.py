@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.warehouse.rows import written
 from warehouse.benchmark_sets import CORPUS, QUESTIONS, read_gsm8k, read_humaneval, read_mbpp, read_musique, read_tasks
 from warehouse.errors import RequestError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
-
-
-def written(path: Path, *rows: Any) -> Path:
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
-    return path
 
 
 def test_programs_keep_their_tests_as_the_answer_and_their_solution_out_of_sight(tmp_path: Path) -> None:
@@ -51,16 +47,11 @@ def test_plain_rows_and_exported_ones_are_tasks(tmp_path: Path) -> None:
         "hops": 2,
         "proofs": '{"easy": false}',
     }
-    plain = {"question": "What?", "answers": "Blue"}
+    plain = {"question": "What?", "answers": "Blue", "provenance": {"rollout": {"loop": "os:system"}, "source": "x"}}
     first, second = read_tasks(written(tmp_path / "tasks.jsonl", exported, plain))
     assert (first.formula, first.hops, first.proofs) == ((("C@x", "r", "?"),), 2, {"easy": False})
     assert (second.answers, second.environment) == (("Blue",), "search")
-
-
-def test_rows_from_outside_say_nothing_of_what_runs_them(tmp_path: Path) -> None:
-    row = {"question": "Q?", "answers": ["a"], "provenance": {"rollout": {"loop": "os:system"}, "source": "x"}}
-    (task,) = read_tasks(written(tmp_path / "tasks.jsonl", row))
-    assert task.provenance == {"source": "x"}
+    assert second.provenance == {"source": "x"}, "rows from outside say nothing of what runs them"
 
 
 GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
@@ -84,11 +75,8 @@ def test_a_broken_row_is_reported_with_its_place(tmp_path: Path, rows: list[Any]
 
 
 def test_an_absent_or_broken_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"there is no file .*none\.jsonl: put GSM8K's test\.jsonl there"):
+    with pytest.raises(RequestError, match=r"none\.jsonl"):
         read_gsm8k(tmp_path / "none.jsonl")
-    (tmp_path / "x.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(RequestError, match="cannot be unpacked"):
-        read_humaneval(tmp_path / "x.jsonl.gz")
     with pytest.raises(RequestError, match="no number after ####"):
         read_gsm8k(written(tmp_path / "test.jsonl", {"question": "Q", "answer": "18"}))
 

@@ -40,19 +40,18 @@ def test_a_table_is_the_wording_of_a_relation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('[a]\nquestions = ["In which year?"]', "the wording 'In which year?' of 'a' lacks {s} for its subject, or {o} in a condition"),
-        ('[a]\nquestions = ["{s}?", "{s.__class__}?"]', "the wording '{s.__class__}?' of 'a' lacks {s}"),
-        ('[a]\ncondition = "of {s}"', "the wording 'of {s}' of 'a' lacks {s} for its subject, or {o} in a condition"),
-        ("[a\n", "is not TOML"),
-        (b"[a]\ncondition = '\xff {o}'", "is not UTF-8"),
-        ('[a]\nquestion = ["{s}?"]', "a wording has questions, phrases, a condition and a word"),
-        ("a = 3", "a wording has questions, phrases, a condition and a word"),
+        ('[a]\nquestions = ["In which year?"]', "'In which year?' of 'a'"),
+        ('[a]\nquestions = ["{s}?", "{s.__class__}?"]', "'{s.__class__}?' of 'a'"),
+        ('[a]\ncondition = "of {s}"', "'of {s}' of 'a'"),
+        ("[a\n", "TOML"),
+        (b"[a]\ncondition = '\xff {o}'", "UTF-8"),
+        ('[a]\nquestion = ["{s}?"]', "a wording has"),
+        ("a = 3", "a wording has"),
     ],
 )
 def test_a_file_of_wordings_with_a_fault_is_refused_by_name(tmp_path: Path, text: str | bytes, reason: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(RequestError) as refused:
         read_wordings(path)
-    assert reason in str(refused.value)
-    assert str(path) in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
+    told = str(refused.value)
+    assert reason in told and str(path) in told and "\n" not in told

@@ -26,12 +26,8 @@ MakeTrajectory = Callable[..., Trajectory]
 def test_a_table_as_json_has_no_number_that_json_lacks(suffix: str, lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
     run = make_trajectory("t", 1)
     unsure = replace(run.turns[0], action_logprobs=(-0.5, -math.inf, math.nan))
-    lake.add(
-        [
-            replace(run, turns=(unsure,)),
-            *(Metric("r", "rl", 1, step, "loss", value) for step, value in enumerate((1.5, math.nan, math.inf))),
-        ]
-    )
+    metrics = [Metric("r", "rl", 1, step, "loss", value) for step, value in enumerate((1.5, math.nan, math.inf))]
+    lake.add([replace(run, turns=(unsure,)), *metrics])
     found = {}
     for name in ("metrics", "turns"):
         export_table(lake, name, tmp_path / f"{name}.{suffix}")
@@ -55,7 +51,7 @@ def test_lists_in_csv_are_json_and_are_read_back(lake: Lake, tmp_path: Path) -> 
 
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("kept")
-    wrong = (("nothing", "a.csv", "no table 'nothing'"), ("turns", "a.xml", "no known format"), ("turns", "there.csv", "exists already"))
+    wrong = (("nothing", "a.csv", "'nothing'"), ("turns", "a.xml", "format"), ("turns", "there.csv", "exists already"))
     for name, file, told in wrong:
         with pytest.raises(RequestError, match=told):
             export_table(lake, name, tmp_path / file)

@@ -45,7 +45,6 @@ def calls(run: Trajectory) -> list[tuple[str | None, str | None, str, str | None
 
 
 def test_the_line_of_a_row_is_found_for_a_key_of_any_script(tmp_path: Path) -> None:
-    """A key in raw letters was looked for as an escape, to the end of the file, and stood in line 1."""
     path = tmp_path / "model_a.json"
     path.write_text("{\n" + ",\n".join(f'"ключ{number}": 3' for number in range(20_000)) + "\n}")
     began = processor_seconds()
@@ -61,12 +60,8 @@ def test_messages_and_text_are_the_same_run(tmp_path: Path) -> None:
     second = only(tmp_path, row(traj=text, prompt=""))
     assert calls(first) == calls(second) == expected
     assert first.task_key == second.task_key == "fireact-7"
-    assert (first.policy, first.outcome, first.answer, first.provenance["pred"]) == (
-        "model_a",
-        Outcome.SUCCESS,
-        "Amber Stone",
-        "amber stone",
-    )
+    assert (first.policy, first.outcome, first.provenance["pred"]) == ("model_a", Outcome.SUCCESS, "amber stone")
+    assert first.answer == "Amber Stone"
 
 
 def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> None:
@@ -77,12 +72,7 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
         ("answer", "Amber Stone", "", None),
         ("search", "amber", "", NOT_RUN),
     ]
-    assert [(call.tool, call.observation, call.outcome) for turn in run.turns for call in turn.calls] == [
-        ("search", "seen", None),
-        ("search", "", NOT_RUN),
-        ("answer", "", None),
-        ("search", "", NOT_RUN),
-    ]
+    assert [(call.tool, call.arguments, call.observation, call.outcome) for turn in run.turns for call in turn.calls] == calls(run)
     assert run.answer == "Amber Stone"
 
 
@@ -95,12 +85,12 @@ def test_the_released_runs_keep_every_call_and_figure() -> None:
     scores = {(record.trajectory_id, record.verifier): record for record in made.records if isinstance(record, Score)}
     for run in made.trajectories:
         given = source[run.policy, run.task_key.removeprefix("fireact-")]
-        text = (
-            given["traj"] if isinstance(given["traj"], str) else "\n".join(m["content"] for m in given["traj"] if m["role"] == "assistant")
-        )
-        body = text.split("### Response:\n")[-1]
-        if isinstance(given["traj"], list):
-            assert "".join(turn.action for turn in run.turns) == "".join(m["content"] for m in given["traj"] if m["role"] == "assistant")
+        if isinstance(given["traj"], str):
+            body = given["traj"].split("### Response:\n")[-1]
+        else:
+            texts = [message["content"] for message in given["traj"] if message["role"] == "assistant"]
+            assert "".join(turn.action for turn in run.turns) == "".join(texts)
+            body = "\n".join(texts)
         labels = len(re.findall(r"^Action:?", body, re.MULTILINE))
         assert sum(turn.tool is not None or "Action" in turn.action for turn in run.turns) == labels
         assert (run.outcome is Outcome.SUCCESS) == given["reward"]

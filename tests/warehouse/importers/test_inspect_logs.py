@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,10 @@ def turn(index: int, text: str, *calls: Call, observation: str = "") -> Turn:
 
 
 def run_of(key: str, policy: str, suite: str, outcome: Outcome, *turns: Turn) -> Trajectory:
-    started = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    reward = None if outcome is Outcome.INVALID else float(outcome is Outcome.SUCCESS)
-    error = "the tool broke" if outcome is Outcome.INVALID else None
-    stop = StopReason.FAULT if error else StopReason.ANSWERED
-    identifier = f"{policy}-{suite}-{key}"
-    return Trajectory(
-        identifier, key, policy, "eval", 4, (1,), turns, stop, outcome, reward, 0, started, 1.5, suite=suite, error=error
-    )  # fmt: skip
+    invalid, name, started = outcome is Outcome.INVALID, f"{policy}-{suite}-{key}", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    stop, reward = (StopReason.FAULT, None) if invalid else (StopReason.ANSWERED, float(outcome is Outcome.SUCCESS))
+    told: dict[str, Any] = {"suite": suite, "error": "the tool broke" if invalid else None}
+    return Trajectory(name, key, policy, "eval", 4, (1,), turns, stop, outcome, reward, 0, started, 1.5, **told)
 
 
 HOSTILE = "'; DROP TABLE x; -- <|im_end|> \x00 «é»"
@@ -46,9 +43,9 @@ ANSWER = turn(2, "<answer>Amber</answer>", Call("answer", "Amber", None))
 CALLS = (Call("search", "amber", "ok", HOSTILE), Call("open", '{"u": 1}', "timeout", "late"), Call("open", None, None))
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / "home")
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """One evaluation, a success, a failure and an invalid run, as logs of both forms."""
     both = turn(0, "<search>amber</search>", *CALLS, observation=HOSTILE)
     strange = turn(1, "no call", observation="write a call")
     runs = [
@@ -57,13 +54,15 @@ def lake(tmp_path: Path) -> Lake:
         run_of("t3", "p", "held_out", Outcome.INVALID, both),
     ]
     verdicts = [Score(run.id, "qa_em", "1", run.reward, run.outcome or Outcome.INVALID, run.error) for run in runs]
-    lake.add([*(Task(f"t{n}", "search", f"Who {n}? {HOSTILE}", ("Amber", "A"), split="held_out") for n in (1, 2, 3)), *runs, *verdicts])
-    return lake
+    tasks = [Task(f"t{n}", "search", f"Who {n}? {HOSTILE}", ("Amber", "A"), split="held_out") for n in (1, 2, 3)]
+    folder = tmp_path_factory.mktemp("inspect")
+    with Lake(folder / "home") as lake:
+        lake.add([*tasks, *runs, *verdicts])
+        yield {suffix: export_logs(lake, folder / f"run.{suffix}")[0] for suffix in ("eval", "json")}
 
 
-def test_our_evaluation_is_a_log_that_inspect_reads(lake: Lake, tmp_path: Path) -> None:
-    (path,) = export_logs(lake, tmp_path / "run.eval")
-    log = inspect_log.read_eval_log(str(path))
+def test_our_evaluation_is_a_log_that_inspect_reads(logs: dict[str, Path]) -> None:
+    log = inspect_log.read_eval_log(str(logs["eval"]))
     assert (log.status, log.eval.model, log.eval.task, log.eval.dataset.samples) == ("success", "p", "held_out", 3)
     assert (log.results.total_samples, log.results.completed_samples) == (3, 2)
     figures = log.results.scores[0]
@@ -78,72 +77,63 @@ def test_our_evaluation_is_a_log_that_inspect_reads(lake: Lake, tmp_path: Path) 
     assert [sample.scores["qa_em"].value for sample in (first, second)] == [1.0, 0.0]
     assert math.isnan(third.scores["qa_em"].value)
     assert third.error.message == "the tool broke"
-    assert len(inspect_log.read_eval_log_sample_summaries(str(path))) == 3
+    assert len(inspect_log.read_eval_log_sample_summaries(str(logs["eval"]))) == 3
 
 
-def test_our_log_comes_back_with_every_call_and_verdict(lake: Lake, tmp_path: Path) -> None:
-    for suffix in ("eval", "json"):
-        (path,) = export_logs(lake, tmp_path / f"run.{suffix}")
+def test_our_log_comes_back_with_every_call_and_verdict(logs: dict[str, Path]) -> None:
+    answer = "<answer>Amber</answer>"
+    for path in logs.values():
         runs = read_inspect(path).trajectories
-        assert [(run.outcome, run.answer) for run in runs] == [
-            (Outcome.SUCCESS, "<answer>Amber</answer>"), (Outcome.FAILURE, "<answer>Amber</answer>"), (Outcome.INVALID, None)
-        ]  # fmt: skip
+        found = [(run.outcome, run.answer) for run in runs]
+        assert found == [(Outcome.SUCCESS, answer), (Outcome.FAILURE, answer), (Outcome.INVALID, None)]
         assert [(call.tool, call.outcome, call.observation) for call in runs[0].turns[0].calls] == [
             ("search", "ok", HOSTILE), ("open", "timeout", "late"), ("open", None, "")
         ]  # fmt: skip
         assert runs[0].turns[1].observation == "write a call"
 
 
-def test_a_log_for_each_policy_and_suite(lake: Lake, tmp_path: Path) -> None:
-    lake.add([run_of("t1", policy, suite, Outcome.SUCCESS, ANSWER) for policy, suite in (("../q", "held_out"), ("p", "other"))])
-    with pytest.raises(RequestError, match="3 evaluations"):
-        export_logs(lake, tmp_path / "run.eval")
-    paths = export_logs(lake, tmp_path / "logs")
+def test_a_log_for_each_policy_and_suite(tmp_path: Path) -> None:
+    with Lake(tmp_path / "home") as lake:
+        with pytest.raises(RequestError, match="no evaluation"):
+            export_logs(lake, tmp_path / "none.eval")
+        evaluations = (("p", "held_out"), ("../q", "held_out"), ("p", "other"))
+        lake.add([Task("t1", "search", "Who?", ("A",)), *(run_of("t1", *each, Outcome.SUCCESS, ANSWER) for each in evaluations)])
+        with pytest.raises(RequestError, match="3 evaluations"):
+            export_logs(lake, tmp_path / "run.eval")
+        paths = export_logs(lake, tmp_path / "logs")
+        with pytest.raises(RequestError, match="exists"):
+            export_logs(lake, tmp_path / "logs")
     assert len({path.name for path in paths}) == 3
     assert {path.parent for path in paths} == {tmp_path / "logs"}
     assert {inspect_log.read_eval_log(str(path), header_only=True).eval.model for path in paths} == {"p", "../q"}
-    with pytest.raises(RequestError, match="exists"):
-        export_logs(lake, tmp_path / "logs")
-    with Lake(tmp_path / "empty") as empty, pytest.raises(RequestError, match="no evaluation"):
-        export_logs(empty, tmp_path / "none.eval")
 
 
-def changed(lake: Lake, tmp_path: Path, change: Any) -> Path:
-    """Our log as JSON, its first sample changed."""
-    (path,) = export_logs(lake, tmp_path / "changed.json")
-    log = json.loads(path.read_text())
+def changed(logs: dict[str, Path], tmp_path: Path, change: Any) -> Path:
+    """The log as JSON, its second sample changed."""
+    log = json.loads(logs["json"].read_text())
     change(log["samples"][1])
-    path.write_text(json.dumps(log))
-    return path
+    (tmp_path / "changed.json").write_text(json.dumps(log))
+    return tmp_path / "changed.json"
 
 
-@pytest.mark.parametrize(
-    ("value", "outcome", "reward"),
-    [
-        ("C", Outcome.SUCCESS, 1.0),
-        ("P", Outcome.FAILURE, 0.5),
-        ("N", Outcome.FAILURE, 0.0),
-        (7, None, 7.0),
-        ("odd", None, None),
-        ([1], None, None),
-    ],
-)
+MARKS = {"C": (Outcome.SUCCESS, 1.0), "P": (Outcome.FAILURE, 0.5), "N": (Outcome.FAILURE, 0.0), "odd": (None, None)}
+
+
+@pytest.mark.parametrize(("value", "verdict"), [*MARKS.items(), (7, (None, 7.0)), ([1], (None, None))])
 def test_marks_are_verdicts_where_they_are_known(
-    lake: Lake, tmp_path: Path, value: Any, outcome: Outcome | None, reward: float | None
+    logs: dict[str, Path], tmp_path: Path, value: Any, verdict: tuple[Outcome | None, float | None]
 ) -> None:
-    path = changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value=value))
-    made = read_inspect(path)
+    made = read_inspect(changed(logs, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value=value)))
     run = made.trajectories[1]
-    assert (run.outcome, run.reward) == (outcome, reward)
-    assert sum(isinstance(one, Score) and one.trajectory_id == run.id for one in made.records) == (outcome is not None)
+    assert (run.outcome, run.reward) == verdict
+    assert sum(isinstance(one, Score) and one.trajectory_id == run.id for one in made.records) == (run.outcome is not None)
 
 
-def test_a_broken_sample_is_set_aside_and_the_others_are_read(lake: Lake, tmp_path: Path) -> None:
-    made = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(messages=3)))
+def test_a_broken_sample_is_set_aside_and_the_others_are_read(logs: dict[str, Path], tmp_path: Path) -> None:
+    made = read_inspect(changed(logs, tmp_path, lambda sample: sample.update(messages=3)))
     assert (made.rows, len(made.trajectories), [failure.item["line"] for failure in made.failures]) == (3, 2, [2])
-    (path,) = export_logs(lake, tmp_path / "whole.eval")
     broken = tmp_path / "broken.eval"
-    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(broken, "w") as copy:
+    with zipfile.ZipFile(logs["eval"]) as whole, zipfile.ZipFile(broken, "w") as copy:
         for name in whole.namelist():
             copy.writestr(name, b"{" if name.startswith("samples/t2") else whole.read(name))
     made = read_inspect(broken)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from warehouse.importers.runs import ImportedRuns
+from tests.warehouse.rows import written
 from warehouse.importers.search_r1 import read_search_r1
 from warehouse.records import NOT_RUN, Outcome, Trajectory
 
@@ -16,16 +15,10 @@ PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. Yo
 SEARCH = "<think>a</think>\n<search> amber </search>\n\n<information>Doc 1(Title: T) text\n</information>\n\n"
 
 
-def read(tmp_path: Path, *rows: Any) -> ImportedRuns:
-    path = tmp_path / "12.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return read_search_r1(path)
-
-
-def only(tmp_path: Path, text: str, **more: Any) -> Trajectory:
-    made = read(tmp_path, {"input": PROMPT, "output": text, "gts": {"target": ["Amber"]}, "score": 1.0, "step": 12} | more)
-    assert not made.failures
-    return made.trajectories[0]
+def only(tmp_path: Path, text: str) -> Trajectory:
+    row = {"input": PROMPT, "output": text, "gts": {"target": ["Amber"]}, "score": 1.0, "step": 12}
+    (run,) = read_search_r1(written(tmp_path / "12.jsonl", row)).trajectories
+    return run
 
 
 def turns(run: Trajectory) -> list[tuple[Any, ...]]:
@@ -34,8 +27,8 @@ def turns(run: Trajectory) -> list[tuple[Any, ...]]:
 
 def test_a_dump_of_verl_becomes_a_task_turns_and_a_score(tmp_path: Path) -> None:
     text = SEARCH + "<think>b</think><answer> Amber </answer>"
-    made = read(tmp_path, {"input": PROMPT, "output": text, "gts": {"target": ["Amber", "A"]}, "score": 1.0, "step": 12})
-    task, run, score = made.records
+    row = {"input": PROMPT, "output": text, "gts": {"target": ["Amber", "A"]}, "score": 1.0, "step": 12}
+    task, run, score = read_search_r1(written(tmp_path / "12.jsonl", row)).records
     assert (task.question, task.answers, run.answer, run.outcome) == ("Who?", ("Amber", "A"), "Amber", Outcome.SUCCESS)
     assert turns(run) == [("search", "amber", "Doc 1(Title: T) text", None), ("answer", "Amber", "", None)]
     assert run.turns[0].action == "<think>a</think>\n<search> amber </search>"
@@ -45,11 +38,8 @@ def test_a_dump_of_verl_becomes_a_task_turns_and_a_score(tmp_path: Path) -> None
 def test_no_tag_of_an_action_is_dropped(tmp_path: Path) -> None:
     run = only(tmp_path, "<search>a</search><answer>no</answer><search>b</search>\n\n<information>x</information>\n\n<answer>A</answer>")
     assert turns(run) == [
-        ("search", "a", "x", None),
-        ("answer", "no", "", NOT_RUN),
-        ("search", "b", "", NOT_RUN),
-        ("answer", "A", "", None),
-    ]
+        ("search", "a", "x", None), ("answer", "no", "", NOT_RUN), ("search", "b", "", NOT_RUN), ("answer", "A", "", None)
+    ]  # fmt: skip
 
 
 def test_information_that_the_policy_wrote_itself_is_not_an_observation(tmp_path: Path) -> None:
@@ -66,12 +56,6 @@ def test_information_that_the_policy_wrote_itself_is_not_an_observation(tmp_path
     ],
 )
 def test_information_that_is_not_closed_is_set_aside(tmp_path: Path, text: str) -> None:
-    made = read(tmp_path, {"question": "Who?", "response": text})
+    made = read_search_r1(written(tmp_path / "12.jsonl", {"question": "Who?", "response": text}))
     assert (len(made.failures), len(made.trajectories)) == (1, 0)
     assert "not closed" in made.failures[0].reason
-
-
-@pytest.mark.parametrize(("text", "error"), [("", "empty"), (SEARCH, "cancelled"), ("I give up", "cancelled")])
-def test_a_run_without_an_answer_is_invalid(tmp_path: Path, text: str, error: str) -> None:
-    run = only(tmp_path, text, score=0.0)
-    assert (run.outcome, run.reward, (run.error or "").split(":")[0]) == (Outcome.INVALID, None, error)

@@ -12,22 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tests.warehouse.rows import written
 from warehouse.errors import RequestError
 from warehouse.importers.tables import name_of, table_rows
 
 ROWS = [{"question": "One, «two»\nor three?", "answer": "two"}, {"question": 'Say "yes".', "answer": "yes"}]
-
-
-def write_lines(path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n\n" for row in ROWS), encoding="utf-8")
-
-
-def write_list(path: Path) -> None:
-    path.write_text(json.dumps(ROWS, indent=1))
-
-
-def write_packed(path: Path) -> None:
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
 
 
 def write_cells(path: Path) -> None:
@@ -37,14 +26,14 @@ def write_cells(path: Path) -> None:
         writer.writerows(ROWS)
 
 
-def write_parquet(path: Path) -> None:
-    parquet.write_table(pa.Table.from_pylist(ROWS), path)
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "rows.jsonl": write_lines, "rows.json": write_list, "rows.jsonl.gz": write_packed, "rows.csv": write_cells, "rows.tsv": write_cells,
-    "rows.parquet": write_parquet,
-}  # fmt: skip
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "rows.jsonl": lambda path: written(path, *map(json.dumps, ROWS), ""),
+    "rows.json": lambda path: path.write_text(json.dumps(ROWS, indent=1)),
+    "rows.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode())),
+    "rows.csv": write_cells,
+    "rows.tsv": write_cells,
+    "rows.parquet": lambda path: parquet.write_table(pa.Table.from_pylist(ROWS), path),
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -54,23 +43,14 @@ def test_every_format_has_the_same_rows(name: str, tmp_path: Path) -> None:
     assert name_of(tmp_path / name) == "rows"
 
 
-def test_a_broken_row_is_a_fault_with_its_line_and_the_next_is_read(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text('question,answer\nalone\n"two\nlines",x\n"a" b,y\nlast,z\n')
-    found = [(row.line, row.value, row.fault) for row in table_rows(tmp_path / "rows.csv")]
-    assert found[0] == (2, None, "1 cells where the header has 2")
-    assert found[1] == (3, {"question": "two\nlines", "answer": "x"}, None)
-    assert found[2][0] == 5 and found[2][2]
-    assert found[3] == (6, {"question": "last", "answer": "z"}, None)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("rows.xlsx", b"", "of no format that is known; name a .json"),
-        ("rows.parquet", b"PAR", "is not a table in Parquet"),
-        ("rows.jsonl.gz", b"\x1f\x8b\x08", "cannot be unpacked"),
-        ("folder", None, "is none that `datasets` has saved"),
-        ("missing.jsonl", b"", "there is no file"),
+        ("rows.xlsx", b"", "of no format that is known"),
+        ("rows.parquet", b"PAR", "Parquet"),
+        ("rows.jsonl.gz", b"\x1f\x8b\x08", "unpacked"),
+        ("folder", None, "`datasets`"),
+        ("missing.jsonl", b"", "no file"),
     ],
 )
 def test_what_is_not_a_table_is_refused(name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.warehouse.rows import written
 from warehouse.benchmark_sets import read_gsm8k, read_humaneval, read_mbpp
 from warehouse.errors import RequestError
 from warehouse.importers.tasks import TaskFormat, read_tasks
@@ -21,9 +21,7 @@ ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content":
 
 def read(tmp_path: Path, *rows: Any, form: TaskFormat = FORM) -> tuple[list[Task], list[str]]:
     """The tasks of rows, and the reasons of those that make none."""
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    found = read_tasks(path, form)
+    found = read_tasks(written(tmp_path / "rows.jsonl", *rows), form)
     assert found.rows == len(rows) == len(found.records) + len(found.failures)
     assert {(failure.stage, failure.kind) for failure in found.failures} <= {("import", "broken_row")}
     return [task for task in found.records if isinstance(task, Task)], [failure.reason for failure in found.failures]
@@ -76,17 +74,17 @@ GOOD = {"question": "Who?", "answer": "Ann"}
     [
         ("{", "not JSON"),
         ([1], "the row is no object"),
-        ({"answer": "Ann"}, "has no text under question"),
+        ({"answer": "Ann"}, "question"),
         ({"question": "Who?"}, "accepts no answer"),
-        ({**GOOD, "answer": True}, "an accepted answer is neither text nor number"),
+        ({**GOOD, "answer": True}, "neither text nor number"),
         ({**GOOD, "answer": "['Ann', 'A.']"}, "no list in JSON"),
-        ({**GOOD, "answer": ["Ann", "M\ufffdlaga"]}, "an accepted answer holds bytes that are no UTF-8 text"),
-        ({**GOOD, "answer": "A\x00"}, "an accepted answer holds bytes that are no UTF-8 text"),
-        ({**GOOD, "id": 1.5}, "the id is 1.5, neither text nor whole number"),
-        ({**GOOD, "question": "\ud800"}, "it holds what no table can"),
-        ('{"question": "Who?", "answer": NaN}', "it holds what no table can"),
+        ({**GOOD, "answer": ["Ann", "M\ufffdlaga"]}, "UTF-8"),
+        ({**GOOD, "answer": "A\x00"}, "UTF-8"),
+        ({**GOOD, "id": 1.5}, "1.5"),
+        ({**GOOD, "question": "\ud800"}, "no table can"),
+        ('{"question": "Who?", "answer": NaN}', "no table can"),
         ({**GOOD, "hops": -1}, "hops is -1"),
-        ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "no user asks anything"),
+        ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "no user"),
         ({**GOOD, "formula": [["a"]]}, "no triple"),
     ],
 )
@@ -99,19 +97,14 @@ def test_a_row_that_makes_no_task_is_set_aside_with_file_and_line(row: Any, reas
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({}, r"has no column for question \(it has problem, answer\): say which it is with --column question=COLUMN"),
-        ({"question": "task"}, "has no column 'task'; it has problem, answer"),
-        ({"questions": "problem"}, "there is no field 'questions'; map one of id, question, answers"),
-        ({"question": "problem", "answers": "problem"}, None),
+        ({}, r"question .*problem, answer.* --column question=COLUMN"),
+        ({"question": "task"}, "'task'.* problem, answer"),
+        ({"questions": "problem"}, "'questions'.* id, question, answers"),
     ],
 )
-def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str], reason: str | None, tmp_path: Path) -> None:
-    form = replace(FORM, columns=columns)
-    if reason is None:
-        assert read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=form)[0]
-        return
+def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str], reason: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=reason):
-        read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=form)
+        read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=replace(FORM, columns=columns))
 
 
 @pytest.mark.slow
@@ -125,11 +118,10 @@ def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str],
     ],
 )
 def test_published_sets_are_what_their_own_readers_make_of_them(path: str, verifier: str, reader: Any) -> None:
-    found = read_tasks(DATA / path, TaskFormat("set", "python", verifier))
-    expected = reader(DATA / path)
-    assert not found.failures and found.rows == len(expected)
+    found, expected = read_tasks(DATA / path, TaskFormat("set", "python", verifier)), reader(DATA / path)
     tasks = [task for task in found.records if isinstance(task, Task)]
-    assert [(t.question, t.answers, t.proofs, t.environment) for t in tasks] == [
-        (t.question, t.answers, t.proofs, t.environment) for t in expected
-    ]
+    assert not found.failures and len(tasks) == len(expected)
+    assert [
+        replace(task, key=own.key, provenance=own.provenance, split=own.split) for task, own in zip(tasks, expected, strict=True)
+    ] == expected
     assert len({task.key for task in tasks}) == len(tasks)

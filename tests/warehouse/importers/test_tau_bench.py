@@ -26,9 +26,9 @@ def gives(name: str, content: str) -> dict[str, Any]:
     return said("tool", content, tool_call_id="c", name=name)
 
 
+HI = [said("system", "# Policy"), said("user", "Hi")]
 TRAJ = [
-    said("system", "# Policy"), said("user", "Hi"), said("assistant", "Your id?"), said("user", "u"), asks("details"),
-    gives("details", "{}"),
+    *HI, said("assistant", "Your id?"), said("user", "u"), asks("details"), gives("details", "{}"),
     asks("book"), gives("book", "done"), said("assistant", "Booked."), said("user", "Thanks ###STOP###"),
 ]  # fmt: skip
 
@@ -60,25 +60,19 @@ def test_a_run_keeps_its_calls_its_replies_and_its_reward(tmp_path: Path) -> Non
 
 def test_a_run_that_broke_is_invalid_and_one_that_used_up_its_steps_a_failure(tmp_path: Path) -> None:
     broken = row([], reward=0.0, info={"error": "RateLimitError", "traceback": "…"})
-    empty = row([], reward=0.0)
     unfinished = row(TRAJ[:6], reward=0.0, info=JUDGED | {"reward_info": None})
-    runs = read(tmp_path, broken, empty, unfinished).trajectories
-    assert [(run.outcome, run.stop_reason, run.reward) for run in runs] == [
-        (Outcome.INVALID, StopReason.FAULT, None), (Outcome.INVALID, StopReason.FAULT, None), (Outcome.FAILURE, StopReason.MAX_TURNS, 0.0)
-    ]  # fmt: skip
-    assert [(run.error or "").split(":")[0] for run in runs] == ["broken", "empty", ""]
+    runs = read(tmp_path, broken, row([], reward=0.0), unfinished).trajectories
+    assert [(run.outcome, run.stop_reason, run.reward, (run.error or "").split(":")[0]) for run in runs] == [
+        (Outcome.INVALID, StopReason.FAULT, None, "broken"),
+        (Outcome.INVALID, StopReason.FAULT, None, "empty"),
+        (Outcome.FAILURE, StopReason.MAX_TURNS, 0.0, ""),
+    ]
 
 
 def test_calls_that_react_writes_as_text_are_calls(tmp_path: Path) -> None:
     action = 'Thought:\nI look.\nAction:\n{"name": "details", "arguments": {"id": "u"}}'
     reply = 'Thought:\nDone.\nAction:\n{"name": "respond", "arguments": {"content": "Booked."}}'
-    traj = [
-        said("system", "# Policy"),
-        said("user", "Hi"),
-        said("assistant", action),
-        said("user", "API output: {}"),
-        said("assistant", reply),
-    ]
-    run = read(tmp_path, row([*traj, said("user", "###STOP###")])).trajectories[0]
+    traj = [*HI, said("assistant", action), said("user", "API output: {}"), said("assistant", reply), said("user", "###STOP###")]
+    run = read(tmp_path, row(traj)).trajectories[0]
     assert turns(run) == [("details", '{"id": "u"}', "{}"), ("answer", reply, "###STOP###")]
     assert run.turns[0].action.startswith("Thought:\nI look.\n")

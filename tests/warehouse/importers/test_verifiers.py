@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.warehouse.rows import written
 from warehouse.importers.runs import ImportedRuns
 from warehouse.importers.verifiers import read_verifiers
 from warehouse.records import Outcome, StopReason
@@ -26,8 +27,7 @@ def row(completion: Any = SPOKEN, **more: Any) -> dict[str, Any]:
 
 
 def read(tmp_path: Path, *rows: Any, metadata: str | None = '{"env_id": "e", "model": "org/m", "pass_threshold": 0.5}') -> ImportedRuns:
-    path = tmp_path / "results.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in rows))
+    written(tmp_path / "results.jsonl", *rows)
     if metadata is not None:
         (tmp_path / "metadata.json").write_text(metadata)
     return read_verifiers(tmp_path)
@@ -51,12 +51,10 @@ def test_a_completion_that_repeats_the_prompt_is_read_once(tmp_path: Path) -> No
 
 def test_the_threshold_of_the_metadata_decides_and_full_marks_without_it(tmp_path: Path) -> None:
     rows = [row(reward=value) for value in (0.4, 0.5, 1.0, 3.0, None)]
-    outcomes = [run.outcome for run in read(tmp_path, *rows).trajectories]
-    assert outcomes == [Outcome.FAILURE, Outcome.SUCCESS, Outcome.SUCCESS, None, None]
+    half, full = [Outcome.FAILURE, *[Outcome.SUCCESS] * 2, None, None], [*[Outcome.FAILURE] * 2, Outcome.SUCCESS, None, None]
+    assert [run.outcome for run in read(tmp_path, *rows).trajectories] == half
     for metadata in ("{", "[]", "{}"):
-        assert [run.outcome for run in read(tmp_path, *rows, metadata=metadata).trajectories][:3] == [Outcome.FAILURE] * 2 + [
-            Outcome.SUCCESS
-        ]
+        assert [run.outcome for run in read(tmp_path, *rows, metadata=metadata).trajectories] == full
 
 
 def test_limits_are_reasons_to_stop_and_errors_make_invalid(tmp_path: Path) -> None:
@@ -76,9 +74,3 @@ def test_limits_are_reasons_to_stop_and_errors_make_invalid(tmp_path: Path) -> N
         (Outcome.INVALID, StopReason.FAULT, "broken: ModelError -> Timeout"),
         (Outcome.INVALID, StopReason.FAULT, "empty: the run holds no action"),
     ]
-
-
-def test_broken_rows_are_set_aside_with_their_line(tmp_path: Path) -> None:
-    made = read(tmp_path, 3, row(prompt=None), row(completion=3), row([SPOKEN[1]]), row(reward="x"), row(answer={"a": 1}), row())
-    assert [failure.item["line"] for failure in made.failures] == [1, 2, 3, 4, 5, 6]
-    assert len(made.trajectories) == 1

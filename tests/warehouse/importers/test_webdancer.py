@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.clock import processor_seconds
+from tests.warehouse.rows import written
 from warehouse import Lake
 from warehouse.importers.webdancer import read_webdancer
-from warehouse.records import Outcome, StopReason, Task, Trajectory
+from warehouse.records import Task, Trajectory
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "webdancer"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -27,21 +28,15 @@ def row(*spoken: str, **changed: Any) -> dict[str, Any]:
     return {"messages": messages, "answer": [["Amber"]], "tag": "t", "tool_calls": []} | changed
 
 
-def written(tmp_path: Path, *rows: Any) -> Path:
-    path = tmp_path / "runs.jsonl"
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
-    return path
-
-
-def only(path: Path) -> Trajectory:
-    (run,) = read_webdancer(path).trajectories
+def only(tmp_path: Path, row: dict[str, Any]) -> Trajectory:
+    (run,) = read_webdancer(written(tmp_path / "runs.jsonl", row)).trajectories
     return run
 
 
 def test_a_run_becomes_a_task_and_its_turns(tmp_path: Path) -> None:
     answer = "<think>\nfound <answer>no</answer>\n</think>\n<answer>\nAmber Stone\n</answer>"
-    read = read_webdancer(written(tmp_path, row(f"<think>\nfirst\n</think>\n{CALL}", "<tool_response>\nseen\n</tool_response>", answer)))
-    task, run = read.records
+    spoken = (f"<think>\nfirst\n</think>\n{CALL}", "<tool_response>\nseen\n</tool_response>", answer)
+    task, run = read_webdancer(written(tmp_path / "runs.jsonl", row(*spoken))).records
     assert isinstance(task, Task)
     assert isinstance(run, Trajectory)
     assert (task.question, task.answers, task.split, run.task_key) == ("Who?", ("Amber",), "import", task.key)
@@ -56,44 +51,23 @@ def test_a_run_becomes_a_task_and_its_turns(tmp_path: Path) -> None:
 def test_no_call_of_a_message_is_dropped(tmp_path: Path) -> None:
     two = f"<think>a</think>{CALL}{CALL.replace('q', 'r')}"
     both = "<tool_response>one</tool_response>\n<tool_response>two</tool_response>"
-    run = only(written(tmp_path, row(two, both, "<answer>A</answer>")))
+    run = only(tmp_path, row(two, both, "<answer>A</answer>"))
     assert [turn.observation for turn in run.turns] == ["one", "two", ""]
     assert "".join(turn.action for turn in run.turns[:2]) == two
-    together = only(written(tmp_path, row(two, "<tool_response>all</tool_response>", "<answer>A</answer>")))
+    together = only(tmp_path, row(two, "<tool_response>all</tool_response>", "<answer>A</answer>"))
     assert [turn.observation for turn in together.turns] == ["", "<tool_response>all</tool_response>", ""]
-    spoilt = only(written(tmp_path, row("<tool_call>{no json}</tool_call>", "error", "<answer>A</answer>")))
+    spoilt = only(tmp_path, row("<tool_call>{no json}</tool_call>", "error", "<answer>A</answer>"))
     assert [(turn.tool, turn.tool_outcome) for turn in spoilt.turns] == [(None, "unparsable"), ("answer", None)]
 
 
-@pytest.mark.parametrize(
-    ("spoken", "error"),
-    [
-        ((), "empty"),
-        ((CALL,), "cancelled"),
-        ((CALL, "<tool_response>seen</tool_response>"), "cancelled"),
-        (("I give up",), "cancelled"),
-    ],
-)
-def test_a_run_without_an_end_is_invalid_and_no_failure(tmp_path: Path, spoken: tuple[str, ...], error: str) -> None:
-    run = only(written(tmp_path, row(*spoken)))
-    assert (run.outcome, run.stop_reason, run.reward) == (Outcome.INVALID, StopReason.FAULT, None)
-    assert run.error is not None
-    assert run.error.startswith(error)
-
-
-def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
-    good = row("<answer>A</answer>")
-    broken = ["{", '"text"', "null", row(answer=[[3]]), row(messages="none"), {"answer": ["A"]}, row("a", "b", "c", answer=[None])]
-    orphan = row("<answer>A</answer>")
-    orphan["messages"].append({"role": "user", "content": "x"})
-    orphan["messages"].append({"role": "user", "content": "y"})
-    role = row("<answer>A</answer>")
+def test_rows_that_are_no_run_are_set_aside(tmp_path: Path) -> None:
+    broken = ["null", row(answer=[[3]]), row(messages="none"), {"answer": ["A"]}, row("a", "b", "c", answer=[None])]
+    orphan, role = row("<answer>A</answer>", "x", "", "y"), row("<answer>A</answer>")
+    orphan["messages"].pop(-2)
     role["messages"][1]["role"] = "robot"
-    read = read_webdancer(written(tmp_path, good, "", *broken, role, orphan))
-    assert len(read.trajectories) == 1
-    assert [failure.item["line"] for failure in read.failures] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert read.rows == 10
-    assert all(failure.kind == "webdancer_row" and f"line {failure.item['line']}" in failure.reason for failure in read.failures)
+    read = read_webdancer(written(tmp_path / "runs.jsonl", row("<answer>A</answer>"), *broken, role, orphan))
+    assert (read.rows, len(read.trajectories)) == (8, 1)
+    assert [failure.item["line"] for failure in read.failures] == [2, 3, 4, 5, 6, 7, 8]
 
 
 SEARCH = {"name": "search", "description": "Looks.", "parameters": {"type": "object", "properties": {"query": {"type": "array"}}}}
@@ -104,7 +78,7 @@ def offered(tmp_path: Path, instructions: str) -> Any:
     """What a run is recorded to have been offered whose first message holds these instructions."""
     told = row(f"<think>a</think>{CALL}", "<tool_response>seen</tool_response>", "<answer>A</answer>")
     told["messages"][1]["content"] = f"{instructions}\n\nUser: Who?"
-    run = only(written(tmp_path, told))
+    run = only(tmp_path, told)
     assert run.provenance["instructions"] == f"{instructions}\n"
     return run.provenance["tools"]
 
@@ -149,10 +123,5 @@ def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
 def test_thousands_of_tools_are_read_in_one_pass(tmp_path: Path) -> None:
     tools = '{"name": "a"}\n,' * 30_000
     began = processor_seconds()
-    run = only(written(tmp_path, row("<answer>Amber</answer>") | {"messages": [
-        {"role": "system", "content": "You search."},
-        {"role": "user", "content": f"<tools>{tools}</tools>\n\nUser: Who?"},
-        {"role": "assistant", "content": "<answer>Amber</answer>"},
-    ]}))  # fmt: skip
-    assert len(run.provenance["tools"]) == 30_000
+    assert len(offered(tmp_path, f"<tools>{tools}</tools>")) == 30_000
     assert processor_seconds() - began < 3

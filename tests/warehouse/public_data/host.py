@@ -20,7 +20,7 @@ NOWHERE = Repository("nobody/nothing", "0" * 40)
 
 @dataclass
 class Host:
-    """What is served, by path; `cuts` are the bytes after which the coming answers break off, `ranges` whether they may begin later."""
+    """Paths and what is served there; `cuts` are the bytes after which the coming answers break off."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -30,17 +30,16 @@ class Host:
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
     def pinned(self, name: str, content: bytes) -> PinnedFile:
-        """A file that is served, as it is."""
         self.files[f"/{name}"] = content
         return PinnedFile(name=name, url=f"{self.url}/{name}", size=len(content), sha256=sha256(content).hexdigest())
 
     def data_set(self, name: str, **files: bytes) -> PublicDataSet:
-        """A data set of one folder, which stands for it, with these files."""
+        """A data set of one folder, which stands for it."""
         folder = PublicFolder(f"folder_{name}", NOWHERE, tuple(self.pinned(each, content) for each, content in files.items()))
         return PublicDataSet(name=name, about="A test.", licence="CC0", entries=(folder.name,), folders=(folder,))
 
     def mirrored(self, data: PublicDataSet) -> PublicDataSet:
-        """A data set whose pins are as they are, and whose addresses are here."""
+        """Its pins are as they are, and its addresses are here."""
         folders = tuple(replace(folder, parts=tuple(self._mirrored(folder, part) for part in folder.parts)) for folder in data.folders)
         return replace(data, folders=folders)
 
@@ -51,7 +50,6 @@ class Host:
 
 @contextmanager
 def serving() -> Iterator[Host]:
-    """A host at work."""
     host = Host()
 
     class Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.warehouse.public_data.host import NOWHERE, Host, packed, serving
-from warehouse.benchmark_sets import read_humaneval, read_mbpp, read_musique
 from warehouse.errors import RequestError
 from warehouse.public_data import download as downloads
 from warehouse.public_data.catalogue import DATA_SETS, PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
@@ -20,8 +19,7 @@ real_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
 LONG = bytes(range(256)) * 2_000
 
 
-def unheard(url: str, done: int, most: int) -> None:
-    """Progress that is not watched."""
+def unheard(url: str, done: int, most: int) -> None: ...
 
 
 @pytest.fixture
@@ -63,13 +61,20 @@ def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path
     assert [path for path, _ in host.asked].count("/one") == 1
 
 
-@pytest.mark.parametrize("served", [LONG[::-1], LONG[:-1]], ids=["other bytes", "fewer bytes"])
-def test_another_content_is_refused_and_not_kept(host: Host, tmp_path: Path, served: bytes) -> None:
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [
+        (LONG[::-1], r"SHA-256 \w{64}, and \w{64}"),
+        (LONG[:-1], r"SHA-256 \w{64}, and \w{64}"),
+        (LONG * 2, f"more than the {len(LONG):,} bytes"),
+    ],
+    ids=["other bytes", "fewer bytes", "more bytes"],
+)
+def test_another_content_is_refused_and_not_kept(host: Host, tmp_path: Path, served: bytes, told: str) -> None:
     data = host.data_set("mine", one=LONG)
     host.files["/one"] = served
-    with pytest.raises(RequestError, match=r"/one has the SHA-256 \w{64}, and \w{64} was expected") as told:
+    with pytest.raises(RequestError, match=told):
         fetch(data, tmp_path, unheard)
-    assert "\n" not in str(told.value)
     assert [name for name in contents(tmp_path) if name != ".lock"] == []
 
 
@@ -144,13 +149,10 @@ def mirror(host: Host, data: PublicDataSet) -> PublicDataSet:
 @pytest.mark.parametrize("name", ["films", "countries", "gsm8k", "mbpp", "humaneval", "musique"])
 def test_the_real_sets_come_as_they_were_pinned(name: str, host: Host, tmp_path: Path) -> None:
     data = mirror(host, DATA_SETS[name])
-    place = fetch(data, tmp_path, unheard)
+    fetch(data, tmp_path, unheard)
     for folder in data.folders:
         assert contents(tmp_path / folder.name).items() <= contents(DATA / folder.name).items()
         assert sum(map(len, contents(tmp_path / folder.name).values())) == sum(part.size for part in folder.parts)
-    readers = {"humaneval": read_humaneval, "mbpp": read_mbpp, "musique": lambda path: read_musique(path)[0]}
-    if name in readers:
-        assert len(readers[name](place)) == {"humaneval": 164, "mbpp": 257, "musique": 100}[name]
 
 
 def test_every_pin_is_over_https_at_a_commit_and_stays_in_its_folder() -> None:
@@ -161,11 +163,3 @@ def test_every_pin_is_over_https_at_a_commit_and_stays_in_its_folder() -> None:
                 assert part.url.startswith("https://") and folder.repository.commit in part.url and len(part.sha256) == 64
                 assert isinstance(part, PinnedArchive) or Path(part.name).name == part.name
         assert all(entry.split("/")[0] in {folder.name for folder in data.folders} for entry in data.entries)
-
-
-def test_no_more_is_taken_than_was_pinned(host: Host, tmp_path: Path) -> None:
-    data = host.data_set("mine", one=b"short")
-    host.files["/one"] = LONG
-    with pytest.raises(RequestError, match="more than the 5 bytes"):
-        fetch(data, tmp_path, unheard)
-    assert [name for name in contents(tmp_path) if name != ".lock"] == []
