@@ -17,13 +17,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks import evidence
-from flows.cli import app
 from rl.policies.policy import load_policy
 from tests.chaos.comparison import faults_of
 from tests.end_to_end.towns import MAYORS, RIVERS, TOWNS, write_corpus
+from tests.flows.homes import flywheel as answered
 from tests.flows.test_step_metrics import faults, metrics_of
 from tests.killing import kill_at
 from tests.rl.policies.logprob_check import max_logprob_difference
@@ -76,16 +75,9 @@ def flywheel(*arguments: str) -> str:
     return done.stderr
 
 
-def answered(*arguments: str) -> str:
-    """What a command that only looks prints, asked in this process."""
-    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def ask(home: Path, query: str) -> list[dict[str, Any]]:
     """The answer of `flywheel sql`."""
-    found: list[dict[str, Any]] = json.loads(answered("sql", query, "--home", str(home), "--format", "json"))
+    found: list[dict[str, Any]] = json.loads(answered("sql", query, "--home", home, "--format", "json"))
     return found
 
 
@@ -175,33 +167,19 @@ def test_the_users_graph_and_corpus_are_in_the_lake(home: Path) -> None:
 
 
 def test_the_policy_answers_questions_over_them(home: Path) -> None:
-    solved = ask(
-        home,
-        """SELECT DISTINCT k.question, t.answer, k.answers FROM trajectories t JOIN tasks k ON k.key = t.task_key
-        WHERE t.policy = 't1-rl' AND t.outcome = 'success'""",
-    )
+    sql = """SELECT DISTINCT k.question, t.answer, k.answers FROM trajectories t JOIN tasks k ON k.key = t.task_key
+        WHERE t.policy = 't1-rl' AND t.outcome = 'success'"""
+    solved = ask(home, sql)
     assert len(solved) >= 3
     assert all(row["answer"] in row["answers"] and row["answer"] in RIVERS + MAYORS + TOWNS for row in solved)
 
 
 def test_a_user_tool_is_called_and_its_result_is_read(home: Path) -> None:
-    calls = ask(
-        home,
-        """SELECT c.outcome, c.observation, t.outcome AS came_to FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
-        JOIN tasks k ON k.key = t.task_key WHERE k.environment = 'tools' AND c.tool = 'search'""",
-    )
-    found = [call for call in calls if call["outcome"] == "ok"]
+    sql = """SELECT c.observation, t.outcome AS came_to FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
+        JOIN tasks k ON k.key = t.task_key WHERE k.environment = 'tools' AND c.tool = 'search' AND c.outcome = 'ok'"""
+    found = ask(home, sql)
     assert found and all(re.fullmatch(r"\w+: river \w+, mayor \w+ \w+\.", call["observation"]) for call in found)
     assert any(call["came_to"] == "success" for call in found)
-
-
-def test_a_trajectory_of_it_is_read_turn_by_turn(home: Path) -> None:
-    with Lake(home, read_only=True) as lake:
-        trajectory = lake.trajectories("policy = 't1-rl' AND outcome = 'success'")[0]
-    shown = answered("show", trajectory.id, "--home", str(home))
-    assert trajectory.turns[0].action in shown
-    assert "[masked, " in shown
-    assert f"accepted  {trajectory.answer}" in shown
 
 
 def test_its_figures_are_kept_as_those_that_are_published(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,13 +196,12 @@ def test_its_figures_are_kept_as_those_that_are_published(home: Path, tmp_path: 
 
 
 def test_the_lake_is_reached_by_a_plain_client_in_one_file_and_in_a_page(home: Path, tmp_path: Path) -> None:
-    assert answered("sql", "--how", "--home", str(home)).strip() == how_to_attach(home).strip()
-    assert Path(answered("report", "--home", str(home)).strip()).read_text().lstrip().lower().startswith("<!doctype html>")
-    answered("export", "duckdb", "--to", str(tmp_path / "lake.duckdb"), "--home", str(home))
+    assert answered("sql", "--how", "--home", home).strip() == how_to_attach(home).strip()
+    assert Path(answered("report", "--home", home).strip()).read_text().lstrip().lower().startswith("<!doctype html>")
+    answered("export", "duckdb", "--to", tmp_path / "lake.duckdb", "--home", home)
+    (counted,) = ask(home, "SELECT count(*) AS n FROM trajectories")
     with duckdb.connect(str(tmp_path / "lake.duckdb"), read_only=True) as single:
-        assert single.execute("SELECT count(*) FROM trajectories").fetchone() == (
-            ask(home, "SELECT count(*) AS n FROM trajectories")[0]["n"],
-        )
+        assert single.execute("SELECT count(*) FROM trajectories").fetchone() == (counted["n"],)
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,8 @@ from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from flows.stages.training import initialise
+from tests.flows.homes import flywheel
+from tests.ports import free_port
 from warehouse import Lake
 
 pytestmark = pytest.mark.end_to_end
@@ -66,9 +67,7 @@ def settings_for(heard: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of everything that talks to the server, which is up."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     made = os.environ | {
         "PYTHONPATH": str(ROOT),
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
@@ -117,12 +116,9 @@ def worked(environment: dict[str, str], home: Path) -> Iterator[SyncPrefectClien
     with get_client(sync_client=True) as client:
         template = ProcessWorker.get_default_base_job_template()
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        deployed = subprocess.run(
-            [FLYWHEEL, "deploy", "--home", str(home), "--pool", POOL], env=environment, capture_output=True, text=True, timeout=200
-        )
-        assert deployed.returncode == 0, deployed.stderr
-        assert deployed.stdout.split() == [f"flywheel-{name}/demo" for name in ("turn", "synthesis", "evaluation", "compaction")]
         with background("worker", "start", "--pool", POOL, environment=environment):
+            deployed = flywheel("deploy", "--home", home, "--pool", POOL)
+            assert deployed.split() == [f"flywheel-{name}/demo" for name in ("turn", "synthesis", "evaluation", "compaction")]
             yield client
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,11 @@ from benchmarks import ablations
 from benchmarks.ablations import Result, compare, read_results, report, table
 from benchmarks.claims import CLAIMS, SEEDS, Verdict, verdict
 from benchmarks.controls import RL, SHUFFLED_REWARD, rewarded_by, shuffled_outcome
-from flows.config import load_config
 from flows.context import RunContext
-from flows.home import Home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, find_functions, weights_of
-from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory
+from tests.flows.homes import ended, home_at
+from warehouse import Outcome, Score, Task
 
 CLAIM = {claim.name: claim for claim in CLAIMS}
 
@@ -59,22 +57,19 @@ def test_the_page_has_the_table_of_the_committed_lines() -> None:
     assert report(read_results(ablations.RESULTS), SEEDS) in page
 
 
-SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 CONTEXT = RewardContext(RewardConfig())
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[RunContext]:
-    with Lake(tmp_path) as lake:
-        yield RunContext(Home(tmp_path), load_config(SMALL), lake)
+    with home_at(tmp_path) as context:
+        yield context
 
 
 def attempt(task: str, sample: int, value: float | None) -> GradedAttempt:
-    name = f"{task}-{sample}"
-    made = Trajectory(name, task, RL, "rl", 3, (1,), (), StopReason.ANSWERED, None, None, sample, NOW, 0.1)
     verdict = Outcome.INVALID if value is None else Outcome.SUCCESS if value else Outcome.FAILURE
-    return GradedAttempt(Task(task, "search", "?", ("x",)), made, Score(name, "qa_em", "1", value, verdict))
+    made = ended(f"{task}-{sample}", task, None, RL, "rl", sample=sample)
+    return GradedAttempt(Task(task, "search", "?", ("x",)), made, Score(made.id, "qa_em", "1", value, verdict))
 
 
 def test_shuffled_rewards_keep_what_a_group_earned_and_forget_who_earned_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -86,42 +85,36 @@ def test_evaluation_during_training_does_not_change_training(tmp_path: Path, mod
     assert rows(without, "FROM evaluations_beside") == []
 
 
-@pytest.mark.engine
-def test_evaluation_during_training_counts_in_no_view_of_evaluations_or_pass_rates(tmp_path: Path) -> None:
-    home = toy_home(tmp_path, "rl.steps=2", "rl.evaluate.every=1")
-    train(home)
-    assert rows(home, "SELECT DISTINCT suite, step FROM trajectories WHERE suite IS NOT NULL AND step = 2") == [
-        {"suite": "validation", "step": 2}
-    ]
-    for view in ("evaluations", "suite_tasks", "suite_coverage"):
-        assert rows(home, f"FROM {view}") == []
-    assert rows(home, "FROM pass_rate WHERE starts_with(task_key, 'v')") == [] != rows(home, "FROM pass_rate")
-
-
 class Hindered(ToyRollouts):
-    """A toy that meets each trajectory of an evaluation with `hindrance`."""
-
-    def __init__(self, hindrance: Callable[[RolloutRequest], None]) -> None:
-        super().__init__(-1)
-        self.hindrance = hindrance
+    """A toy whose evaluation after step 2 meets a fault."""
 
     async def one(self, request: RolloutRequest) -> Any:
-        if request.stage == STAGE:
-            self.hindrance(request)
+        if request.stage == STAGE and request.step == 2:
+            raise ValueError("no such world")
         return await super().one(request)
 
 
-@pytest.mark.engine
-def test_a_fault_in_an_evaluation_is_a_record_and_training_continues(tmp_path: Path) -> None:
-    def fail(request: RolloutRequest) -> None:
-        if request.step == 2:
-            raise ValueError("no such world")
+@pytest.fixture(scope="module")
+def hindered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = toy_home(tmp_path_factory.mktemp("hindered"), "rl.steps=4", "rl.evaluate.every=2")
+    assert train(home, cast(Rollouts, Hindered(-1)))["steps"] == 4, "training continues"
+    return home
 
-    home = toy_home(tmp_path, "rl.steps=4", "rl.evaluate.every=2")
-    assert train(home, cast(Rollouts, Hindered(fail)))["steps"] == 4
-    (failure,) = rows(home, f"SELECT kind, reason, item->>'version' AS version FROM failures WHERE stage = '{STAGE}'")
+
+@pytest.mark.engine
+def test_a_fault_in_an_evaluation_is_a_record(hindered: Path) -> None:
+    (failure,) = rows(hindered, f"SELECT kind, reason, item->>'version' AS version FROM failures WHERE stage = '{STAGE}'")
     assert (failure["kind"], failure["version"]) == ("fault", "2") and "no such world" in failure["reason"]
-    assert [row["version"] for row in rows(home, FIGURES)] == [4]
+    assert [row["version"] for row in rows(hindered, FIGURES)] == [4]
+
+
+@pytest.mark.engine
+def test_evaluation_during_training_counts_in_no_view_of_evaluations_or_pass_rates(hindered: Path) -> None:
+    tried = rows(hindered, "SELECT DISTINCT suite FROM trajectories WHERE suite IS NOT NULL AND step = 4")
+    assert tried == [{"suite": "validation"}]
+    for view in ("evaluations", "suite_tasks", "suite_coverage"):
+        assert rows(hindered, f"FROM {view}") == []
+    assert rows(hindered, "FROM pass_rate WHERE starts_with(task_key, 'v')") == [] != rows(hindered, "FROM pass_rate")
 
 
 @pytest.mark.long
@@ -202,14 +195,10 @@ SETTINGS = ("rl.steps=1", "rl.rewards.verifier=judge", "rl.rewards.parts={turn_j
 @pytest.mark.engine
 def test_a_judge_grades_and_rewards_every_turn(tmp_path: Path) -> None:
     with MisbehavingServer(["500"], answer=answers) as server:
-        home = home_of(tmp_path, *SETTINGS, *server_settings(server))
-        with open_context(home) as context:
-            context._rollouts = cast(Rollouts, ToyRollouts(-1))
-            run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, run, 1, "t1-sft"))
-            lake = context.lake
-            runs = {one.id: one for one in lake.trajectories("stage = 'rl'")}
-            scores, parts = lake.scores(), lake.read(RewardPart, "name = 'turn_judge'")
-            asked = lake.read(Completion)
+        train(home_of(tmp_path, *SETTINGS, *server_settings(server)))
+    with Lake(tmp_path, read_only=True) as lake:
+        runs = {one.id: one for one in lake.trajectories("stage = 'rl'")}
+        scores, parts, asked = lake.scores(), lake.read(RewardPart, "name = 'turn_judge'"), lake.read(Completion)
     assert len(runs) == 3 * 4 and {score.verifier for score in scores} == {"judge:openai:small"}
     assert {runs[score.trajectory_id].answer for score in scores if score.verdict is Outcome.SUCCESS} == {"yes"}
     assert {part.trajectory_id for part in parts} == set(runs) and all(len(part.turns) == 2 for part in parts)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,6 @@ from transformers import AutoTokenizer
 
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
-from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.sources import read_sources
@@ -28,15 +27,15 @@ from rl.rollouts.config import RolloutConfig
 from synth.teachers.play import REMINDER
 from synth.teachers.teacher import Teacher
 from synth.worlds.schema import ASKED
+from tests.flows.homes import SMALL, home_at
 from tests.rl.conftest import create_tiny_policy
 from tests.rl.toy import make_policy
 from tests.synth.demonstrations.test_runs import TASKS, imported, run
 from tests.synth.scripted import ScriptedTeacher, calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, Run, Score, Task
+from warehouse import Example, Outcome, Part, PartKind, Policy, Run, Score, Task
 from warehouse.digests import digest_files
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 SETTINGS = (
     "corpus.train.entities=120", "corpus.held_out.entities=120", "synth.demonstration_questions.counts={1=4}",
     "synth.webshaper.counts={1=4}", "synth.fas.plan_slices=4", "synth.fas.reasoning={1=10}", "synth.documents=5",
@@ -46,11 +45,9 @@ A_TEACHER = ("synth.teacher.kind=openai", "synth.teacher.model=m", "synth.teache
 OURS = Policy("t1-rl", None, "rl", "policies/t1-rl", "w", None)
 
 
-@contextmanager
-def home_of(root: Path, *settings: str) -> Iterator[RunContext]:
+def home_of(root: Path, *settings: str) -> AbstractContextManager[RunContext]:
     """A home with a small world and nothing made of it yet."""
-    with Lake(root) as lake:
-        yield RunContext(Home(root), load_config(SMALL, [*SETTINGS, *settings]), lake)
+    return home_at(root, *SETTINGS, *settings)
 
 
 def cold_started(context: RunContext, teacher: Teacher | None = None, turn: int = 1) -> list[Example]:
@@ -118,38 +115,28 @@ def test_stored_rollouts_that_meet_the_condition_become_examples_our_own_as_they
 
 @pytest.mark.slow
 def test_the_latest_verdict_decides_which_runs_are_taken(tmp_path: Path) -> None:
-    """Also of runs without a verdict and of those that a corrected verifier judges differently."""
     runs = [imported(name, ("lookup", "q"), task_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "z"))]
     runs = [replace(runs[0], outcome=None, reward=None), replace(runs[1], outcome=Outcome.FAILURE), runs[2]]
     with home_of(tmp_path, 'sft.from=["imported"]', 'sft.imported.tools={lookup={name="search"}}') as context:
         context.lake.add([*TASKS.values(), *runs])
-        context.lake.add(
-            Score(name, "qa_em", "9", float(name != "c"), Outcome.FAILURE if name == "c" else Outcome.SUCCESS) for name in "abc"
-        )
+        context.lake.add(Score(name, "qa_em", "9", 1.0, Outcome.SUCCESS) for name in "ab")
+        context.lake.add([Score("c", "qa_em", "9", 0.0, Outcome.FAILURE)])
         assert {example.sources[0] for example in cold_started(context)} == {"a", "b"}
         assert rejected(context) == {"cold_start_not_a_success": 1}
 
 
 @pytest.mark.slow
-def test_runs_of_questions_that_a_suite_asks_are_not_taken(tmp_path: Path) -> None:
+def test_runs_that_ask_or_read_out_what_a_suite_asks_are_not_taken(tmp_path: Path) -> None:
     asked = replace(TASKS["x"], key="h", split="held_out")
+    long = replace(asked, key="l", question="Which river flows past the house in which the mayor of Green Lake was born?")
     theirs, ours = imported("a", ("lookup", "q")), run("b", policy=OURS.id, stage="import")
     evaluated = run("c", "h", policy=OURS.id, stage="import", suite="held_out")
+    taken, reads = imported("d", ("lookup", "q"), task_key="y"), imported("e", ("lookup", long.question), task_key="z")
     with home_of(tmp_path, 'sft.from=["imported"]') as context:
-        context.lake.add([*TASKS.values(), asked, OURS, theirs, ours, evaluated, imported("d", ("lookup", "q"), task_key="y")])
+        context.lake.add([*TASKS.values(), asked, long, OURS, theirs, ours, evaluated, taken, reads])
         assert [example.sources[0] for example in cold_started(context)] == ["d"]
-        failures = context.lake.failures("synth")
+        failures, (removed,) = context.lake.failures("synth"), context.lake.failures("decontamination")
     assert {failure.item["trajectory"]: failure.kind for failure in failures} == dict.fromkeys("abc", "cold_start_held_out")
-
-
-@pytest.mark.slow
-def test_a_run_that_reads_out_a_question_of_a_suite_is_not_taken(tmp_path: Path) -> None:
-    question = "Which river flows past the house in which the mayor of Green Lake was born?"
-    with home_of(tmp_path, 'sft.from=["imported"]') as context:
-        context.lake.add([*TASKS.values(), Task("h", "search", question, ("Blue River",), split="held_out")])
-        context.lake.add([imported("a", ("lookup", question)), imported("b", ("lookup", "q"), task_key="y")])
-        assert [example.sources[0] for example in cold_started(context)] == ["b"]
-        (removed,) = context.lake.failures("decontamination")
     assert removed.item["suite"] == "held_out"
 
 
@@ -224,7 +211,6 @@ def test_examples_that_are_too_long_to_train_on_are_rows(tmp_path: Path) -> None
         at_work.flush()
         (failure,) = context.lake.failures()
     assert (failure.stage, failure.kind, failure.item) == ("sft", "too_long", {"example": "long", "kind": "trajectory"})
-    assert failure.reason == "it has 21 tokens, and max_example_tokens is 20"
     assert figures["policy"] == "t1-sft"
 
 

@@ -1,35 +1,17 @@
-"""The command line without an engine: start-up time, rows in and out, pins, a dry run."""
+"""The command line without an engine: rows in and out, pins."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
-from tests.clock import processor_seconds
+from tests.flows.homes import flywheel
 from warehouse import Failure, Lake, Pin, RequestError, Task
 
 QUERY = "SELECT key FROM tasks"
-
-
-def flywheel(*arguments: str, status: int = 0) -> str:
-    """What a command prints; wrong requests are raised, as `main` catches them."""
-    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert done.exit_code == status, done.output
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_help_starts_in_about_a_second() -> None:
-    before = processor_seconds()
-    assert b"Example" in subprocess.run([Path(sys.executable).parent / "flywheel", "--help"], capture_output=True, timeout=550).stdout
-    assert processor_seconds() - before < 1.2, "heavy imports belong inside the commands"
 
 
 def test_rows_are_judged_and_the_broken_one_has_an_error_and_no_value(tmp_path: Path) -> None:
@@ -48,15 +30,6 @@ def test_sql_prints_one_json_document_in_which_nan_and_infinity_are_null(tmp_pat
     wanted = {"kind": "debris", "x": None, "y": None, "z": [1.5, None], "d": 0.5}
     assert json.loads(flywheel("sql", query, "--home", str(tmp_path), "--format", "json")) == [wanted]
     assert json.loads(flywheel("sql", query, "--home", str(tmp_path), "--format", "jsonl")) == wanted
-
-
-@pytest.mark.slow
-def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run", "--json"))
-    assert planned["would_run"][:2] == [{"stage": name, "state": "to do"} for name in ("t0-init", "t1-synth")]
-    assert planned["would_run"][-1]["stage"] == "t2-gate"
-    assert len(planned["config"]) > 10 and not home.exists()
 
 
 @pytest.mark.slow

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import load_config
 from flows.data.imports import import_file
 from flows.home import Home
 from flows.inputs import training_counts
-from tests.flows.test_cold_start import OURS, SMALL, cold_started, home_of
+from tests.flows.homes import NOW, SMALL, flywheel, overriding
+from tests.flows.test_cold_start import cold_started, home_of
 from warehouse import Example, Lake, Metric, Part, PartKind, Policy, RequestError, Run, Task
 
 ASKS: dict[str, Any] = {"role": "user", "content": "Where is book 7?"}
 ANSWERS = {"role": "assistant", "content": "Shelf 7"}
 CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"query": "book 7"}'}}
 SEARCHES = [{"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c", "content": "On shelf 7."}]
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SFT = ('sft.from=["imported"]', 'wheel.stages=["sft"]')
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "plain": ({"messages": [ASKS, ANSWERS]}, True),
@@ -47,8 +44,8 @@ def imported(root: Path, *rows: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS.values()))
-    told = CliRunner().invoke(app, ["import", "openai", str(tmp_path / "rows.jsonl"), "--home", str(tmp_path / "home")])
-    assert "10 trajectories, 10 of them new (6 demonstrations: no reward in the file" in told.output
+    told = flywheel("import", "openai", tmp_path / "rows.jsonl", "--home", tmp_path / "home")
+    assert "10 trajectories" in told and f"{sum(shown for _, shown in ROWS.values())} demonstrations" in told
     with home_of(tmp_path / "home", 'sft.from=["imported"]', "sft.imported.per_task=20") as context:
         counted = training_counts(context.config, tmp_path / "home", context.lake, set(), 1)
         assert len(cold_started(context)) == 7, "six demonstrations and the success"
@@ -58,7 +55,7 @@ def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("rows", "settings", "told"),
     [
-        ([], SFT, "t1-sft would train on nothing: sft.from names imported"),
+        ([], SFT, "t1-sft would train on nothing"),
         ([ROWS["plain"][0]], (*SFT, 'sft.imported.unjudged="drop"'), "1 runs are not taken: not_judged"),
         ([ROWS["plain"][0]], (*SFT, "sft.imported.where=\"policy = 'x'\""), "t1-sft would train on nothing"),
         ([], ('wheel.stages=["cpt"]', 'cpt.from=["documents"]', "synth.documents=0"), "cpt.from names documents"),
@@ -69,19 +66,18 @@ def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(
 ) -> None:
     if rows:
         imported(tmp_path, *rows)
-    asked = [part for setting in settings for part in ("--set", setting)]
     for dry in (["--dry-run"], []):
-        refused = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, *dry])
-        assert isinstance(refused.exception, RequestError) and told in str(refused.exception)
+        with pytest.raises(RequestError, match=told):
+            flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", *overriding(*settings), *dry)
     assert not (tmp_path / "home" / "config.json").exists()
 
 
 def test_the_dry_run_counts_what_each_stage_will_train_on(tmp_path: Path) -> None:
     imported(tmp_path, ROWS["plain"][0], ROWS["with a tool"][0])
-    asked = ["--set", 'sft.from=["imported", "oracle", "own"]', "--set", "sft.imported.per_task=9", "--set", "rl.steps=1"]
-    shown = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, "--dry-run", "--json"])
+    asked = overriding('sft.from=["imported", "oracle", "own"]', "sft.imported.per_task=9", "rl.steps=1")
+    shown = flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", *asked, "--dry-run", "--json")
     oracle = sum(load_config(SMALL).synth.demonstration_questions.wanted().values())
-    assert json.loads(shown.stdout)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}
+    assert json.loads(shown)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}
 
 
 @pytest.mark.slow
@@ -99,14 +95,3 @@ def test_a_home_in_which_nothing_was_trained_accepts_a_new_configuration(tmp_pat
     with Lake(home.root, read_only=True) as lake:
         assert (lake.runs(), lake.examples(), lake.metrics(), lake.policies()) == ([], [], [], []), "made anew"
         assert [task.key for task in lake.tasks()] == ["t"]
-
-
-def test_a_home_with_a_trained_policy_keeps_its_configuration(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.claim(load_config(SMALL))
-    with Lake(home.root) as lake:
-        lake.add([Run("one", "sft", 1, {}, "", 0, None, "failed", NOW), OURS])
-    with pytest.raises(RequestError, match=r"belongs to another configuration: sft\.epochs differ"):
-        home.claim(load_config(SMALL, ["sft.epochs=3"]))
-    with Lake(home.root, read_only=True) as lake:
-        assert lake.policies() == [OURS]

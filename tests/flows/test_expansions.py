@@ -13,18 +13,17 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
-from flows.pipeline import run_attempt
 from flows.plan import SynthesisKind
-from flows.stages.synthesis.stage import synthesise
 from synth.corpora.expander import SYSTEM
 from synth.questions.difficulty import DIRECT
 from synth.questions.rewording import RewordingDefect
-from tests.flows.test_synthesis_kinds import SMALL
+from tests.flows import homes
 from tests.synth.scripted import LABELLED, calling, verdict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.writing_models import asked_in, first_order_model
 from warehouse import Lake, Outcome
-from warehouse.errors import RequestError
+
+FEW = ("corpus.train.entities=150", "corpus.held_out.entities=150")
 
 
 def festival_films(folder: Path, count: int = 80) -> list[str]:
@@ -69,9 +68,9 @@ def make(
     root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again"), kind: SynthesisKind = "webshaper"
 ) -> None:
     """Runs of one kind of synthesis."""
-    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
+    context = RunContext(Home(root), load_config(homes.SMALL, options), lake)
     for run_id in runs:
-        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, kind))
+        homes.make(context, kind, run_id=run_id)
 
 
 def yields_of(lake: Lake, part: str) -> dict[str, float]:
@@ -121,11 +120,6 @@ def test_direct_attempts_ask_the_teacher(tmp_path: Path) -> None:
     assert all("direct_attempts" in task.provenance for task in tasks)
 
 
-def test_a_teacher_that_is_not_there_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"synth\.teacher\.kind"):
-        load_config(str(SMALL), ["synth.expander.count=3"])
-
-
 def reworded(body: dict[str, Any]) -> str:
     """The question in other words, where it is short; else as it was."""
     question = asked_in(body).removesuffix("?")
@@ -135,7 +129,7 @@ def reworded(body: dict[str, Any]) -> str:
 @pytest.mark.slow
 def test_questions_are_reworded_and_no_request_is_repeated(tmp_path: Path) -> None:
     with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
-        make(tmp_path, lake, [*teacher_at(server), "synth.webshaper.counts={1=6, 2=6}", "synth.rewording.relations=words"])
+        make(tmp_path, lake, [*FEW, *teacher_at(server), "synth.webshaper.counts={1=6, 2=6}", "synth.rewording.relations=words"])
         tasks = {task.key: task for task in lake.tasks(split="train")}
         dropped = [failure for failure in lake.failures("rewording") if failure.kind == RewordingDefect.UNCHANGED]
         asked = len(server.bodies)
@@ -152,12 +146,11 @@ def test_questions_are_reworded_and_no_request_is_repeated(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_teacher_plans_and_reasons_over_what_documents_say_and_bad_replies_are_rows(tmp_path: Path) -> None:
     with MisbehavingServer(answer=first_order_model) as server, Lake(tmp_path) as lake:
-        options = ["synth.fas.plans=teacher", "synth.fas.slice_reasoning=true", "synth.fas.plan_slices=8", "synth.fas.reasoning={}"]
+        options = [*FEW, "synth.fas.plans=teacher", "synth.fas.slice_reasoning=true", "synth.fas.plan_slices=8", "synth.fas.reasoning={}"]
         make(tmp_path, lake, [*teacher_at(server), *options, 'synth.fas.memory=["facts", "passages"]'], ("t1-synth-fas",), "fas")
         plans, chains, failures = lake.examples(["fas_plan"]), lake.examples(["fas_reason"]), lake.failures("synth")
-        yields = {
-            (row["part"], row["figure"]): row["value"] for row in lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist()
-        }
+        rows = lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist()
+        yields = {(row["part"], row["figure"]): row["value"] for row in rows}
         asked = len(server.bodies)
     assert plans and all("What is the" in plan.text for plan in plans)
     assert chains and all("so the answer follows" in chain.text for chain in chains)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ import datasets
 import pyarrow.parquet as parquet
 import pytest
 from jinja2.exceptions import TemplateError
-from typer.testing import CliRunner
 
 from eval.graders.verifiers import GRADERS
-from flows.cli import app
 from flows.config import load_config
 from flows.data.exports import ExportOptions, export_dataset
 from flows.data.imports import import_file
@@ -23,8 +21,9 @@ from rl.renderers.base import ActionTurn
 from rl.renderers.tool_parsers import parse_json_in_tags
 from synth.demonstrations.cold_start import choose_runs
 from synth.parts import acted, asked, came, considered
+from tests.flows.homes import ended, flywheel
 from tests.rl.renderers.templates_of_trl import names, tokenizer_for
-from warehouse import Call, Document, Example, Failure, Lake, Outcome, Part, PartKind, RequestError, StopReason, Task, Trajectory, Turn
+from warehouse import Call, Document, Example, Failure, Lake, Outcome, Part, PartKind, RequestError, Task, Turn
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
 ASKED = "capital of country of Paris?"
@@ -35,10 +34,6 @@ SEARCH = f'[{{"type": "function", "function": {{"name": "search", "description":
 def task(key: str, split: str = "train", city: str = "Paris") -> Task:
     formula = ((f"C@{city}", "country", "V@x"), ("V@x", "capital", "?"))
     return Task(key, "search", f"capital of country of {city}?", ("Paris",), formula, split, 2, 1, 2, {"source": "kg_countries"})
-
-
-def ended(key: str, outcome: Outcome) -> Trajectory:
-    return Trajectory(key, "t1", "p", "rl", 3, (1,), (), StopReason.ANSWERED, outcome, None, 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
 
 
 @pytest.fixture
@@ -58,9 +53,7 @@ def lake(tmp_path: Path) -> Lake:
             task("t1"),
             task("t2", city="Lyon"),
             task("t3", "held_out", city="Oslo"),
-            ended("r1", Outcome.SUCCESS),
-            ended("r2", Outcome.FAILURE),
-            ended("r3", Outcome.INVALID),
+            *(ended(outcome, "t1", outcome) for outcome in Outcome),
             Example("e1", "document", (Part(PartKind.DOCUMENT, "Paris country France.", True),), ("d1",)),
             Example("e2", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris.", True),), ("t2", "d1")),
             Example("e3", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris!", True),), ("t2", "d1"), 2),
@@ -94,8 +87,8 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
     assert rows["t1"]["formula"] == [list(triple) for triple in FORMULA] and rows["t1"]["branching"] == 1
     assert parquet.read_table(tmp_path / "rl" / "held_out.parquet").column("key").to_pylist() == ["t3"]
     assert "- 1 left out\n- 1: removed earlier for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
-    told = CliRunner().invoke(app, ["export", "rl", "--home", str(lake.place.home), "--to", str(tmp_path / "again")])
-    assert "3 rows of snapshot" in told.output and ", 1 left out" in told.output
+    told = flywheel("export", "rl", "--home", lake.place.home, "--to", tmp_path / "again")
+    assert "3 rows" in told and "1 left out" in told
 
 
 @pytest.mark.slow
@@ -104,9 +97,8 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
 def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
     before = lake.snapshot()
     export_dataset(lake, kind, tmp_path / "first", ExportOptions(form))
-    lake.add(
-        [task("t0", city="Rome"), ended("r9", Outcome.SUCCESS), Example("e0", "document", (Part(PartKind.DOCUMENT, "new", True),), ("d1",))]
-    )
+    lake.add([task("t0", city="Rome"), ended("r9", "t1", Outcome.SUCCESS)])
+    lake.add([Example("e0", "document", (Part(PartKind.DOCUMENT, "new", True),), ("d1",))])
     lake.add([Example("e6", "trajectory", (Part(PartKind.QUESTION, ASKED), Part(PartKind.ANSWER, "new", True)), ("t0",))])
     export_dataset(lake, kind, tmp_path / "later", ExportOptions(form))
     export_dataset(lake, kind, tmp_path / "again", ExportOptions(form, at=before))
@@ -117,15 +109,14 @@ def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind:
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for path, wishes, told in (
-        ("there", ExportOptions(), "exists already"),
-        ("a.jsonl", ExportOptions("parquet"), "is a jsonl file and --format says parquet"),
-        ("a", ExportOptions("xml"), "no format 'xml'"),
-        ("a", ExportOptions(at=999), "no snapshot 999"),
+        ("there", ExportOptions(), "there"),
+        ("a.jsonl", ExportOptions("parquet"), "--format"),
+        ("a", ExportOptions("xml"), "'xml'"),
+        ("a", ExportOptions(at=999), "999"),
+        ("a", ExportOptions(turn=7), "nothing for cpt"),
     ):
         with pytest.raises(RequestError, match=told):
             export_dataset(lake, "cpt", tmp_path / path, wishes)
-    with pytest.raises(RequestError, match="nothing for cpt"):
-        export_dataset(lake, "cpt", tmp_path / "a", ExportOptions(turn=7))
     assert not (tmp_path / "a").exists() and not (tmp_path / "a.jsonl").exists()
 
 
@@ -154,7 +145,6 @@ SHAPES = {
     "a closing mark in arguments": asked("Who?") + acted("search", "</think></tool_call>", "I look.") + came("x") + acted("answer", "A"),
     "an action that is no call": asked("Who?") + considered("<search> Ann", False) + came("Error: close the tag.") + acted("answer", "Ann"),
 }  # fmt: skip
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def turn(index: int, action: str, tool: str, argument: str, observation: str = "") -> Turn:
@@ -162,11 +152,8 @@ def turn(index: int, action: str, tool: str, argument: str, observation: str = "
     return Turn(index, (8, 9), (-0.1, -0.1), action, tool, argument, (7,), observation, None, "ok", 0.1, 1, calls=(call,))
 
 
-SAMPLED = Trajectory(
-    "run", "t1", "p", "rl", 3, (1, 2),
-    (turn(0, "<think>I look.</think><search> Ann</search>", "search", "Ann", "here"), turn(1, "<answer> Ann</answer>", "answer", "Ann")),
-    StopReason.ANSWERED, Outcome.SUCCESS, None, 0, NOW, 1.0,
-)  # fmt: skip
+ACTS = (turn(0, "<think>I look.</think><search> Ann</search>", "search", "Ann", "here"), turn(1, "<answer> Ann</answer>", "answer", "Ann"))
+SAMPLED = replace(ended("run", "t1", Outcome.SUCCESS), prompt_ids=(1, 2), turns=ACTS)
 TOKENS = (Part(PartKind.TOKENS, "", ids=(1, 2)), Part(PartKind.TOKENS, "<answer> Ann</answer>", True, ids=(8, 9)))
 
 
@@ -175,10 +162,10 @@ def exported(home: Path, to: Path, *examples: Example, more: tuple[Any, ...] = (
     with Lake(home) as lake:
         lake.add([*examples, *more])
         export_dataset(lake, "sft", to, ExportOptions())
-    cache = str(to.with_name("cache"))
-    if to.suffix == ".jsonl":
-        return datasets.load_dataset("json", data_files=str(to), split="train", cache_dir=cache)
-    return datasets.load_dataset(str(to), split="train", cache_dir=cache)
+    cache, kind = str(to.with_name("cache")), {".jsonl": "json", ".parquet": "parquet"}.get(to.suffix)
+    if kind is None:
+        return datasets.load_dataset(str(to), split="train", cache_dir=cache)
+    return datasets.load_dataset(kind, data_files=str(to), split="train", cache_dir=cache)
 
 
 def shapes() -> list[Example]:
@@ -222,10 +209,7 @@ def _with_arguments_as_text(value: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("template", names())
 def test_every_template_renders_every_row_that_it_has_a_form_for(rows: dict[str, Any], template: str) -> None:
-    """A template refuses what its family does not have, such as two calls at once; nothing fails by its type.
-
-    DeepSeek-V3's own takes arguments as JSON text alone, as docs/datasets.md says.
-    """
+    """A template refuses what its family does not have; DeepSeek-V3's own takes arguments as JSON text alone (docs/datasets.md)."""
     tokenizer = tokenizer_for(template)
     for row in rows.values():
         if template.startswith("deepseekv3"):
@@ -244,16 +228,9 @@ def test_every_format_loads_to_the_same_rows(rows: dict[str, Any], tmp_path: Pat
     def plain(message: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in message.items() if value is not None}
 
-    if name.endswith("parquet"):
-        with Lake(tmp_path / "home") as lake:
-            lake.add(shapes())
-            export_dataset(lake, "sft", tmp_path / name, ExportOptions())
-        loaded = datasets.load_dataset("parquet", data_files=str(tmp_path / name), split="train", cache_dir=str(tmp_path / "cache"))
-    else:
-        loaded = exported(tmp_path / "home", tmp_path / name, *shapes())
-    assert {row["id"]: [plain(message) for message in row["messages"]] for row in loaded} == {
-        identity: row["messages"] for identity, row in rows.items()
-    }
+    loaded = exported(tmp_path / "home", tmp_path / name, *shapes())
+    expected = {identity: row["messages"] for identity, row in rows.items()}
+    assert {row["id"]: [plain(message) for message in row["messages"]] for row in loaded} == expected
     assert all(list(row["tools"]) == TOOLS for row in loaded)
 
 

@@ -12,7 +12,7 @@ import pytest
 from flows.config import load_config
 from flows.data.extraction import extract
 from flows.stages.synthesis.sources import read_files
-from synth.config import SynthConfig
+from tests.flows.test_expansions import teacher_at
 from tests.synth.scripted import LABELLED, verdict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
@@ -29,24 +29,17 @@ def reader(body: dict[str, Any]) -> str:
     return json.dumps([*found, {**found[0], "object": "Atlantis"}])
 
 
-def settings(url: str) -> SynthConfig:
-    options = ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={url}"]
-    return load_config("quickstart", options).synth
-
-
-def pages(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "paris.md").write_text("# Paris\n\nParis lies in France.\n")
-    (folder / "france.md").write_text("# France\n\nFrance borders Spain. France borders Italy.\n")
-    return folder
-
-
 @pytest.mark.slow
 def test_pages_become_a_graph_once(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "paris.md").write_text("# Paris\n\nParis lies in France.\n")
+    (notes / "france.md").write_text("# France\n\nFrance borders Spain. France borders Italy.\n")
     with MisbehavingServer(answer=reader) as server:
-        figures = extract(pages(tmp_path / "notes"), tmp_path / "graph", settings(server.url))
+        config = load_config("quickstart", teacher_at(server)).synth
+        figures = extract(notes, tmp_path / "graph", config)
         asked = len(server.bodies)
-        assert extract(tmp_path / "notes", tmp_path / "graph", settings(server.url)) == figures
+        assert extract(notes, tmp_path / "graph", config) == figures
         assert len(server.bodies) == asked, "nothing is paid for twice"
     assert figures == {"documents": 2, "facts": 3, "dropped": 2, "reasons": {"object_not_named": 2}}
     corpus = read_files(tmp_path / "graph")

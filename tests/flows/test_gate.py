@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 from flows.config import load_config
 from flows.context import RunContext
 from flows.evaluation_config import EvaluationConfig
-from flows.home import Home
 from flows.stages.gate import ALL, compare, objection, promote
-from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
+from tests.flows.homes import ended, home_at
+from warehouse import Outcome, Policy, Task
 
 pytestmark = pytest.mark.slow
 
@@ -24,22 +23,16 @@ SETTINGS = ('evaluation.suites={"held_out":{}}', "evaluation.gate={}")
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[RunContext]:
-    with Lake(tmp_path) as lake:
-        lake.add([Task(f"k{i}", "search", "q", ("a",), split="held_out") for i in range(50)])
-        yield RunContext(Home(tmp_path), load_config("quickstart", SETTINGS), lake)
+    with home_at(tmp_path, *SETTINGS, profile="quickstart") as context:
+        context.lake.add([Task(f"k{i}", "search", "q", ("a",), split="held_out") for i in range(50)])
+        yield context
 
 
 def evaluated(context: RunContext, turn: int, solved: int, invalid: int = 0) -> None:
     policy = f"t{turn}-rl"
     outcomes = [Outcome.SUCCESS if i < solved else Outcome.FAILURE for i in range(50 - invalid)] + [Outcome.INVALID] * invalid
-    trajectories = [
-        Trajectory(
-            f"{policy}-{i}", f"k{i}", policy, "eval", 5, (1,), (), StopReason.ANSWERED, outcome, None, 0, datetime.now(UTC), 0.1, turn,
-            suite="held_out",
-        )
-        for i, outcome in enumerate(outcomes)
-    ]  # fmt: skip
-    context.lake.add([Policy(policy, None, "rl", "policies/x", f"digest of {policy}", None, turn), *trajectories])
+    tried = [ended(f"{policy}-{i}", f"k{i}", outcome, policy, wheel_turn=turn, suite="held_out") for i, outcome in enumerate(outcomes)]
+    context.lake.add([Policy(policy, None, "rl", "policies/x", f"digest of {policy}", None, turn), *tried])
 
 
 def test_the_first_is_promoted_and_a_better_one_after_it(context: RunContext) -> None:
@@ -47,10 +40,8 @@ def test_the_first_is_promoted_and_a_better_one_after_it(context: RunContext) ->
     assert promote(context, 1)["promoted"] is True
     evaluated(context, 2, 40, invalid=5)
     decision = promote(context, 2)
-    assert decision["promoted"] is True
-    assert decision["held_out"]["tasks"] == 45
-    assert decision["held_out"]["p_value"] < 0.001
-    assert decision["reason"].startswith("t2-rl is promoted: +44.4 points on 45 tasks")
+    assert decision["promoted"] is True and "+44.4 points on 45 tasks" in decision["reason"]
+    assert decision["held_out"]["tasks"] == 45 and decision["held_out"]["p_value"] < 0.001
     assert {policy.id for policy in context.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
 
 
@@ -68,7 +59,7 @@ def test_a_policy_that_learned_nothing_is_not_promoted(context: RunContext) -> N
     (made,) = context.lake.policies()
     context.lake.add([replace(made, id="t0-init", stage="init", wheel_turn=0)])
     decision = promote(context, 1)
-    assert decision["promoted"] is False and "it has the weights of t0-init: it learned nothing" in decision["reason"]
+    assert decision["promoted"] is False and "t0-init" in decision["reason"]
 
 
 def test_it_decides_on_its_own_suites_and_not_on_those_that_are_reported(context: RunContext) -> None:
@@ -86,8 +77,7 @@ def test_a_turn_that_made_no_policy_keeps_the_champion(context: RunContext) -> N
     promote(context, 1)
     decision = promote(context, 2)
     assert (decision["promoted"], decision["champion"]) == (False, "t1-rl")
-    (failure,) = context.lake.failures("gate")
-    assert failure.reason == "t2-rl: it was not made; the champion is t1-rl"
+    assert len(context.lake.failures("gate")) == 1
 
 
 def comparison(**suites: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
@@ -106,13 +96,13 @@ def comparison(**suites: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
     ("suites", "said"),
     [
         ({"easy": (500, 0, 30)}, ""),
-        ({"easy": (500, 3, 5)}, "it is not better"),
-        ({"easy": (500, 20, 0)}, "it falls on easy by 4.0 points"),
+        ({"easy": (500, 3, 5)}, "not better"),
+        ({"easy": (500, 20, 0)}, "easy by 4.0 points"),
         ({"easy": (500, 10, 5), "deep": (500, 0, 200)}, ""),
-        ({"easy": (500, 0, 30), "deep": (0, 0, 0)}, "no task of deep has a verdict for both"),
-        ({}, "no task of any suite has a verdict for both"),
+        ({"easy": (500, 0, 30), "deep": (0, 0, 0)}, "no task of deep"),
+        ({}, "no task of any suite"),
     ],
 )
 def test_only_what_is_better_on_all_and_worse_on_none_may_pass(suites: dict[str, tuple[int, int, int]], said: str) -> None:
     objected = objection(comparison(**suites), EvaluationConfig())
-    assert objected.startswith(said) and bool(objected) == bool(said)
+    assert said in objected and bool(objected) == bool(said)

@@ -32,7 +32,7 @@ def test_a_home_accepts_another_budget_and_other_timeouts(tmp_path: Path) -> Non
     home.claim(slower)
     assert home.load() == slower and json.loads(home.config_file.read_text())["digest"] == written
     trained(home)
-    with pytest.raises(RequestError, match=r"another configuration: synth\.teacher\.model differ"):
+    with pytest.raises(RequestError, match=r"synth\.teacher\.model differ"):
         home.claim(load_config("quickstart", ["synth.teacher.kind=openai", "synth.teacher.model=another"]))
 
 
@@ -45,9 +45,9 @@ def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Pa
     expanded = choose_config(home, None, ["synth.teacher.kind=openai", "synth.teacher.model=m", "synth.expander.count=2"])
     assert expanded.synth.expander is not None and expanded.seed == 3
     trained(home)
-    with pytest.raises(RequestError, match=r"another configuration: rl\.steps differ"):
+    with pytest.raises(RequestError, match=r"rl\.steps differ"):
         home.claim(choose_config(home, None, ["rl.steps=1"]))
-    with pytest.raises(RequestError, match=r"unknown key rl\.stepz; did you mean rl\.steps\?$"):
+    with pytest.raises(RequestError, match=r"rl\.stepz.*rl\.steps"):
         choose_config(home, None, ["rl.stepz=1"])
     assert choose_config(home, "quickstart", []) == load_config("quickstart")
     assert choose_config(Home(tmp_path / "new"), None, ["seed=3"]) == load_config("quickstart", ["seed=3"])
@@ -72,7 +72,7 @@ def test_a_configuration_of_another_version_or_a_damaged_one_is_one_sentence(tmp
     home.claim(load_config("quickstart"))
     whole = home.config_file.read_text()
     home.config_file.write_text(whole.replace('"largest_fall"', '"largest_drop"'))
-    with pytest.raises(RequestError, match=r"does not fit this version \(unknown key evaluation.largest_drop\); start anew"):
+    with pytest.raises(RequestError, match=r"evaluation\.largest_drop"):
         home.load()
     for damaged in (whole[:100], "[]", '{"digest": 1}'):
         home.config_file.write_text(damaged)
@@ -105,8 +105,7 @@ def test_every_profile_is_valid_where_its_data_is(tmp_path: Path, monkeypatch: p
     (tmp_path / "kg_movies").mkdir()
     for path in PROFILES.glob("*.toml"):
         assert isinstance(load_config(path.stem), FlywheelConfig)
-        asked = tomllib.loads(path.read_text())["synth"]["webshaper"]
-        assert "structure" in asked, "what its counts are counts of is said, for its figures were measured with them"
+        assert "structure" in tomllib.loads(path.read_text())["synth"]["webshaper"], "what its counts are counts of is said"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +116,10 @@ def test_every_profile_is_valid_where_its_data_is(tmp_path: Path, monkeypatch: p
         ("corpus.kind=files", "path"),
         ('synth.demonstrations.search="imperfect"', "rollout.search.imperfect"),
         ('cpt.from=["again"]', "cpt.from"),
+        ("synth.expander.count=3", "synth.teacher.kind"),
+        ('sft.from=["teacher"]', "synth.teacher.kind"),
+        ("synth.judge.kind=oracle", "synth.judge"),
+        ("seed.more=1", "seed"),
         ("rl.older_share=0.2", "rollout.engine.older"),
         ('rl={"mode":"asynchronous","filters":{"refills":1}}', "rl.filters.refills"),
     ],
@@ -124,8 +127,7 @@ def test_every_profile_is_valid_where_its_data_is(tmp_path: Path, monkeypatch: p
 def test_a_wrong_override_is_one_sentence_that_names_the_key(override: str, named: str) -> None:
     with pytest.raises(RequestError) as error:
         load_config("quickstart", [override])
-    assert named in str(error.value)
-    assert "\n" not in str(error.value)
+    assert named in str(error.value) and "\n" not in str(error.value)
 
 
 def test_later_lays_over_the_first_turn_and_replaces_counts() -> None:
@@ -146,6 +148,7 @@ def test_no_command_waits_for_libraries_that_it_may_not_need() -> None:
     heavy = ("torch", "transformers", "trl", "vllm", "ray", "prefect", "datasets", "pandas", "datasketch", "bm25s", "numba", "networkx")
     for modules, unwanted in (
         ("flows.preflight, flows.report, flows.top", heavy),
+        ("flows.doctor", ("torch", "vllm", "ray", "duckdb")),
         ("flows.cli", (*heavy, "duckdb", "pyarrow", "numpy", "pydantic")),
     ):
         script = f"import sys, {modules}; print(*(set(sys.modules) & set({unwanted})))"

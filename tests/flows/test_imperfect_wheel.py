@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.config import load_config
 from flows.context import RunContext, StageRun
-from flows.home import Home
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.examples import demonstrations
@@ -23,20 +19,14 @@ from rl.envs.base import Resources
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
 from rl.retrieval.indexes import build_indexes
-from warehouse import Document, Example, Lake, PartKind, Task
+from tests.flows.homes import home_at
+from warehouse import Document, Example, PartKind, Task
 
 pytestmark = pytest.mark.slow
 
-SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 IMPERFECT = "rollout.search.imperfect={displaced=0.4, namesakes=0.3, stubs=0.3, empty=0.05}"
 PLAYED = 'synth.demonstrations={search="imperfect", second_try=0.25, early_stop=0.5}'
 SIZES = ("corpus.train.entities=250", "corpus.held_out.entities=150", "synth.demonstration_questions.counts={1=20, 2=20}")
-
-
-@contextmanager
-def home_of(root: Path, *settings: str) -> Iterator[RunContext]:
-    with Lake(root) as lake:
-        yield RunContext(Home(root), load_config(SMALL, [*SIZES, *settings]), lake)
 
 
 def demonstrated(context: RunContext) -> list[Example]:
@@ -60,7 +50,7 @@ def searches_needed(example: Example) -> int:
 
 
 def test_the_share_of_the_demonstrations_that_hold_a_second_try_is_what_was_asked_for(tmp_path: Path) -> None:
-    with home_of(tmp_path, IMPERFECT, PLAYED) as context:
+    with home_at(tmp_path, *SIZES, IMPERFECT, PLAYED) as context:
         examples = demonstrated(context)
         dropped = Counter(failure.kind for failure in context.lake.failures("synth"))
         told = context.lake.query(
@@ -78,7 +68,7 @@ def test_the_share_of_the_demonstrations_that_hold_a_second_try_is_what_was_aske
 
 def test_what_demonstrations_show_is_what_rollouts_of_the_home_find(tmp_path: Path) -> None:
     documents = "rollout.environments.kinds={search={options={documents=2}}}"
-    with home_of(tmp_path, IMPERFECT, PLAYED, documents) as context:
+    with home_at(tmp_path, *SIZES, IMPERFECT, PLAYED, documents) as context:
         examples = demonstrated(context)
         corpus: list[Document] = list(Material(context, 1).sources.train.documents)
         index = build_indexes(corpus, context.config.rollout.search).train
@@ -96,13 +86,10 @@ def played(environment: SearchEnvironment, queries: list[str]) -> list[str]:
 
 
 def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
-    with home_of(tmp_path / "a", IMPERFECT) as one, home_of(tmp_path / "b") as two:
+    with home_at(tmp_path / "a", *SIZES, IMPERFECT) as one, home_at(tmp_path / "b", *SIZES) as two:
         imperfect, perfect = Material(one, 1), Material(two, 1)
         titles = [document.title for document in perfect.sources.train.documents]
         assert [imperfect.train.retrieve(title) for title in titles] == [perfect.train.retrieve(title) for title in titles]
         assert [imperfect.search(title) for title in titles] != [perfect.search(title) for title in titles]
         read = [imperfect.read(title) for title in titles]
         assert read != [perfect.read(title) for title in titles] and all(one is None or "#" not in one.id for one in read)
-
-
-# The configuration

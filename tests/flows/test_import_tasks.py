@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from eval.graders.verifiers import GRADERS, Grader
-from flows.cli import app
 from flows.config import load_config
 from flows.data.decontamination import decontaminate_home
-from flows.data.imports import Proof, TaskImport, import_documents, import_tasks, prove
+from flows.data.imports import TaskImport, import_documents, import_tasks, prove
 from flows.home import Home
 from rl.retrieval.search import SearchIndex
+from tests.flows.homes import SMALL, flywheel
 from warehouse import DocumentSplit, Lake, Task
 from warehouse.errors import RequestError
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 TOWNS = ("Lunden", "Norby", "Vesten")
 ROWS = [{"id": n, "question": f"Who is the mayor of {town}, the town by the sea?", "answers": [town[::-1]]} for n, town in enumerate(TOWNS)]
 QA = TaskImport("search", "qa_em")
@@ -79,10 +77,10 @@ def test_a_later_suite_is_reported_and_decontaminate_removes_its_tasks(rows: Pat
     home = tmp_path / "home"
     import_tasks(rows, QA, home)
     held_out = written(tmp_path / "test.jsonl", ROWS[0])
-    arguments = ["import", "tasks", held_out, "--split", "mayors", "--environment", "search", "--verifier", "qa_em", "--home", home]
-    told = CliRunner().invoke(app, [str(argument) for argument in arguments]).output
-    assert "they are the suite 'mayors', which nothing trains on" in told
-    assert "1 training tasks that are there meet this suite" in told and f"flywheel decontaminate --home {home}" in told
+    told = flywheel(
+        "import", "tasks", held_out, "--split", "mayors", "--environment", "search", "--verifier", "qa_em", "--home", home
+    )  # fmt: skip
+    assert "'mayors'" in told and "1 training tasks" in told and f"flywheel decontaminate --home {home}" in told
     assert decontaminate_home(home, {})[0]["removed"] == 1
     with Lake(home) as lake:
         assert sorted(task.key for task in lake.tasks()) == ["mayors-1", "mayors-2", "mayors-test-0"]
@@ -104,26 +102,26 @@ def test_an_id_with_other_content_is_a_conflict_unless_its_source_is_named(rows:
         assert {task.key for task in lake.tasks()} == {"mayors-0", "mayors-1", "mayors-2", "others-0"}
 
 
+GIVEN = ("--environment", "search", "--verifier", "qa_em")
 WRONG = (
-    (["tasks", "{rows}", "--verifier", "qa_em"], "tasks need --environment"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "judge"], "--verifier judge is for a home that has one"),
-    (["tasks", "{rows}", "--environment", "os:system", "--verifier", "qa_em"], "--environment: there is no environment 'os:system'"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--split", "Mine!"], "neither train nor a name for a suite"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", "{{"], "is not JSON"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", '{{"x": 1}}'], "has no option 'x'; it has set"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "id=q"], "has no column 'q'; it has id, question"),
-    (["documents", "{rows}", "--verifier", "qa_em"], "--verifier goes with `flywheel import tasks`, and not with documents"),
-    (["documents", "{rows}", "--split", "eval"], "--split 'eval' of documents must be one of train, heldout, all"),
-)  # fmt: skip
+    (["tasks", "--verifier", "qa_em"], "--environment"),
+    (["tasks", "--environment", "search", "--verifier", "judge"], "--verifier judge"),
+    (["tasks", "--environment", "os:system", "--verifier", "qa_em"], "'os:system'"),
+    (["tasks", *GIVEN, "--split", "Mine!"], "Mine!"),
+    (["tasks", *GIVEN, "--split", "../x"], "../x"),
+    (["tasks", *GIVEN, "--options", "{"], "JSON"),
+    (["tasks", *GIVEN, "--options", '{"x": 1}'], "'x'; it has set"),
+    (["tasks", *GIVEN, "--column", "id=q"], "'q'; it has id, question"),
+    (["documents", "--verifier", "qa_em"], "--verifier"),
+    (["documents", "--split", "eval"], "--split 'eval'"),
+)
 
 
 def test_a_wrong_request_is_one_sentence_and_nothing_is_written(rows: Path, tmp_path: Path) -> None:
-    for arguments, reason in WRONG:
-        filled = [argument.format(rows=rows) for argument in arguments]
-        result = CliRunner().invoke(app, ["import", *filled, "--home", str(tmp_path / "home")])
-        assert isinstance(result.exception, RequestError), (arguments, result.output)
-        assert reason in str(result.exception), (arguments, str(result.exception))
-        assert len(str(result.exception).splitlines()) == 1
+    for (kind, *options), named in WRONG:
+        with pytest.raises(RequestError) as refused:
+            flywheel("import", kind, rows, *options, "--home", tmp_path / "home")
+        assert named in str(refused.value) and "\n" not in str(refused.value), options
     assert [path.name for path in tmp_path.iterdir()] == ["mayors.jsonl"]
 
 
@@ -145,9 +143,8 @@ def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Pa
     assert import_documents(towns, home, "others")["documents"] == {"read": 1, "new": 1}
     with Lake(home) as lake:
         documents = lake.documents()
-    assert {(document.id, document.source) for document in documents} == {
-        ("towns:1", "towns"), ("pages:norby.md", "pages"), ("others:1", "others")
-    }  # fmt: skip
+    kept = {(document.id, document.source) for document in documents}
+    assert kept == {("towns:1", "towns"), ("pages:norby.md", "pages"), ("others:1", "others")}
     assert {document.split for document in documents} == {DocumentSplit.ALL}
     import_documents(towns, home, "hidden", "heldout")
     with Lake(home) as lake:
@@ -158,19 +155,8 @@ def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Pa
 def task(number: int, answers: Any, verifier: str, **more: Any) -> Task:
     place = {"file": "rows.jsonl", "line": number}
     solution = {"solution": more.pop("solution")} if "solution" in more else {}
-    return Task(
-        str(number),
-        "python",
-        f"question {number}?",
-        tuple(answers),
-        provenance={"place": place, "verifier": verifier, **more},
-        proofs=solution,
-    )
-
-
-def proven(verifier: str, *rows: Any, **options: Any) -> Proof:
-    tasks = [task(number, row, verifier, options=options) for number, row in enumerate(rows, start=1)]
-    return prove(tasks, GRADERS[verifier])
+    provenance = {"place": place, "verifier": verifier, **more}
+    return Task(str(number), "python", f"question {number}?", tuple(answers), provenance=provenance, proofs=solution)
 
 
 KINDS: tuple[tuple[str, list[Any], dict[int, str]], ...] = (
@@ -185,7 +171,7 @@ KINDS: tuple[tuple[str, list[Any], dict[int, str]], ...] = (
 
 @pytest.mark.parametrize(("verifier", "rows", "faults"), KINDS)
 def test_golds_that_cannot_be_read_are_set_aside(verifier: str, rows: list[Any], faults: dict[int, str]) -> None:
-    proof = proven(verifier, *rows)
+    proof = prove([task(number, row, verifier) for number, row in enumerate(rows, start=1)], GRADERS[verifier])
     assert {failure.item["line"]: failure.kind for failure in proof.failures} == faults
     assert len(proof.proven) == len(rows) - len(faults) and not proof.unproven
 
@@ -206,17 +192,13 @@ ADD = "def add(a, b):\n    return a + b\n"
 LISTED = {"test_list": ["assert add(1, 2) == 3"]}
 CODE = (
     (LISTED, ADD, None),
-    (LISTED, ADD.replace("+", "-"), "the reference solution does not pass"),
+    (LISTED, ADD.replace("+", "-"), "does not pass"),
     (LISTED, None, None),
     ({"test_list": ["assert True"]}, None, "cannot judge it"),
     ({"test_list": ["assert add(1, 2) =="]}, ADD, "cannot judge it"),
     ({"test": "x"}, ADD, "gold has no entry_point"),
     ({"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"}, ADD, None),
-    (
-        {"test": "def check(candidate):\n    assert candidate(1, 2) == 4\n", "entry_point": "add"},
-        ADD,
-        "the reference solution does not pass",
-    ),
+    ({"test": "def check(candidate):\n    assert candidate(1, 2) == 4\n", "entry_point": "add"}, ADD, "does not pass"),
 )
 
 

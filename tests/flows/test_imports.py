@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.data.imports import TaskImport, import_file, import_tasks
+from tests.flows.homes import flywheel
 from warehouse import Lake, Policy, Task
 from warehouse.exporters.dataset import export_table
 
@@ -26,16 +25,10 @@ def rows(tmp_path: Path) -> Path:
     return file
 
 
-def flywheel(*arguments: str | Path, status: int = 0) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)])
-    assert done.exit_code == status, done.output
-    return done.stdout
-
-
 def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out.jsonl"
     told = json.loads(flywheel("import", "webshaper", rows, "--home", home, "--json"))
-    assert told.pop("first_reason") == "line 2: the formula has no triple"
+    assert told.pop("first_reason").startswith("line 2")
     assert told == {"rows": 3, "quarantined": 1, "reasons": {"empty": 1}, "tasks": {"read": 2, "new": 2}}
     flywheel("export", "webshaper", "--home", home, "--to", out)
     lines = rows.read_text().splitlines()
@@ -45,7 +38,7 @@ def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> Non
 def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_path: Path) -> None:
     (tmp_path / "wrapped.json").write_text(json.dumps({"data": [{"question": "Who?", "answer": "Ann"}]}, indent=2))
     told = flywheel("import", "openai", tmp_path / "wrapped.json", "--home", tmp_path / "home", status=1)
-    assert told.startswith("1 rows: nothing imported; 1 quarantined")
+    assert "1 quarantined" in told
     with Lake(tmp_path / "home") as lake:
         assert [failure.kind for failure in lake.failures()] == ["openai_row"]
 
@@ -59,51 +52,22 @@ def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path)
         export_table(lake, "tasks", tmp_path / f"tasks.{suffix}")
     import_tasks(tmp_path / f"tasks.{suffix}", TaskImport("search", "qa_em"), tmp_path / "other")
     with Lake(tmp_path / "other") as lake:
-        assert [(task.question, task.answers, task.formula, task.hops) for task in lake.tasks()] == [
-            (task.question, task.answers, task.formula, task.hops) for task in tasks
-        ]
+        told, expected = ([(one.question, one.answers, one.formula, one.hops) for one in some] for some in (lake.tasks(), tasks))
+    assert told == expected
 
 
 def test_a_nul_in_a_name_sets_its_record_aside_and_the_views_of_the_home_go_on(tmp_path: Path) -> None:
     """DuckLake cannot look for one: every join of the views by the name of a task or a policy would fail."""
     said = {"messages": [{"role": "user", "content": "Who \x00?"}, {"role": "assistant", "content": "Ann"}], "reward": 1}
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps({**said, "model": model}) + "\n" for model in ("one", "two\x00")))
-    (tmp_path / "tasks.jsonl").write_text(
-        "".join(json.dumps({"id": key, "question": key[0], "answers": ["x"]}) + "\n" for key in ("a", "b\x00"))
-    )
+    rows = [{"id": key, "question": key[0], "answers": ["x"]} for key in ("a", "b\x00")]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     figures = import_file("openai", tmp_path / "runs.jsonl", tmp_path / "home")
     assert (figures["reasons"], figures["trajectories"]["new"], figures["scores"]["new"]) == ({"nul_in_name": 1}, 1, 1)
     assert import_tasks(tmp_path / "tasks.jsonl", TaskImport("search", "qa_em"), tmp_path / "home")["reasons"] == {"nul_in_name": 1}
     with Lake(tmp_path / "home") as lake:
         (run,) = lake.trajectories()
-        lake.add(
-            [
-                *(replace(run, id=f"p-{task.key}", task_key=task.key, policy="p") for task in lake.tasks()),
-                Policy("p", None, "rl", "p", "d", 1),
-            ]
-        )
+        lake.add(replace(run, id=f"p-{task.key}", task_key=task.key, policy="p") for task in lake.tasks())
+        lake.add([Policy("p", None, "rl", "p", "d", 1)])
         assert [lake.query(f"FROM {view}").num_rows for view in ("pass_rate", "reward_summary")] == [3, 3]
         assert [task.question for task in lake.tasks()] == ["Who \x00?", "a"]
-
-
-DATA = Path(__file__).parents[3] / "shared" / "data" / "trajectories"
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
-
-
-@real
-def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    for form, rows, tasks in (("webdancer", 120, 107), ("fireact", 965, 500)):
-        first, second = (import_file(form, DATA / form, home) for _ in range(2))
-        assert (first["rows"], first["quarantined"], first["reasons"]) == (rows, 0, {})
-        demonstrations = {"demonstrations": 120} if form == "webdancer" else {}
-        assert first["trajectories"] == {"read": rows, "new": rows, **demonstrations}
-        assert first["tasks"] == {"read": tasks, "new": tasks}
-        assert [second[table]["new"] for table in ("trajectories", "tasks")] == [0, 0]
-    with Lake(home, read_only=True) as lake:
-        sql = """SELECT t.policy, count(*) AS n, count(*) FILTER (o.outcome = 'success') AS s
-            FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id GROUP BY ALL ORDER BY 1"""
-        assert [tuple(row.values()) for row in lake.query(sql).to_pylist()] == [
-            ("hotpotqa_dev500_gpt35_ft", 465, 200), ("hotpotqa_dev500_llama2_7b", 500, 131), ("webdancer", 120, 0)
-        ]  # fmt: skip
-        assert lake.query("SELECT count(*) AS n FROM tasks WHERE split = 'train'").to_pylist() == [{"n": 0}]

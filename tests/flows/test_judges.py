@@ -17,6 +17,7 @@ from flows.home import Home
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, RewardValue, find_functions, reward_trajectories
 from tests.eval.test_judges import grading, judging, sensible, step, strict
+from tests.flows.homes import SMALL
 from tests.rl.rewards.test_rewards import attempt
 from tests.rl.toy import trajectory
 from tests.synth.scripted import ScriptedTeacher
@@ -24,7 +25,6 @@ from tests.synth.teachers.misbehaving_server import Answer, MisbehavingServer
 from warehouse import Check, Completion, Outcome, Score, Task, Trajectory
 from warehouse.errors import RequestError
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 LAKE = Task("lake", "search", "Which lake?", ("Green Lake",))
 NAMED = replace(LAKE, key="named", provenance={"verifier": JUDGE})
 ENGINE = ("evaluation.judge.kind=engine", "evaluation.judge.path=/models/judge")
@@ -58,9 +58,9 @@ def ran(name: str, task: Task, answer: str) -> Trajectory:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["evaluation.verifier=judge"], "evaluation.judge is needed, for evaluation.verifier asks for one"),
-        (["rl.rewards.parts={turn_judge=0.2}"], "evaluation.judge is needed, for rl.rewards.parts.turn_judge asks for one"),
-        (["evaluation.verifier=judge", *ENGINE], "judges what is stored alone, and evaluation.verifier asks for it"),
+        (["evaluation.verifier=judge"], "evaluation.judge is needed, for evaluation.verifier"),
+        (["rl.rewards.parts={turn_judge=0.2}"], "evaluation.judge is needed, for rl.rewards.parts.turn_judge"),
+        (["evaluation.verifier=judge", *ENGINE], "stored alone, and evaluation.verifier"),
     ],
 )
 def test_a_judge_without_a_model_that_serves_is_refused_by_its_key(settings: list[str], told: str) -> None:
@@ -80,12 +80,9 @@ def test_a_judge_is_asked_once_for_all_of_its_tasks() -> None:
     tasks = [NAMED, LAKE, NAMED, NAMED]
     runs = [ran("a", NAMED, "the Green Lake"), ran("b", LAKE, "Green Lake"), ran("c", NAMED, "Red"), ran("d", NAMED, "It is Green Lake.")]
     rewarded = reward_trajectories(tasks, runs, Verifiers(verifiers_of("qa_em").default, {}, judge))
-    assert [(score.trajectory_id, score.verifier, score.value) for score in rewarded.scores] == [
-        ("a", "judge:scripted", 1.0),
-        ("b", "qa_em", 1.0),
-        ("c", "judge:scripted", 0.0),
-        ("d", "judge:scripted", 1.0),
-    ]
+    judged = {score.trajectory_id: (score.verifier, score.value) for score in rewarded.scores}
+    by_judge = {"a": ("judge:scripted", 1.0), "c": ("judge:scripted", 0.0), "d": ("judge:scripted", 1.0)}
+    assert judged == {**by_judge, "b": ("qa_em", 1.0)}
     assert [len(prompts) for prompts in asked] == [3]
 
 

@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.config import load_config
-from flows.context import RunContext
-from flows.home import Home
-from flows.pipeline import run_attempt
-from flows.stages.synthesis.stage import synthesise
 from rl.retrieval.search import passage
-from tests.flows.test_expansions import teacher_at
-from tests.flows.test_synthesis_kinds import SMALL, make
+from tests.flows.homes import ended, home_at, make
+from tests.flows.test_expansions import FEW, teacher_at
 from tests.rl.conftest import DOCUMENTS, create_tiny_policy
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.writing_models import asked_in
-from warehouse import Call, Completion, Lake, Outcome, Policy, StopReason, Task, Trajectory, Turn
+from warehouse import Call, Completion, Lake, Outcome, Policy, Task, Trajectory, Turn
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
 
-HAS = ("synth.has_count=5", "synth.has.n_alternatives=1", "synth.has.mixture={teacher=1.0}")
-BY_TEACHER = (*HAS, 'synth.has.outcomes={player="teacher",turns=2}')
+HAS = (*FEW, "synth.has_count=5", "synth.has.n_alternatives=1")
+BY_TEACHER = (*HAS, "synth.has.mixture={teacher=1.0}", 'synth.has.outcomes={player="teacher",turns=2}')
 
 
 def writes_and_plays(body: dict[str, Any]) -> str:
@@ -48,9 +42,8 @@ def runs(stage: str, texts: Sequence[str] = (passage(DOCUMENTS[3]),)) -> list[Ta
     for number, text in enumerate(texts):
         call = Call("search", "Quiet Harbor", "ok", text)
         turn = Turn(0, (), (), "<search> Quiet Harbor</search>", "search", "Quiet Harbor", (), text, None, "ok", 0.0, 0, calls=(call,))
-        judged = (Outcome.FAILURE, 0.0, 0, datetime(2026, 1, 1, tzinfo=UTC), 0.0)
         made.append(Task(f"q{number}", "search", f"Where is the seat of the employer of Stone {number}?", ("Green Lake",)))
-        made.append(Trajectory(f"r{number}", f"q{number}", "other", stage, 3, (), (turn,), StopReason.MAX_TURNS, *judged))
+        made.append(replace(ended(f"r{number}", f"q{number}", Outcome.FAILURE, "other", stage), reward=0.0, prompt_ids=(), turns=(turn,)))
     return made
 
 
@@ -59,9 +52,10 @@ def counts(lake: Lake) -> dict[tuple[str, int], float]:
 
 
 def test_imported_runs_get_contrasts_and_one_that_cannot_be_replayed_a_reason(tmp_path: Path) -> None:
-    with MisbehavingServer(answer=writes_and_plays) as server, Lake(tmp_path) as lake:
+    with MisbehavingServer(answer=writes_and_plays) as server, home_at(tmp_path, *BY_TEACHER, *teacher_at(server)) as context:
+        lake = context.lake
         lake.add([*DOCUMENTS, *runs("import", [passage(DOCUMENTS[3]), "It was another corpus."])])
-        make(RunContext(Home(tmp_path), load_config(str(SMALL), [*BY_TEACHER, *teacher_at(server)]), lake), "has")
+        make(context, "has")
         (example,), continued = lake.examples(["has"]), lake.trajectories("stage = 'continuation'")
         (failure,) = lake.failures("synth")
         (row,) = lake.query(
@@ -77,38 +71,49 @@ def test_imported_runs_get_contrasts_and_one_that_cannot_be_replayed_a_reason(tm
     assert (counted["count.choices"], counted["count.others_preferred"]) == (1, 1)
 
 
+Made = tuple[set[str], list[str], dict[tuple[str, int], float], int]
+"""What synthesis makes: continuations, examples, counts; and how many requests it takes."""
+
+
+def synthesised(root: Path, server: MisbehavingServer, most: int) -> Made:
+    """The home after synthesis, begun or gone on with, that may make so many requests."""
+    settings = (*BY_TEACHER, *teacher_at(server), "synth.has.where=stage = 'rollout'", "synth.teacher.concurrency=1")
+    with home_at(root, *settings, f"synth.teacher.max_requests={most}") as context:
+        context.lake.add([*DOCUMENTS, *runs("rollout", [passage(DOCUMENTS[3])] * 2)])
+        make(context, "has")
+        asked = [json.dumps(body, sort_keys=True) for body in server.bodies]
+        assert len(set(asked)) == len(asked) == len(context.lake.read(Completion))
+        return {*began(context.lake)}, [example.id for example in context.lake.examples()], counts(context.lake), len(asked)
+
+
+def began(lake: Lake) -> dict[str, Any]:
+    return {run.id: run.started for run in lake.trajectories("stage = 'continuation'")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    with MisbehavingServer(answer=writes_and_plays) as server:
+        return synthesised(tmp_path_factory.mktemp("whole"), server, 100)
+
+
 @pytest.mark.parametrize("limit", [3, 6, 9])
-def test_a_budget_that_ends_amid_continuations_is_resumed_and_nothing_is_asked_twice(tmp_path: Path, limit: int) -> None:
-    found = []
-    stored = runs("rollout", [passage(DOCUMENTS[3])] * 2)
-    for name, limits in (("whole", [100]), ("stopped", [limit, 100])):
-        with MisbehavingServer(answer=writes_and_plays) as server, Lake(tmp_path / name) as lake:
-            lake.add([*DOCUMENTS, *stored])
-            settings = [*BY_TEACHER, *teacher_at(server), "synth.has.where=stage = 'rollout'", "synth.teacher.concurrency=1"]
-            for most in limits:
-                context = RunContext(
-                    Home(tmp_path / name), load_config(str(SMALL), [*settings, f"synth.teacher.max_requests={most}"]), lake
-                )
-                if most == limit:
-                    with pytest.raises(RequestError, match=r"synth\.teacher\.max_requests"):
-                        make(context, "has")
-                    begun = {run.id: run.started for run in lake.trajectories("stage = 'continuation'")}
-                else:
-                    make(context, "has")
-            runs_ = {run.id: run for run in lake.trajectories("stage = 'continuation'")}
-            asked = [json.dumps(body, sort_keys=True) for body in server.bodies]
-            assert len(set(asked)) == len(asked) == len(lake.read(Completion))
-            found.append((set(runs_), [example.id for example in lake.examples()], counts(lake), len(asked)))
-    assert found[0] == found[1] and len(found[0][1]) == 2
-    assert {key: runs_[key].started for key in begun} == begun, "none is rolled out again"
-    assert bool(begun) == (limit > 4)
+def test_a_budget_that_ends_amid_continuations_is_resumed_and_nothing_is_asked_twice(undisturbed: Made, tmp_path: Path, limit: int) -> None:
+    with MisbehavingServer(answer=writes_and_plays) as server:
+        with pytest.raises(RequestError, match=r"synth\.teacher\.max_requests"):
+            synthesised(tmp_path, server, limit)
+        with Lake(tmp_path, read_only=True) as lake:
+            before = began(lake)
+        assert synthesised(tmp_path, server, 100) == undisturbed and len(undisturbed[1]) == 2
+    with Lake(tmp_path, read_only=True) as lake:
+        assert before.items() <= began(lake).items(), "none is rolled out again"
+    assert bool(before) == (limit > 4)
 
 
 @pytest.mark.engine
 def test_the_policy_goes_on_in_its_own_tokens_and_only_once(tmp_path: Path) -> None:
     """An untrained policy never finds the seat, but the answer of another run says it."""
     settings = [
-        "synth.has_count=5", "synth.has.n_alternatives=1", "synth.has.mixture={others=1.0}", "synth.has.where=stage = 'rollout'",
+        *HAS, "synth.has.mixture={others=1.0}", "synth.has.where=stage = 'rollout'",
         'synth.has.outcomes={player="policy",turns=1}', "rollout.engine.kv_cache_gib=0.1",
         "rollout.limits={max_context_tokens=200,max_action_tokens=8,max_observation_tokens=48}",
     ]  # fmt: skip
@@ -116,17 +121,16 @@ def test_the_policy_goes_on_in_its_own_tokens_and_only_once(tmp_path: Path) -> N
     assert isinstance(run, Trajectory)
     answered = replace(run.turns[0], action="<answer> Green Lake</answer>", tool="answer", arguments="Green Lake", observation="", calls=())
     other = replace(run, id="r1", turns=(answered,), outcome=Outcome.SUCCESS, reward=1.0)
-    home = Home(tmp_path / "home")
-    with Lake(home.root) as lake:
-        lake.add([*DOCUMENTS, task, run, other, Policy("t1-rl", None, "rl", str(folder), digest_files(folder), None, 1, True)])
-        context = RunContext(home, load_config(str(SMALL), settings), lake)
+    with home_at(tmp_path / "home", *settings) as context:
+        champion = Policy("t1-rl", None, "rl", str(folder), digest_files(folder), None, 1, True)
+        context.lake.add([*DOCUMENTS, task, run, other, champion])
         try:
             for run_id in ("t2-synth-has", "t2-again"):
-                run_attempt(lake, run_id, "synth", 2, {}, lambda run: synthesise(context, run, 2, "has"))
+                make(context, "has", 2, run_id)
         finally:
             context.stop_engines()
-        continued = lake.trajectories("stage = 'continuation'")
-        texts = [example.text for example in lake.examples(["has"])]
+        continued = context.lake.trajectories("stage = 'continuation'")
+        texts = [example.text for example in context.lake.examples(["has"])]
     assert len(continued) == 6, "two of each search and one of each answer"
     assert len({run.id for run in continued}) == 6 and {run.policy for run in continued} == {"t1-rl"}
     searched = [run for run in continued if run.turns[0].tool == "search"]

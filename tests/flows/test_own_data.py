@@ -7,26 +7,21 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from flows.config import load_config
 from flows.context import RunContext
-from flows.home import Home
-from flows.pipeline import run_attempt
-from flows.stages.synthesis.stage import synthesise
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe
 from synth.parts import CPT_KINDS, SFT_KINDS
-from warehouse import Call, Example, Lake, Outcome, PartKind, StopReason, Task, Trajectory, Turn
+from tests.flows.homes import ended, home_at, make
+from warehouse import Call, Example, Outcome, PartKind, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
 pytestmark = pytest.mark.slow
 
-SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 SIZES = (
     "corpus.train.entities=300", "corpus.held_out.entities=150", "evaluation.suites.held_out.counts={1=4, 2=4}", "evaluation.gate={}",
     "synth.fas.reasoning={1=20, 2=20}", "synth.fas.plan_slices=4", "synth.documents=8",
@@ -35,7 +30,6 @@ OWN = (
     'later.cpt.from=["has"]', 'later.sft.from=["own"]', "later.synth.has.mixture={others=1.0}", "later.synth.webshaper.counts={2=10}",
     "later.synth.has_count=30",
 )  # fmt: skip
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 AGAIN = ('later.cpt.from=["again"]', 'later.sft.from=["again"]')
 OPTION = re.compile(r"(\d+)\. (.+?)(?= \d+\. | I will choose)")
 
@@ -44,10 +38,9 @@ OPTION = re.compile(r"(\d+)\. (.+?)(?= \d+\. | I will choose)")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home after synthesis of its first turn, whose RL sampled two trajectories of each of its tasks."""
     root = tmp_path_factory.mktemp("first")
-    with Lake(root) as lake:
-        context = RunContext(Home(root), load_config(SMALL, SIZES), lake)
-        make(context, 1)
-        lake.add(list(sampled(context)))
+    with home_at(root, *SIZES) as context:
+        make(context)
+        context.lake.add(list(sampled(context)))
     return root
 
 
@@ -55,14 +48,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def second_turn(first: Path, root: Path, *settings: str) -> Iterator[RunContext]:
     """A copy of that home after synthesis of its second turn."""
     shutil.copytree(first, root, dirs_exist_ok=True)
-    with Lake(root) as lake:
-        context = RunContext(Home(root), load_config(SMALL, [*SIZES, *OWN, *settings]), lake)
-        make(context, 2)
+    with home_at(root, *SIZES, *OWN, *settings) as context:
+        make(context, turn=2)
         yield context
-
-
-def make(context: RunContext, turn: int) -> None:
-    run_attempt(context.lake, f"t{turn}-synth", "synth", turn, {}, lambda run: synthesise(context, run, turn))
 
 
 def sampled(context: RunContext) -> Iterator[Trajectory]:
@@ -88,8 +76,8 @@ def run_of(task: Task, name: str, acts: Sequence[tuple[str, str, str]], outcome:
         turns.append(
             Turn(index, ids, (-0.1,) * 3, text, tool, argument, (3,) if seen else (), seen, None, call.outcome, 0.1, 1, calls=(call,))
         )
-    reward = float(outcome is Outcome.SUCCESS)
-    return Trajectory(name, task.key, "t1-rl", "rl", 3, (1, number), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, NOW, 0.1, 1, 1)
+    run = ended(name, task.key, outcome, "t1-rl", "rl", wheel_turn=1, step=1)
+    return replace(run, prompt_ids=(1, number), turns=tuple(turns), reward=float(outcome is Outcome.SUCCESS))
 
 
 def of_turn(context: RunContext, turn: int) -> list[Example]:

@@ -104,8 +104,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (OSError(28, "No space left on device"), 1, "the disk is full"),
-        (duckdb.IOException('IO Error: Could not write file "x": No space left on device'), 1, "the disk is full"),
+        (OSError(28, "No space left on device"), 1, "disk is full"),
+        (duckdb.IOException('IO Error: Could not write file "x": No space left on device'), 1, "disk is full"),
         (OSError(30, "Read-only file system", "/home/lake/writer.lock"), 2, "/home/lake/writer.lock"),
         (PermissionError(13, "Permission denied", "/x/y.part"), 2, "/x/y cannot"),
         (duckdb.InvalidInputException("No magic bytes found at end of file '/h/lake/data/x.parquet'"), 2, "`flywheel lake check` names it"),
@@ -175,9 +175,8 @@ def test_a_path_that_cannot_be_a_home_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["sql 'SELECT 1' --home {home}", "run --dry-run --home h"])
-def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: Path, tmp_path: Path) -> None:
-    gone = f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {FLYWHEEL} {command.format(home=home)}"
+def test_a_current_folder_that_was_removed_is_one_sentence(tmp_path: Path) -> None:
+    gone = f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {FLYWHEEL} run --dry-run --home h"
     done = subprocess.run(["sh", "-c", gone], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("flywheel: the current folder")

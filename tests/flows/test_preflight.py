@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,14 +16,13 @@ from flows.config import load_config
 from flows.doctor import Check, diagnose, model, versions
 from flows.preflight import check_teacher, disk_needed, preflight
 from rl.policies.config import PolicyConfig
-from rl.policies.policy import load_policy, save_policy
+from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
 from rl.rollouts.config import RolloutConfig
+from tests.flows.homes import SMALL
 from tests.ports import free_port
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
-
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 
 
 def unreachable(setting: str = "synth.teacher") -> list[str]:
@@ -35,12 +32,12 @@ def unreachable(setting: str = "synth.teacher") -> list[str]:
 def test_a_teacher_is_looked_for_only_where_questions_are_still_to_be_made() -> None:
     config = load_config("quickstart", unreachable())
     preflight(config, synthesis=())
-    with pytest.raises(RequestError, match=r"^synth\.teacher\.base_url: nothing answers at"):
+    with pytest.raises(RequestError, match=r"^synth\.teacher\.base_url"):
         preflight(config, synthesis=(1,))
     check_teacher(config, 1, "webshaper")
     later = load_config("quickstart", unreachable("later.synth.teacher"))
     preflight(later, synthesis=(1,))
-    with pytest.raises(RequestError, match=r"^later\.synth\.teacher\.base_url: nothing answers at"):
+    with pytest.raises(RequestError, match=r"^later\.synth\.teacher\.base_url"):
         preflight(later, synthesis=(2,))
 
 
@@ -66,9 +63,6 @@ def test_adapters_are_refused_where_embeddings_of_new_tags_would_stay_untrained(
     assert "sft.lora" in str(refused.value) and f" {len(TAG_TOKENS)} tokens" in str(refused.value)
     check("foreign", "rl.lora.rank=4")  # SFT has trained them by then
     check("known", "sft.lora.rank=4")
-
-
-# Room on the disk
 
 
 def test_each_command_needs_room_for_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +95,8 @@ def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_pat
     assert sum(disk_needed(config).values()) == 2 * weights + checkpoints + published / 2, "engines are given theirs"
 
 
-@pytest.fixture(scope="module")
-def checks() -> list[Check]:
-    return diagnose()
-
-
-def test_every_check_has_a_detail_and_advice_unless_ok(checks: list[Check]) -> None:
+def test_every_check_has_a_detail_and_advice_unless_ok() -> None:
+    checks = diagnose()
     assert len({check.name for check in checks}) == len(checks) >= 15
     assert all(check.detail for check in checks)
     assert all(bool(check.advice) == (check.state != "ok") for check in checks)
@@ -130,8 +120,6 @@ def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_a_model_is_loaded_and_its_dialect_proven(tmp_path: Path) -> None:
-    from rl.policies.policy import create_policy
-
     config = RolloutConfig()
     folder = create_policy(PolicyConfig(layers=1, width=32, heads=2, key_value_heads=2), ["a b c"] * 50, (), tmp_path / "model", 0)
     assert model(folder, config).state == "ok"
@@ -141,8 +129,3 @@ def test_a_model_is_loaded_and_its_dialect_proven(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     assert model(folder, config).state == "missing"
     assert "config.json" in model(tmp_path, config).detail
-
-
-def test_nothing_heavy_is_imported_with_the_module() -> None:
-    script = "import sys, flows.doctor; sys.exit(any(name in sys.modules for name in ('torch', 'vllm', 'ray', 'duckdb')))"
-    subprocess.run([sys.executable, "-c", script], check=True)

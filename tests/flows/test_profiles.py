@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.placement import check_placement, learner_threads, phases, place_phase
 from flows.sizing.plan import SizingPlan, assumed, plan_of
@@ -19,6 +17,7 @@ from rl.engines.config import EngineConfig
 from rl.hardware import DEVICES, GIB
 from rl.placement import Machine
 from tests.chat_models import create_chat_model
+from tests.flows.homes import SMALL, flywheel, overriding
 from warehouse.errors import RequestError
 
 MACHINES = {"one_gpu": (1,), "eight_gpus": (8,), "cluster": (8, 8)}
@@ -74,15 +73,13 @@ def test_each_fits_on_the_cards_that_it_names_with_the_models_that_it_names(
 def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     model = create_chat_model(tmp_path / "model", positions=16_384)
-    declared = [f"policy.path={model}", f"rollout.ray.gpus={sum(MACHINES[profile])}", "rollout.ray.address=null"]
-    arguments = ["run", "--profile", profile, "--home", str(tmp_path / "home"), "--dry-run", "--json"]
-    result = CliRunner().invoke(app, [*arguments, *(part for override in declared for part in ("--set", override))])
-    assert result.exception is None, result.exception
-    stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]
+    declared = overriding(f"policy.path={model}", f"rollout.ray.gpus={sum(MACHINES[profile])}", "rollout.ray.address=null")
+    told = json.loads(flywheel("run", "--profile", profile, "--home", tmp_path / "home", "--dry-run", "--json", *declared))
+    stages = [step["stage"] for step in told["would_run"]]
+    assert not (tmp_path / "home").exists()
     assert stages[:2] == ["t0-init", "t1-synth"] and stages[-1] == "t1-gate" and {"t1-sft", "t1-rl"} <= set(stages)
 
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 FOUR_AND_FOUR = ("rollout.engine.count=4", "rollout.engine.gpus=1", "rl.learner.workers=4", "rl.learner.gpus=1")
 
 
@@ -105,13 +102,11 @@ def test_a_reservation_without_room_is_refused_by_its_key_and_by_a_dry_run(tmp_p
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     check_placement(load_config(SMALL, [*FOUR_AND_FOUR, "rollout.ray.gpus=8"]))
     said = refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])
-    assert said.startswith("rl.learner: 1 GPU and 0.5 CPU finds no room in the stage rl: ") and "alongside rollout.engine (4 times" in said
-    assert "this machine with 7 GPUs; lower rl.learner.workers, .gpus or .cpus" in said
+    assert said.startswith("rl.learner: 1 GPU and 0.5 CPU") and "rollout.engine (4 times" in said and "7 GPUs" in said
     assert refusal(["rollout.engine.gpus=2", "rollout.engine.tensor_parallel=2", "rollout.ray.gpus=1"]).startswith("rollout.engine: 2 GPUs")
-    arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--dry-run"]
-    for override in (*FOUR_AND_FOUR, "rollout.ray.gpus=7"):
-        arguments += ["--set", override]
-    assert isinstance(CliRunner().invoke(app, arguments).exception, RequestError)
+    asked = overriding(*FOUR_AND_FOUR, "rollout.ray.gpus=7")
+    with pytest.raises(RequestError, match=r"rl\.learner"):
+        flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", "--dry-run", *asked)
     assert not (tmp_path / "home").exists()
 
 

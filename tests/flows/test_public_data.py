@@ -15,22 +15,15 @@ SUITES = ("films", "countries", "musique", "gsm8k", "humaneval", "mbpp")
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of public data that has none yet."""
-    root = tmp_path / "public"
-    monkeypatch.setenv("FLYWHEEL_DATA", str(root))
-    return root
-
-
-@pytest.fixture
-def full(empty: Path) -> Path:
-    """One in which every data set is there, by its names."""
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which every public data set is there, by its names."""
+    monkeypatch.setenv("FLYWHEEL_DATA", str(tmp_path))
     for data in DATA_SETS.values():
         for folder in data.folders:
-            (empty / folder.name).mkdir(parents=True)
-        if not (empty / data.entries[0]).exists():
-            (empty / data.entries[0]).touch()
-    return empty
+            (tmp_path / folder.name).mkdir(parents=True)
+        if not (tmp_path / data.entries[0]).exists():
+            (tmp_path / data.entries[0]).touch()
+    return tmp_path
 
 
 def test_profiles_and_suites_name_data_and_no_paths(full: Path) -> None:

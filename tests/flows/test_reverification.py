@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from eval.graders.choice import verifiers_of
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
-from flows.cli import app
 from flows.verification import reverify, validate_home, validate_rows
+from tests.flows.homes import ended, flywheel
 from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
@@ -28,8 +26,7 @@ TASKS = [
 
 def attempt(name: str, task: str, answer: str | None) -> Trajectory:
     turn = Turn(0, (1,), (-0.1,), f"{answer}", "answer" if answer is not None else "search", answer or "q", (), "", None, "ok", 0.1, 1)
-    started = datetime(2030, 1, 1, tzinfo=UTC)
-    return Trajectory(name, task, "p", "eval", 4, (1,), (turn,), StopReason.ANSWERED, None, None, 0, started, 1.0)
+    return replace(ended(name, task, None), turns=(turn,))
 
 
 ATTEMPTS = [
@@ -95,7 +92,6 @@ class Recovering:
 
 @pytest.mark.slow
 def test_the_verdict_of_another_verifier_can_be_reverted(lake: Lake) -> None:
-    """A look at what another verifier would say leaves nothing behind that the home's own cannot set right."""
     reverify(lake, verifiers_of("qa_em"))
     own = outcomes(lake)
     looked = reverify(lake, VERIFIERS["qa_em"], "task_key = 'sum'")
@@ -130,15 +126,9 @@ def rows_of(tmp_path: Path, *rows: Any) -> Path:
     return path
 
 
-def flywheel(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_a_sound_file_is_proven(tmp_path: Path) -> None:
     path = rows_of(tmp_path, {"id": 1, "gold": "Green Lake", "question": "Which?"}, {"id": 2, "gold": ["Oslo"]})
-    done = flywheel("validate", "qa_em", "--input", path, "--json")
-    assert done.exit_code == 0
-    found = json.loads(done.stdout)
+    found = json.loads(flywheel("validate", "qa_em", "--input", path, "--json"))
     assert (found["proven"], found["gold"]["tried"], found["negatives"]["choice"]) == (True, 2, {"tried": 2, "mistaken": 0, "examples": []})
 
 
@@ -152,13 +142,7 @@ def test_broken_rows_count_as_not_judged(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_tasks_of_a_home_are_proven_each_by_its_verifier(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
-        lake.add(
-            [
-                Task("lake", "search", "Which lake?", ("Green Lake",)),
-                Task("colours", "search", "Which?", ("red", "blue"), provenance={"set": True}, split="held_out"),
-                Task("sum", "code", "How much?", ("#### 18",), provenance={"verifier": "gsm8k"}),
-            ]
-        )
+        lake.add([TASKS[0], replace(TASKS[1], split="held_out"), TASKS[2]])
     found = validate_home(tmp_path, None, None)
     assert (found.proven, found.gold.tried) == (True, 4)
     assert validate_home(tmp_path, "held_out", None).gold.tried == 2

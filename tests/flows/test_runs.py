@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from flows.pipeline import run_attempt
 from flows.stages.reinforcement import evidence_of, reward_context
 from flows.stages.synthesis.batches import Batch, Made, dropped_by, work_off
 from rl.rewards.config import RewardConfig
+from tests.flows.homes import NOW
 from warehouse import Document, Example, Fact, Failure, Lake, Metric, Policy, Run, Task
 from warehouse.errors import RequestError, WorkFailed
 from warehouse.records import Part, PartKind
@@ -31,8 +31,7 @@ def test_a_stage_is_done_once_and_says_what_it_found(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         assert run_attempt(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)[0] is True
         again, figures = run_attempt(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)
-        assert again is False
-        assert figures["policy"] == "t1-cpt"
+        assert again is False and figures["policy"] == "t1-cpt"
         curve = lake.query("SELECT step, value FROM learning_curve WHERE metric = 'loss' ORDER BY step").to_pylist()
         assert curve == [{"step": 1, "value": 2.0}, {"step": 2, "value": 1.0}]
         assert lake.runs()[0].snapshot_after is not None
@@ -85,6 +84,10 @@ def test_a_stage_that_was_refused_sees_next_time_what_was_asked_for(tmp_path: Pa
         assert [run.state for run in lake.runs()] == ["completed"]
 
 
+def at_work(lake: Lake) -> StageRun:
+    return StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", NOW))
+
+
 class Cut(BaseException):
     """What ends a process."""
 
@@ -103,7 +106,7 @@ def test_what_is_committed_is_not_made_again(tmp_path: Path) -> None:
         return Batch("questions", number, make)
 
     with Lake(tmp_path) as lake:
-        run = StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+        run = at_work(lake)
         with pytest.raises(Cut):
             work_off(run, [batch(0), batch(1), batch(2, cut=True), batch(3)])
         assert [task.key for task in lake.tasks()] == ["t0", "t1"]
@@ -122,29 +125,22 @@ def test_a_batch_without_replies_of_the_teacher_is_made_by_the_next_run(
         return [Batch("seeds", 0, lambda: (tasks, [])), Batch("seeds", 1, lambda: ([Task("later", "search", "?", ("a",))], []))]
 
     with Lake(tmp_path) as lake:
-        run = StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", datetime.now(UTC)))
-        with pytest.raises(error, match=rf"t1-synth stops at seeds 0, .*\({fault} 3\): .*{remedy}.*; the same command goes on"):
+        run = at_work(lake)
+        with pytest.raises(error, match=rf"t1-synth .*seeds 0, .*\({fault} 3\): .*{remedy}"):
             work_off(run, batches(answered=False), counted=lambda: {"asked": 5, fault: 3})
         assert not lake.tasks() and [row.kind for row in lake.failures("teacher")] == ["unanswered"]
         work_off(run, batches(answered=True), counted=lambda: {"asked": 5, "cut": 1, "refused": 1, "timeout": 2})
         assert [task.key for task in lake.tasks()] == ["later", "t0", "t1"]
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+def policy(name: str) -> Policy:
+    return Policy(name, None, name.split("-")[1], f"policies/{name}", "d", None, wheel_turn=int(name[1]))
 
 
-def synthesised(turn: int) -> Run:
-    return Run(f"t{turn}-synth", "synth", turn, {}, "d", 0, 1, "completed", NOW)
-
-
-def policy(name: str, promoted: bool = False) -> Policy:
-    return Policy(name, None, name.split("-")[1], f"policies/{name}", "d", None, promoted=promoted, wheel_turn=int(name[1]))
-
-
-def commands(lake: Lake, stage: str, *settings: str, turn: int = 1, variant: str = "") -> list[str]:
+def commands(lake: Lake, stage: str, *settings: str) -> list[str]:
     """The commands that a stage asks for, less the home."""
     try:
-        check_before(lake, load_config("quickstart", settings), stage, turn, variant)
+        check_before(lake, load_config("quickstart", settings), stage, 1, "")
     except RequestError as error:
         return [command.replace(f" --home {lake.place.home}", "") for command in re.findall("`flywheel (.*?)`", str(error))]
     return []
@@ -155,7 +151,7 @@ def test_all_that_is_missing_is_named_once_and_in_order(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         every = ["init", "synth --turn 1", "train cpt --turn 1", "train sft --turn 1"]
         assert [commands(lake, stage) for stage in ("cpt", "sft", "rl")] == [every[:2], every[:3], every]
-        lake.add([policy("t0-init"), synthesised(1)])
+        lake.add([policy("t0-init"), Run("t1-synth", "synth", 1, {}, "d", 0, 1, "completed", NOW)])
         assert [commands(lake, stage) for stage in ("cpt", "sft", "rl")] == [[], every[2:3], every[2:]]
         lake.add([policy("t1-cpt"), policy("t1-sft")])
         assert commands(lake, "rl") == []
@@ -192,7 +188,7 @@ def test_a_reward_by_evidence_is_refused_at_once_where_a_task_names_none(tmp_pat
     with Lake(tmp_path) as lake:
         lake.add([*FACTS, *DOCUMENTS])
         assert reward_context(lake, RewardConfig(), [BARE]).evidence == {}
-        with pytest.raises(RequestError, match="task bare names none"):
+        with pytest.raises(RequestError, match="task bare"):
             reward_context(lake, RewardConfig(parts={"evidence": 0.1}), [TASK, BARE])
-        with pytest.raises(RequestError, match="no part of the reward 'nothing'"):
+        with pytest.raises(RequestError, match="'nothing'"):
             reward_context(lake, RewardConfig(parts={"nothing": 0.1}), [TASK])

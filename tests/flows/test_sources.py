@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
-from flows.context import RunContext
-from flows.home import Home
 from flows.stages.synthesis.examples import corpora
 from flows.stages.synthesis.sources import Material, read_sources
 from synth.config import CorpusConfig
@@ -18,9 +16,8 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.wording import Phrasing
 from synth.worlds.schema import RELATIONS
 from synth.worlds.world import WorldConfig, generate_world
-from tests.flows.test_synthesis_kinds import make, shop_at
+from tests.flows.homes import SMALL, home_at, make
 from tests.warehouse.corpora.test_wordings import GOOD, written
-from warehouse import Lake
 from warehouse.errors import RequestError
 
 
@@ -42,40 +39,28 @@ def test_a_broken_row_is_quarantined_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_pages_and_a_table_of_facts_are_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "facts.csv").write_text("subject,relation,object\nParis,country,France\nLyon,country,France\nParis,river,Rhine\n")
-    (tmp_path / "cities").mkdir()
-    (tmp_path / "cities" / "paris.md").write_text("---\nauthor: me\n---\n# Paris\n\nParis lies in France.\n")
-    (tmp_path / "cities" / "lyon.txt").write_text("It lies in France, too.\n")
-    (tmp_path / "cities" / "empty.md").write_text("# Nothing\n")
-    (tmp_path / "cities" / "bytes.md").write_bytes(b"\xff\xfe\x00")
-    train = read_sources(corpus(tmp_path), 0).train
-    assert {document.title: document.text for document in train.documents} == {
-        "lyon": "It lies in France, too.",
-        "Paris": "Paris lies in France.",
-    }
-    assert [fact.documents for fact in train.facts] == [("cities/paris.md",), ("cities/lyon.txt",), ()]
-    assert sorted(failure.kind for failure in train.failures) == ["broken_page", "empty_page"]
-
-
-def test_a_page_that_links_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+    mine, cities = tmp_path / "mine", tmp_path / "mine" / "cities"
+    cities.mkdir(parents=True)
+    (mine / "facts.csv").write_text("subject,relation,object\nParis,country,France\nLyon,country,France\nParis,river,Rhine\n")
+    (cities / "paris.md").write_text("---\nauthor: me\n---\n# Paris\n\nParis lies in France.\n")
+    (cities / "lyon.txt").write_text("It lies in France, too.\n")
+    (cities / "empty.md").write_text("# Nothing\n")
+    (cities / "bytes.md").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "secret.md").write_text("# Secret\n\nnot for this corpus")
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "facts.csv").write_text("subject,relation,object\na,b,c\n")
-    (inside / "link.md").symlink_to(tmp_path / "secret.md")
-    train = read_sources(corpus(inside), 0).train
-    assert not train.documents
-    assert [failure.kind for failure in train.failures] == ["outside"]
+    (mine / "link.md").symlink_to(tmp_path / "secret.md")
+    train = read_sources(corpus(mine), 0).train
+    said = {document.title: document.text for document in train.documents}
+    assert said == {"lyon": "It lies in France, too.", "Paris": "Paris lies in France."}
+    assert [fact.documents for fact in train.facts] == [("cities/paris.md",), ("cities/lyon.txt",), ()]
+    assert sorted(failure.kind for failure in train.failures) == ["broken_page", "empty_page", "outside"]
 
 
 def test_generated_worlds_share_no_name_and_no_document() -> None:
-    sources = read_sources(CorpusConfig.model_validate({"train": {"entities": 400}, "held_out": {"entities": 300}}), 3)
+    config = CorpusConfig.model_validate({"train": {"entities": 200}, "held_out": {"entities": 150}})
+    sources = read_sources(config, 3)
     assert not set(sources.train.types) & set(sources.held_out.types)
     assert not {d.text for d in sources.train.documents} & {d.text for d in sources.held_out.documents}
-    assert sources == read_sources(CorpusConfig.model_validate({"train": {"entities": 400}, "held_out": {"entities": 300}}), 3)
-
-
-SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
+    assert sources == read_sources(config, 3)
 
 
 def corpus_in(folder: Path) -> list[str]:
@@ -95,9 +80,8 @@ def test_a_corpus_of_files_speaks_as_its_wordings_say(tmp_path: Path) -> None:
 
 def test_training_without_facts_sees_documents_alone_and_suites_the_graph(tmp_path: Path) -> None:
     none = ["corpus.facts=false", "synth.webshaper.counts={}", "synth.demonstration_questions.counts={}", 'sft.from=["imported"]']
-    config = load_config(SMALL, [*corpus_in(tmp_path), *none])
-    with Lake(tmp_path / "home") as lake:
-        material = Material(RunContext(Home(tmp_path / "home"), config, lake), 1)
+    with home_at(tmp_path / "home", *corpus_in(tmp_path), *none) as context:
+        material = Material(context, 1)
         assert [document.title for document in material.train_index.documents] == ["Night Boat"]
         assert not list(material.train.graph.entities) and "Night Boat" in material.held_out.graph.entities
 
@@ -122,9 +106,9 @@ def test_nothing_that_is_made_of_a_users_facts_has_words_of_a_generated_world(tm
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     own = ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"]
     foreign = {relation.asked for relation in RELATIONS}
-    with shop_at(tmp_path / "home", *own) as context:
-        for kind in ("webshaper", "fas"):
-            make(context, kind)
+    with home_at(tmp_path / "home", *own) as context:
+        make(context, "webshaper", run_id="t1-questions")
+        make(context, "fas", run_id="t1-plans")
         texts = [task.question for task in context.lake.tasks()]
         texts += [part.text for example in context.lake.examples() for part in example.parts]
     assert len(texts) > 100

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.cli.planning import Wanted, profile_text
 from flows.config import load_config
 from tests.chat_models import create_chat_model
+from tests.flows.homes import flywheel
 
 TOOLS = '''
 from rl.tools import tool
@@ -64,13 +63,6 @@ def flags(place: Path, chosen: tuple[bool, ...]) -> list[str]:
     found += ["--held-out", "held_out.jsonl"] if given["tasks"] and given["documents"] else []
     found += ["--demonstrations", "runs.jsonl"] if given["tasks"] and given["tools"] else []
     return [*found, "--gpu" if given["gpu"] else "--no-gpu"]
-
-
-def flywheel(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 @pytest.mark.slow

@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flows.config import load_config
-from flows.context import RunContext
-from flows.home import Home
-from flows.pipeline import run_attempt
-from flows.plan import SynthesisKind
-from flows.stages.synthesis.stage import synthesise
-from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
+from tests.flows.homes import ended, home_at, make
+from warehouse import Outcome, Task, Turn
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
 
-OUTCOME = (Outcome.SUCCESS, 1.0, 0, datetime(2026, 1, 1, tzinfo=UTC), 0.0)
-"""Outcome, reward, seed, time of start and duration."""
-
-SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
+FEW = ("corpus.train.entities=150", "corpus.held_out.entities=150")
 
 
-@contextmanager
-def shop_at(home: Path, *overrides: str) -> Iterator[RunContext]:
-    with Lake(home) as lake:
-        yield RunContext(Home(home), load_config(str(SMALL), overrides), lake)
-
-
-def make(context: RunContext, kind: SynthesisKind) -> dict[str, Any]:
-    return run_attempt(context.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(context, run, 1, kind))[1]
-
-
-def test_questions_and_nothing_else(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as context:
+def test_questions_alone_are_made_in_batches_and_none_twice(tmp_path: Path) -> None:
+    with home_at(tmp_path, "synth.batch=7") as context:
         assert make(context, "webshaper")["tasks.train"] == 40
-        assert {task.split for task in context.lake.tasks()} == {"train"}
-        assert not context.lake.examples()
-        assert len({document.source for document in context.lake.documents()}) == 1, "the suites' world is not needed"
+        tasks, lake = context.lake.tasks(), context.lake
+        assert {task.split for task in tasks} == {"train"} and not lake.examples()
+        assert len({document.source for document in lake.documents()}) == 1, "the suites' world is not needed"
+        assert len({task.formula for task in tasks}) == 40
+        assert [sum(task.hops == hops for task in tasks) for hops in (1, 2)] == [20, 20]
+        assert len([metric for metric in lake.metrics() if metric.name.startswith("made.questions")]) == 6
 
 
 def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.has_count=5") as context:
+    with home_at(tmp_path, "synth.has_count=5", *FEW) as context:
         for number in range(4):
             turn = Turn(0, (), (), "", "search", f"place {number}", (), "seen", None, "ok", 0.0, 0)
             last = replace(turn, index=1, tool="answer", arguments=f"city {number}", observation="")
-            run = Trajectory(f"r{number}", f"q{number}", "other", "import", 0, (), (turn, last), StopReason.ANSWERED, *OUTCOME)
+            run = replace(ended(f"r{number}", f"q{number}", Outcome.SUCCESS, "other", "import"), turns=(turn, last))
             context.lake.add([Task(f"q{number}", "search", f"where is place {number}?", (f"city {number}",), split="other"), run])
         assert make(context, "has")["examples.has"] == 4
         assert {source for example in context.lake.examples() for source in example.sources} == {"r0", "r1", "r2", "r3"}
-
-
-def test_small_batches_make_as_many_questions_and_none_twice(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.batch=7") as context:
-        assert make(context, "webshaper")["tasks.train"] == 40
-        tasks = context.lake.tasks()
-        assert len({task.formula for task in tasks}) == 40
-        assert [sum(task.hops == hops for task in tasks) for hops in (1, 2)] == [20, 20]
-        assert len([metric for metric in context.lake.metrics() if metric.name.startswith("made.questions")]) == 6
 
 
 def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
@@ -80,11 +52,11 @@ def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
 def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path: Path) -> None:
     seen = tmp_path / "seen.jsonl"
     overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":20}']
-    with shop_at(tmp_path / "clean", *overrides) as context:
+    with home_at(tmp_path / "clean", *overrides) as context:
         make(context, "webshaper")
         known = [task.question for task in context.lake.tasks()][:5]
     seen.write_text("".join(f'{{"question": "{question}"}}\n' for question in known))
-    with shop_at(tmp_path / "against", *overrides, f'synth.decontamination.against={{"seen":"{seen}"}}') as context:
+    with home_at(tmp_path / "against", *overrides, f'synth.decontamination.against={{"seen":"{seen}"}}') as context:
         assert make(context, "webshaper")["tasks.train"] == 20
         assert not {task.question for task in context.lake.tasks()} & set(known)
         removed = context.lake.failures("decontamination")
@@ -93,28 +65,19 @@ def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path
 
 def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path) -> None:
     found = []
+    counts = ("synth.fas.reasoning={1=10}", "synth.webshaper.counts={1=8, 2=4}", "evaluation.suites.held_out.counts={1=6}")
     for name in ("a", "b"):
-        with Lake(tmp_path / name) as lake:
-            few = (
-                "corpus.train.entities=150",
-                "corpus.held_out.entities=150",
-                "synth.fas.reasoning={1=10}",
-                "synth.webshaper.counts={1=8, 2=4}",
-            )
-            context = RunContext(Home(tmp_path / name), load_config(str(SMALL), [*few, "evaluation.suites.held_out.counts={1=6}"]), lake)
-            _, figures = run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run, context=context: synthesise(context, run, 1))
-            assert figures["tasks.held_out"] == 6
-            found.append(({task.key: task.digest for task in lake.tasks()}, [example.id for example in lake.examples()]))
+        with home_at(tmp_path / name, *FEW, *counts) as context:
+            assert make(context)["tasks.held_out"] == 6
+            found.append(({task.key: task.digest for task in context.lake.tasks()}, [each.id for each in context.lake.examples()]))
     assert found[0] == found[1]
 
 
 def test_a_graph_that_gives_no_task_is_refused_and_the_reasons_are_kept(tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text("subject,relation,object\nParis,country,France\n")
     (tmp_path / "documents.jsonl").write_text('{"id": "d1", "title": "Oslo", "text": "Oslo is far away."}\n')
-    config = load_config(str(SMALL), ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"])
-    with Lake(tmp_path / "home") as lake:
-        context = RunContext(Home(tmp_path / "home"), config, lake)
-        said = r"no task for train, held_out, validation: synth\.webshaper\.counts asks for up to 2 hops; ask"
-        with pytest.raises(RequestError, match=said):
-            run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
-        assert any(failure.kind == "shortfall" for failure in lake.failures("synth"))
+    own = ("corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}")
+    with home_at(tmp_path / "home", *own) as context:
+        with pytest.raises(RequestError, match=r"train, held_out, validation: synth\.webshaper\.counts"):
+            make(context)
+        assert any(failure.kind == "shortfall" for failure in context.lake.failures("synth"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ from flows.config import FlywheelConfig, load_config
 from flows.inputs import check_conditions, check_inputs, choose_tasks
 from flows.lakes import reading
 from flows.plan import completed_in
+from tests.flows.homes import NOW, SMALL
 from warehouse import Lake, Run, Task
 from warehouse.errors import RequestError
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 ALONE = ('wheel.stages=["rl"]', "synth.webshaper.counts={}", "rl.rewards.parts={}")
 OWN = {"source": "gsm8k", "verifier": "gsm8k"}
 TASKS = (
@@ -56,12 +55,12 @@ def test_training_tasks_are_drawn_unless_a_condition_says_which(home: Path) -> N
 
 
 WRONG = (
-    ("rl.tasks=splitt = 'train'", "rl.tasks = .* is no condition on the table tasks: .*splitt"),
+    ("rl.tasks=splitt = 'train'", "rl.tasks = .*splitt"),
     ("rl.tasks=TRUE); DELETE FROM tasks; SELECT (1", "more than a condition"),
-    ("rl.tasks=split = 'nothing'", "has no task that meets rl.tasks = \"split = 'nothing'\": import some"),
-    ("rl.tasks=TRUE", "meets 2 tasks of gsm8k, held_out, which is for evaluation"),
+    ("rl.tasks=split = 'nothing'", "no task that meets rl.tasks = \"split = 'nothing'\""),
+    ("rl.tasks=TRUE", "2 tasks of gsm8k, held_out"),
     ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game'.*python, search, tool_world"),
-    ("rl.horizon.mixture={python=1, tool_world=1}", "whose tasks have 5 hops or more, and rl.horizon.hops admits 4 at most"),
+    ("rl.horizon.mixture={python=1, tool_world=1}", "5 hops or more, and rl.horizon.hops admits 4"),
 )
 
 
@@ -84,7 +83,7 @@ def test_tasks_that_synthesis_will_make_are_not_required_before_it(tmp_path: Pat
         with pytest.raises(RequestError, match="has no task that meets"):
             check_choice(load_config(SMALL, ALONE), place)
     with Lake(home) as lake:
-        lake.add([Run("t1-synth", "synth", 1, {}, "d", 0, 1, "completed", datetime(2026, 1, 1, tzinfo=UTC))])
+        lake.add([Run("t1-synth", "synth", 1, {}, "d", 0, 1, "completed", NOW)])
     with pytest.raises(RequestError, match="has no task that meets"):
         check_choice(load_config(SMALL), home)
 
@@ -98,6 +97,3 @@ def test_tasks_of_a_later_suite_are_not_drawn(tmp_path: Path) -> None:
     assert [(failure.stage, failure.item["task"], failure.item["suite"]) for failure in met] == [("decontamination", "own-1", "late")]
     with pytest.raises(RequestError, match=r"all 1 tasks that meet rl.tasks are asked by suites"):
         chosen(home, "rl.tasks=key = 'own-1'")
-
-
-# The curriculum over tasks without hops

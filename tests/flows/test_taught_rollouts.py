@@ -17,12 +17,12 @@ from flows.config import load_config
 from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
 from flows.stages.rollouts import SamplingPlan, sample_teacher, wanted_of_teacher
+from tests.flows.homes import SMALL
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.scripted import calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Run, Task
 
-SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 TASKS = tuple(Task(f"k{number}", "search", f"Where is Amber Stone employed, {number}?", ("Blue River",)) for number in range(3))
 
@@ -35,20 +35,15 @@ def looks_up(body: dict[str, Any]) -> str:
     return "Red Hill" if question.endswith("0?") else "Blue River"
 
 
-def home_of(root: Path, *settings: str) -> Path:
-    """A home with tasks and documents of its own."""
-    Home(root).claim(load_config(SMALL, settings))
-    with Lake(root) as lake:
-        lake.add([*TASKS, *DOCUMENTS])
-    return root
-
-
 @contextmanager
-def taught(root: Path, script: list[str] | None = None, *settings: str) -> Iterator[tuple[MisbehavingServer, Path]]:
-    """A home with a teacher that is up."""
+def taught(root: Path, script: list[str] | None = None) -> Iterator[tuple[MisbehavingServer, Path]]:
+    """A home with tasks and documents of its own, and a teacher that is up."""
     with MisbehavingServer(script or [], answer=looks_up) as server:
         named = [f"synth.teacher.{key}" for key in ("kind=openai", "model=m", f"base_url={server.url}", "first_pause_seconds=0.01")]
-        yield server, home_of(root, *named, *settings)
+        Home(root).claim(load_config(SMALL, named))
+        with Lake(root) as lake:
+            lake.add([*TASKS, *DOCUMENTS])
+        yield server, root
 
 
 def rollout(home: Path, *more: str) -> subprocess.CompletedProcess[str]:

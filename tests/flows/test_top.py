@@ -73,23 +73,19 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     assert "turn 2 of 2" in shown
     assert "▶ rl" in shown and "✓ cpt 2 min" in shown and "✓ t1-rl-fixed_last" in shown
     left = re.search(r"step 30 of 50 .* left: (\d+) s", shown)
-    assert left is not None and 40 <= int(left[1]) < 80, "20 steps took as long as this process has been at it"
+    assert left is not None and 40 <= int(left[1]) < 80, "20 steps took 40 s"
     (reward,) = (line.split() for line in shown.splitlines() if line.startswith("│ reward"))
     assert reward[1:3] == ["reward", "0.875"] and 0.8 < float(reward[3]) < 1, "now, and the mean of the lake's last ten steps"
-    assert [line.split()[1:8] for line in shown.splitlines() if "engine-0" in line] == [
-        ["engine-0", "serving", "29", "12", "40", "900", "12,345"],
-    ]  # fmt: skip
-    assert "1,234 tokens a second" in shown
-    assert "1 of the last 64 trajectories" in shown and "3 of the last 64 calls" in shown
-    assert "56 trajectories have not ended" in shown
-    assert "zero_variance is 0.58 at step 56" in shown
+    (engine,) = (line.split()[1:8] for line in shown.splitlines() if "engine-0" in line)
+    assert engine == ["engine-0", "serving", "29", "12", "40", "900", "12,345"]
+    for figure in ("1,234 tokens", "1 of the last 64 trajectories", "3 of the last 64 calls", "56 trajectories", "zero_variance is 0.58"):
+        assert figure in shown
 
 
 def test_an_idle_home_is_shown_as_finished(watcher: Watcher) -> None:
     shown = text(watcher.look())
-    assert "finished: nothing is running" in shown, "both gates have spoken: what never ran was left out"
-    assert "▶" not in shown and "– synth" in shown
-    assert "invalid" in shown
+    assert "finished" in shown, "both gates have spoken: what never ran was left out"
+    assert "▶" not in shown and "– synth" in shown and "invalid" in shown
 
 
 def test_a_home_that_stopped_says_why(home: Home) -> None:
@@ -103,8 +99,7 @@ def test_a_home_that_stopped_says_why(home: Home) -> None:
 def test_a_killed_process_is_not_shown_as_working(home: Home, watcher: Watcher) -> None:
     tell(home, replace(WORKING, written=time.time() - 100))
     shown = text(watcher.look())
-    assert "no word from process 77 for 2 min" in shown
-    assert "▶" not in shown
+    assert "process 77 for 2 min" in shown and "▶" not in shown
 
 
 def changes(folder: Path) -> dict[Path, int]:

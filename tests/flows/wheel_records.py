@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rl.learner.config import DEFAULT_LIMITS, MetricLimit
 from rl.learner.metrics import Alert
-from warehouse import Lake
-from warehouse.records import (
-    Call,
-    Example,
-    Failure,
-    Metric,
-    Outcome,
-    Part,
-    PartKind,
-    Policy,
-    RewardPart,
-    Run,
-    Score,
-    StopReason,
-    Task,
-    Trajectory,
-    Turn,
-)  # fmt: skip
+from tests.flows.homes import NOW, ended
+from warehouse import Call, Example, Failure, Lake, Metric, Outcome, Part, PartKind, Policy, RewardPart, Run, Score, StopReason, Task, Turn
+from warehouse.records import Trajectory
 
-START = datetime(2030, 1, 1, tzinfo=UTC)
 HOSTILE = "</script><script>document.title='broken'</script><img src='https://example.org/x.png' onerror=\"document.title='broken'\">"
 FOLDER = "policies/shared"
 STAGES = ("init", "cpt", "sft", "rl")
@@ -125,25 +110,15 @@ def attempt(
     invalid = chance.random() < 0.01 if invalid is None else invalid
     outcome = Outcome.INVALID if invalid else Outcome.SUCCESS if solved else Outcome.FAILURE
     turns = [_search(index, chance) for index in range(asked.hops)] + ([] if invalid else [_answer(asked.hops, solved)])
-    return Trajectory(
-        id=f"{policy}/{stage}/{asked.key}/{step}/{sample}",
-        sample=sample,
-        task_key=asked.key,
-        policy=policy,
-        stage=stage,
+    suite, error = "heldout" if stage == "eval" else None, "the search tool did not answer within 10 s" if invalid else None
+    name, of = f"{policy}/{stage}/{asked.key}/{step}/{sample}", {"wheel_turn": wheel_turn, "step": step, "sample": sample}
+    return replace(
+        ended(name, asked.key, outcome, policy, stage, suite=suite, error=error, **of),
         horizon=asked.hops + 2,
         prompt_ids=ids_of(f"<question> {asked.question}</question>"),
         turns=tuple(turns),
         stop_reason=StopReason.FAULT if invalid else StopReason.ANSWERED,
-        outcome=outcome,
         reward=None if invalid else float(solved),
-        seed=1,
-        started=START,
-        seconds=0.4,
-        wheel_turn=wheel_turn,
-        step=step,
-        suite="heldout" if stage == "eval" else None,
-        error="the search tool did not answer within 10 s" if invalid else None,
     )
 
 
@@ -165,7 +140,7 @@ def _gate(wheel_turn: int) -> Iterator[Any]:
         yield Failure("gate", "not_promoted", "t2-rl: it falls on held_out by 5.0 points; the champion is t1-rl", {})
     reason = "t2-rl is not promoted: it falls on held_out by 5.0 points" if kept else "t1-rl is promoted: there is no champion to beat"
     figures = {"candidate": f"t{wheel_turn}-rl", "champion": "t1-rl" if kept else None, "promoted": not kept, "reason": reason}
-    yield Run(f"t{wheel_turn}-gate", "gate", wheel_turn, {}, "c1", 1, 2, "completed", START, START, figures)
+    yield Run(f"t{wheel_turn}-gate", "gate", wheel_turn, {}, "c1", 1, 2, "completed", NOW, NOW, figures)
 
 
 def _search(index: int, chance: random.Random) -> Turn:
@@ -226,7 +201,7 @@ RL_CONFIG: dict[str, Any] = {
 
 
 def _run(name: str, stage: str, wheel_turn: int, config: dict[str, Any], policy: str) -> Run:
-    return Run(name, stage, wheel_turn, config, "c1", 1, 2, "completed", START, START + timedelta(minutes=2), {"policy": policy})
+    return Run(name, stage, wheel_turn, config, "c1", 1, 2, "completed", NOW, NOW + timedelta(minutes=2), {"policy": policy})
 
 
 def _failures() -> Iterator[Failure]:

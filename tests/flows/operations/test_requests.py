@@ -8,14 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.config import load_config
 from flows.context import StageRun, open_context
 from flows.home import Home
@@ -34,8 +31,8 @@ from flows.operations.control import (
 )
 from flows.operations_config import BudgetConfig
 from flows.pipeline import run_attempt
-from tests.flows.wheel_records import START
-from warehouse import Failure, Lake, Run, StopReason, Task, Trajectory
+from tests.flows.homes import NOW, ended, flywheel
+from warehouse import Failure, Lake, Run, Task, Trajectory
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
@@ -45,7 +42,6 @@ GONE = 2**22 + 1
 """The id of no process: Linux gives smaller ones."""
 SOON = 60.0
 TASK = Task("k", "search", "?", ())
-DONE = Trajectory("", "k", "p", "rl", 1, (), (), StopReason.ANSWERED, None, None, 0, None, None)
 
 
 @pytest.fixture
@@ -56,12 +52,12 @@ def home(tmp_path: Path) -> Home:
 
 
 @contextmanager
-def hearing(home: Home, process: int | None = None, control: Control | None = None) -> Iterator[list[Failure]]:
+def hearing(home: Home, control: Control) -> Iterator[list[Failure]]:
     """A home with a progress record and a listener; yields what is recorded."""
     recorded: list[Failure] = []
-    writer = ProgressWriter(home.progress, lambda: Progress(process or os.getpid(), time.time()))
+    writer = ProgressWriter(home.progress, lambda: Progress(os.getpid(), time.time()))
     until(home.progress.exists)
-    listener = RequestListener(home.requests, control or Control(), lambda: None, recorded.append)
+    listener = RequestListener(home.requests, control, lambda: None, recorded.append)
     try:
         yield recorded
     finally:
@@ -86,7 +82,7 @@ def put(home: Home, name: str, content: str | bytes) -> Path:
 
 def test_a_request_returns_when_it_is_obeyed_and_recorded(home: Home) -> None:
     control = Control()
-    with hearing(home, control=control) as recorded:
+    with hearing(home, control) as recorded:
         ask(home, Order.limit, 3)
         assert control.state == ControlState(None, 3) and control.state.admitted == 3
         ask(home, Order.pause)
@@ -101,9 +97,9 @@ def test_a_request_returns_when_it_is_obeyed_and_recorded(home: Home) -> None:
 def test_a_request_to_a_home_where_nothing_runs_is_refused(home: Home, tmp_path: Path) -> None:
     for arguments in (["pause"], ["resume"], ["limit", "4"]):
         with pytest.raises(RequestError, match="nothing runs in"):
-            CliRunner().invoke(app, [*arguments, "--home", str(home.root)], catch_exceptions=False)
+            flywheel(*arguments, "--home", home.root)
     assert not home.requests.exists()
-    with pytest.raises(RequestError, match="no run's home"):
+    with pytest.raises(RequestError, match="is no run's home"):
         ask(Home(tmp_path / "none"), Order.pause)
     home.progress.write_text('{"process": 77, "written": 1000.0}')
     with pytest.raises(RequestError, match="nothing runs in"):
@@ -112,7 +108,7 @@ def test_a_request_to_a_home_where_nothing_runs_is_refused(home: Home, tmp_path:
 
 def test_an_unanswered_request_is_withdrawn(home: Home) -> None:
     home.progress.write_text(f'{{"process": 77, "written": {time.time() + 3600}}}')
-    with pytest.raises(RequestError, match=r"process 77 .* does not answer"):
+    with pytest.raises(RequestError, match="process 77"):
         ask(home, Order.pause, patience_seconds=0.3)
     assert list(home.requests.iterdir()) == []
 
@@ -135,20 +131,19 @@ WRONG: tuple[str | bytes, ...] = (
 
 def test_an_invalid_request_is_recorded_and_not_obeyed(home: Home) -> None:
     control, files = Control(), [put(home, f"1-{number}.json", content) for number, content in enumerate(WRONG)]
-    with hearing(home, control=control) as recorded:
+    with hearing(home, control) as recorded:
         until(lambda: not any(file.exists() for file in files))
     assert [row.kind for row in recorded] == ["invalid"] * len(WRONG) and all(len(row.reason) < 300 for row in recorded)
     assert control.state == ControlState()
 
 
 def test_pipes_folders_and_requests_to_a_process_that_has_ended_block_nothing(home: Home) -> None:
-    left = ControlRequest(order=Order.limit, process=GONE, asked=1.0, limit=3)
-    put(home, "0-1.json", left.model_dump_json())
+    put(home, "0-1.json", ControlRequest(order=Order.limit, process=GONE, asked=1.0, limit=3).model_dump_json())
     os.mkfifo(home.requests / "1-1.json")
     (home.requests / "2-1.json").mkdir()
     (home.requests / "1-2.json").symlink_to(home.root / "config.json")
     control = Control()
-    with hearing(home, control=control) as recorded:
+    with hearing(home, control) as recorded:
         ask(home, Order.pause)
     assert [row.kind for row in recorded] == ["unheard", "invalid", "invalid", "pause"]
     assert home.config_file.is_file() and control.state.limit is None
@@ -203,7 +198,7 @@ def test_pause_limit_and_resume_reach_running_rollouts(home: Home) -> None:
             await asyncio.sleep(0.05)
             under_way.remove(request.trajectory_id)
             most.append(len(under_way))
-            return replace(DONE, id=request.trajectory_id)
+            return ended(request.trajectory_id, "k", None, stage="rl")
 
     most: list[int] = []
     requests = [RolloutRequest(f"t{number}", TASK, "p", 1, seed=number) for number in range(8)]
@@ -230,7 +225,7 @@ def test_a_budget_of_hours_excludes_pauses(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         threading.Timer(1.0, control.obey, [Order.resume]).start()
         meter = Meter(BudgetConfig(hours=0.8 / 3600), Spending, look_seconds=0.0)
-        run = StageRun(lake, Run("t1-rl", "rl", 1, {}, "d", 0, None, "running", START), meter)
+        run = StageRun(lake, Run("t1-rl", "rl", 1, {}, "d", 0, None, "running", NOW), meter)
         run.heed(control)
         assert not run.metric(1, {"reward": 0.5}), "a second has gone by, in which it stood still"
         time.sleep(0.9)
@@ -238,5 +233,4 @@ def test_a_budget_of_hours_excludes_pauses(tmp_path: Path) -> None:
 
 
 def command(name: str, home: Path, *arguments: str) -> None:
-    done = CliRunner().invoke(app, [name, *arguments, "--home", str(home)], catch_exceptions=False)
-    assert done.exit_code == 0 and f"process {os.getpid()}" in done.stdout
+    assert f"process {os.getpid()}" in flywheel(name, *arguments, "--home", home)

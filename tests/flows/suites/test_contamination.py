@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
 from flows.suites.tasks import SuiteTasks
 from synth.exporters import PromptOptions, rl_dataset
-from warehouse import Call, Document, DocumentSplit, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory, Turn
+from tests.flows.homes import SMALL, ended
+from warehouse import Call, Document, DocumentSplit, Example, Lake, Outcome, Part, PartKind, Policy, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ DRAWN = SuiteTasks(tuple(SUITE), (Document("d9", "Amber Town", "Amber Town lies 
 
 
 def sampled(task: Task) -> Trajectory:
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    return Trajectory(f"r-{task.key}", task.key, "t1-rl", "rl", 3, (1,), (), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
+    return ended(f"r-{task.key}", task.key, Outcome.SUCCESS, "t1-rl", "rl")
 
 
 def searched(observation: str) -> Turn:
@@ -73,9 +72,7 @@ def test_each_kind_of_overlap_is_counted(lake: Lake) -> None:
     counts = {sort: count for sort, count in found.counts.items() if count}
     assert counts == {"same_task": 1, "same_question": 1, "same_formula": 1, "same_document": 1, "same_entity": 1}
     assert found.tasks_asked == 2
-    assert {(one.sort, one.task, one.policy, one.item) for one in found.met if one.sort == "same_formula"} == {
-        ("same_formula", "s-q1", "t1-rl", "t1")
-    }
+    assert [(one.task, one.policy, one.item) for one in found.met if one.sort == "same_formula"] == [("s-q1", "t1-rl", "t1")]
 
 
 def test_held_out_documents_shown_in_training_are_found(lake: Lake) -> None:
@@ -91,10 +88,8 @@ def test_held_out_documents_shown_in_training_are_found(lake: Lake) -> None:
     shown = ("Green Hill is a hill.", "Amber Town is a town.")
     lake.add([replace(sampled(same), id=f"r{number}", turns=(searched(text),)) for number, text in enumerate(shown)])
     found = contamination(lake, "t1-rl", "s", SuiteTasks(tuple(SUITE)))
-    assert {(one.task, one.policy, one.item) for one in found.met if one.sort == "shown_document"} == {
-        ("h1", "t1-rl", "r0"),
-        ("h2", "t1-sft", "x1"),
-    }
+    met = {(one.task, one.policy, one.item) for one in found.met if one.sort == "shown_document"}
+    assert met == {("h1", "t1-rl", "r0"), ("h2", "t1-sft", "x1")}
 
 
 def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
@@ -121,9 +116,6 @@ def test_tasks_of_suites_stay_out_of_training(lake: Lake) -> None:
     assert sorted(task.key for task in lake.tasks()) == ["s-q1", "s-q2", "s-q3", "s-q4", "t2"]
 
 
-SMALL = Path(__file__).parents[2] / "end_to_end" / "small.toml"
-
-
 def chain(city: str, name: str) -> tuple[tuple[str, str, str], ...]:
     return ((f"C@{city}", "country", f"V@{name}"), (f"V@{name}", "capital", "?"))
 
@@ -132,17 +124,11 @@ def test_overlap_with_an_evaluation_set_is_removed_and_reported(tmp_path: Path) 
     (tmp_path / "seen.jsonl").write_text('{"question": "How many apples has Janet left for the market after breakfast?"}\n')
     asked = "how many apples has Janet left for the market after breakfast"
     with Lake(tmp_path / "home") as lake:
-        lake.add(
-            [
-                Task("e1", "search", "Oslo?", ("Oslo",), chain("Oslo", "x"), "held_out"),
-                Task("t1", "search", "the capital of where Oslo lies?", ("Oslo",), chain("Oslo", "land"), "train"),
-                Task("t2", "search", "Rome?", ("Rome",), chain("Rome", "x"), "train"),
-                Example("x1", "fas_reason", (Part(PartKind.QUESTION, asked),), ()),
-                Example("x2", "fas_reason", (Part(PartKind.QUESTION, "Rome?"),), ("t2",)),
-            ]
-        )
-        before = lake.snapshot()
-        config = load_config(str(SMALL))
+        lake.add([Task("e1", "search", "Oslo?", ("Oslo",), chain("Oslo", "x"), "held_out")])
+        lake.add([Task("t1", "search", "the capital of where Oslo lies?", ("Oslo",), chain("Oslo", "land"), "train")])
+        lake.add([Task("t2", "search", "Rome?", ("Rome",), chain("Rome", "x"), "train")])
+        lake.add(Example(f"x{n}", "fas_reason", (Part(PartKind.QUESTION, said),), ()) for n, said in ((1, asked), (2, "Rome?")))
+        before, config = lake.snapshot(), load_config(SMALL)
         rows = {row["suite"]: row for row in decontaminate(lake, config, {"seen": tmp_path / "seen.jsonl"})}
         assert (rows["held_out"]["tasks"], rows["held_out"]["same_formula"], rows["held_out"]["removed"]) == (1, 1, 1)
         assert (rows["seen"]["tasks"], rows["seen"]["same_question"], rows["seen"]["removed"]) == (1, 1, 1)

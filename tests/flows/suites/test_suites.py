@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from flows.suites.config import SuiteConfig, corpus_of, find_suite, own_suite
 from flows.suites.evaluation import _keep_tasks, same_documents
 from flows.suites.results import check_same
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
-from warehouse import Lake, Run, StopReason, Task, Trajectory
+from tests.flows.homes import NOW, ended
+from warehouse import Lake, Run, Task
 from warehouse.errors import RequestError
 
 CONFIG = load_config("from_scratch")
@@ -62,7 +62,6 @@ def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake
 
 
 def test_a_task_set_brings_the_documents_that_it_searches(tmp_path: Path, lake: Lake) -> None:
-    """As pages or as rows; they are not the home's, and none of them enters the lake."""
     row = {"question": "Who is the mayor?", "answers": ["Ann"]}
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "lunden.md").write_text("# Lunden\n\nThe mayor is Ann.\n")
@@ -85,33 +84,32 @@ def test_documents_that_have_changed_are_another_suite(tmp_path: Path, lake: Lak
     wanted = wanted.model_copy(update={"source": wanted.source.model_copy(update={"documents": tmp_path / "rows.jsonl"})})
     first = draw_tasks(wanted, CONFIG, lake)
     figures = {"documents_digest": first.documents_digest}
-    lake.add([Trajectory("x", "mine-k", "p", "eval", 8, (), (), StopReason.ANSWERED, None, None, 0, None, None, suite="mine")])
-    lake.add([Run("eval-p-mine", "eval", 1, {}, "d", 0, 1, "completed", datetime.now(UTC), figures=figures)])
+    lake.add([ended("x", "mine-k", None, suite="mine"), Run("eval-p-mine", "eval", 1, {}, "d", 0, 1, "completed", NOW, figures=figures)])
     assert same_documents(lake, wanted, first) == first.documents_digest
     (tmp_path / "rows.jsonl").write_text('{"id": "d", "title": "Lunden", "text": "The mayor is Ole."}\n')
-    with pytest.raises(RequestError, match=r"the documents of the suite mine are other ones .* --set name=NAME"):
+    with pytest.raises(RequestError, match=r"mine .*--set name=NAME"):
         same_documents(lake, wanted, draw_tasks(wanted, CONFIG, lake))
 
 
 def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
-    with pytest.raises(RequestError, match="which is code that the configuration does not know"):
+    with pytest.raises(RequestError, match=r"evil\.py:create"):
         draw_tasks(wanted, CONFIG, lake)
 
 
 def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"]})
-    lake.add([Run("eval-p-mine", "eval", 1, {"suite": wanted.model_dump(mode="json")}, "d", 0, 1, "completed", datetime.now(UTC))])
+    lake.add([Run("eval-p-mine", "eval", 1, {"suite": wanted.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
     other = wanted.model_copy(update={"horizon": 3, "seed": 5})
     check_same(lake, other)  # nothing was attempted yet
-    lake.add([Trajectory("x", "mine-k", "p", "eval", 8, (), (), StopReason.ANSWERED, None, None, 0, None, None, suite="mine")])
+    lake.add([ended("x", "mine-k", None, suite="mine")])
     check_same(lake, wanted)
     early = wanted.model_dump(mode="json")
     del early["source"]["documents"]  # as a home has it that was evaluated before there was such a key
-    lake.replace([Run("eval-p-mine", "eval", 1, {"suite": early}, "d", 0, 1, "completed", datetime.now(UTC))])
+    lake.replace([Run("eval-p-mine", "eval", 1, {"suite": early}, "d", 0, 1, "completed", NOW)])
     check_same(lake, wanted)
     check_same(lake, other.model_copy(update={"name": "other"}))
-    with pytest.raises(RequestError, match=r"other settings \(horizon, seed differ\)"):
+    with pytest.raises(RequestError, match="horizon, seed differ"):
         check_same(lake, other)
 
 
@@ -132,6 +130,6 @@ def test_a_suite_of_a_file_never_replaces_imported_tasks_of_its_name(tmp_path: P
     config = SuiteConfig.model_validate({"name": "mine", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path / "other.jsonl"}})
     other = SuiteTasks((Task("k", "search", "Other?", ("no",), split="mine", provenance={SUITE: "mine"}),))
     with Lake(tmp_path / "home") as lake:
-        with pytest.raises(RequestError, match="has imported other tasks as mine"):
+        with pytest.raises(RequestError, match="imported other tasks"):
             _keep_tasks(lake, config, other)
         assert [task.question for task in lake.tasks(split="mine")] == ["Imported?"]
