@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.rl.conftest import DOCUMENTS
 from tests.synth.scripted import ScriptedTeacher, calling
 from warehouse.records import ANSWER, Outcome, StopReason, Task, Trajectory
 
-HERE = Path(__file__)
 INDEXES = build_indexes(DOCUMENTS)
 TASKS = tuple(Task(f"k{number}", "search", f"Where is Amber Stone employed, {number}?", ("Blue River",)) for number in range(2))
 CONFIG = TaughtRunsConfig(attempts=2)
@@ -42,9 +40,9 @@ def played(
     return play(requests_for(tasks, teacher.name, config, 0, 3), teacher, environments, INDEXES, config, concurrency)
 
 
-def in_environment(name: str, question: str = "Where?", **options: Any) -> tuple[Task, dict[str, Any]]:
+def in_environment(name: str, question: str = "Where?") -> tuple[Task, dict[str, Any]]:
     """A task of one of the environments at the end of this file, and what the configuration says of that."""
-    return Task("k", name, question, ("x",)), {name: {"factory": f"{HERE}:{name}", "options": options}}
+    return Task("k", name, question, ("x",)), {name: {"factory": f"{__file__}:{name}"}}
 
 
 def test_a_run_is_a_trajectory_of_text_with_its_calls() -> None:
@@ -151,52 +149,25 @@ def schema(name: str) -> Schema:
     return {"type": "function", "function": {"name": name, "description": "", "parameters": {"properties": {"text": {"type": "string"}}}}}
 
 
-class Handy:
-    """As many tools as its options say."""
+class Faulty:
+    """Raises where its task says so, and whenever it is closed."""
 
     def __init__(self, resources: Resources) -> None:
-        self._tools = tuple(schema(f"tool{number}") for number in range(int(resources.options.get("tools", 1))))
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        return Observation(tools=self._tools)
-
-    async def step(self, action: Action) -> Step:
-        return Step(action.arguments, done=action.tool == "answer")
-
-    async def close(self) -> None:
         pass
 
-
-class Talkative(Handy):
-    """One tool, which says a lot."""
-
     async def reset(self, task: Task, seed: int) -> Observation:
+        if task.question == "reset":
+            raise ValueError("the world broke")
         return Observation(tools=(schema("look"),))
 
     async def step(self, action: Action) -> Step:
-        return Step(json.dumps(["all that there is to be seen"] * 20), done=action.tool == "answer")
-
-
-class Faulty(Talkative):
-    """Raises where its task says so; without a task it is well, for then it is only asked for its tools."""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        self._task = task.question
-        if self._task == "reset":
-            raise ValueError("the world broke")
-        return await super().reset(task, seed)
-
-    async def step(self, action: Action) -> Step:
-        if self._task == "step":
-            raise TimeoutError("too slow")
-        return await super().step(action)
+        raise TimeoutError("too slow")
 
     async def close(self) -> None:
-        if self._task == "close":
-            raise OSError("the door is stuck")
+        raise OSError("the door is stuck")
 
 
-class Desk(Talkative):
+class Desk(Faulty):
     """Somebody who answers once."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
