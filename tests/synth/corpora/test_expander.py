@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,17 +21,16 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.readers import Readers
-from synth.teachers.teacher import Fault, Reply, Teacher, failed
+from synth.teachers.teacher import Fault, Reply, failed
 from tests.synth.corpora.harbour import COUNTY, DOCUMENTS, FACT, FACTS, SEAT, STAR, STUDIED, TASK, TWO
 from tests.synth.scripted import LABELLED, ScriptedTeacher, asked_first, calling, verdict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Lake, Outcome, Task
+from warehouse import Outcome, Task
 from warehouse.records import Document, Fact, Request
 
 INCOMPLETE = ProposalDefect.LAYER_INCOMPLETE
 LAST = ExpanderConfig(attempts=1)
 """No second run for a constant."""
-CONCURRENCY = 4
 PUPIL = ([STUDIED], "the one who studied at Fern Hall")
 
 
@@ -90,16 +88,6 @@ class Agent:
         return self.guess if question.startswith("What is meant by") else "Amber Stone works for Blue River [d1]."
 
 
-@contextmanager
-def served(
-    agent: Agent, script: list[str] | None = None, lake: Lake | None = None, **options: Any
-) -> Iterator[tuple[MisbehavingServer, Teacher]]:
-    with MisbehavingServer(script or [], agent) as server:
-        config = TeacherConfig(kind="openai", model="agent", base_url=server.url, first_pause_seconds=0.01, **options)
-        with open_teacher(config, lake) as teacher:
-            yield server, teacher
-
-
 def run(
     agent: Agent,
     task: Task = TASK,
@@ -108,8 +96,10 @@ def run(
     known: KnownFacts | None = None,
     **options: Any,
 ) -> Expansion:
-    with served(agent, script, **options) as (_, teacher):
-        return expand([task], teacher, Readers(teacher), SearchIndex(DOCUMENTS), config, 0, CONCURRENCY, known=known)
+    with MisbehavingServer(script or [], agent) as server:
+        asked = TeacherConfig(kind="openai", model="agent", base_url=server.url, first_pause_seconds=0.01, **options)
+        with open_teacher(asked) as teacher:
+            return expand([task], teacher, Readers(teacher), SearchIndex(DOCUMENTS), config, 0, concurrency=4, known=known)
 
 
 @pytest.mark.slow
@@ -140,12 +130,8 @@ def test_all_constants_of_a_layer_give_way_and_no_shortcut_is_left() -> None:
     assert result.failures == []
     (task,) = result.tasks
     assert task.question == "film with the one who studied at Fern Hall, shot in the town of Harbour Inn?"
-    assert set(task.formula) == {
-        ("?", "star", "V@x0"),
-        ("?", "place", "V@x1"),
-        ("V@x0", "school", "C@Fern Hall"),
-        ("C@Harbour Inn", "town", "V@x1"),
-    }
+    grown = {("V@x0", "school", "C@Fern Hall"), ("C@Harbour Inn", "town", "V@x1")}
+    assert set(task.formula) == {("?", "star", "V@x0"), ("?", "place", "V@x1")} | grown
     assert task.proofs["shortcuts"] == [] and task.layers == 2 and len(result.trajectories) == 2
     assert [step["constant"] for step in task.provenance["expansions"]] == ["Amber Stone", "Green Lake"]
 

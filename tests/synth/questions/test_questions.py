@@ -23,15 +23,12 @@ from warehouse.records import Failure, Task
 def test_every_question_is_proven_and_every_step_is_found(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
     for task in tasks:
         assert validate(task.formula) == []
-        assert solve(graph, task.formula) == set(task.answers)
-        assert len(task.answers) == 1
+        assert solve(graph, task.formula) == set(task.answers) and len(task.answers) == 1
         path = path_of(graph, task)
-        assert path is not None
-        assert len(path) == task.hops
+        assert path is not None and len(path) == task.hops
         for hop in path:
             document = find_document(graph, hop, retrieve)
-            assert document is not None
-            assert hop.value in document.text
+            assert document is not None and hop.value in document.text
         visited = [hop.entity for hop in path] + ([path[-1].value] if path[-1].relation else [])
         assert len(set(visited)) == len(visited)
         assert task.answers[0] not in task.question
@@ -39,25 +36,19 @@ def test_every_question_is_proven_and_every_step_is_found(graph: KnowledgeGraph,
 
 @pytest.mark.slow
 def test_tasks_do_not_depend_on_the_hash_seed() -> None:
-    processes = [_start_under(hash_seed) for hash_seed in ("1", "2")]
+    root, script = Path(__file__).parents[3], Path(__file__).parents[1] / "print_digests.py"
+    environments = [{**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)} for seed in ("1", "2")]
+    processes = [subprocess.Popen([sys.executable, script], env=each, stdout=subprocess.PIPE, text=True) for each in environments]
     first, second = (process.communicate(timeout=550)[0] for process in processes)
     assert first == second != ""
-
-
-def _start_under(hash_seed: str) -> subprocess.Popen[str]:
-    """`print_digests.py` in a process of its own, under a hash seed."""
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[3])}
-    script = Path(__file__).parents[1] / "print_digests.py"
-    return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
 def test_more_than_can_be_had_gives_what_there_is() -> None:
     small = generate_world(WorldConfig(entities=100), "train", seed=1)
-    tasks, failures = build_questions(KnowledgeGraph.of(small), QuestionConfig(counts={1: 1_000}), 1)
+    tasks, (failure,) = build_questions(KnowledgeGraph.of(small), QuestionConfig(counts={1: 1_000}), 1)
     assert len(tasks) == len(small.facts)
-    assert [failure.kind for failure in failures] == [RejectionReason.SHORTFALL]
-    assert failures[0].item["missing"] == 1_000 - len(tasks)
+    assert (failure.kind, failure.item["missing"]) == (RejectionReason.SHORTFALL, 1_000 - len(tasks))
 
 
 def test_what_is_known_or_refused_is_replaced_by_another(graph: KnowledgeGraph) -> None:
