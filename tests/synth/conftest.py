@@ -8,9 +8,11 @@ from transformers import PreTrainedTokenizerBase
 from rl.policies.tokenization import build_tokenizer
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve, first_hit
 from synth.worlds.world import WorldConfig, generate_world, world_words
 from warehouse.corpora.corpus import Corpus
+from warehouse.records import Task
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,13 @@ def graph(world: Corpus) -> KnowledgeGraph:
 def retrieve(world: Corpus) -> Retrieve:
     """The first hit of a search over the world."""
     return first_hit(SearchIndex(world.documents))
+
+
+@pytest.fixture(scope="session")
+def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
+    """Paths of one to six hops through the world, of every shape, by ascending hops."""
+    config = QuestionConfig(counts={1: 60, 2: 60, 3: 60, 4: 40, 5: 20, 6: 20}, intersections=0.3, unions=0.15, identify=0.3)
+    return build_questions(graph, config, 1, retrieve)[0]
 
 
 @pytest.fixture(scope="session")

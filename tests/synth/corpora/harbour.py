@@ -36,26 +36,18 @@ TWO = Task(
     (("?", "star", "C@Amber Stone"), ("?", "place", "C@Green Lake")),
 )
 """A question of two constants."""
-FACT: dict[str, str] = {
-    "subject": "Amber Stone",
-    "relation": "employer",
-    "object": "Blue River",
-    "quote": "Amber Stone works for Blue River",
-}
-STAR: dict[str, str] = {"subject": "Quiet Field", "relation": "star", "object": "Amber Stone", "quote": "It stars Amber Stone"}
-STUDIED: dict[str, str] = {
-    "subject": "Amber Stone",
-    "relation": "school",
-    "object": "Fern Hall",
-    "quote": "Amber Stone studied at Fern Hall",
-}
-COUNTY: dict[str, str] = {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "in the county of Red Hill"}
-SEAT: dict[str, str] = {
-    "subject": "Harbour Inn",
-    "relation": "town",
-    "object": "Green Lake",
-    "quote": "Harbour Inn stands in Green Lake",
-}
+
+
+def stated(subject: str, relation: str, value: str, quote: str = "q") -> dict[str, str]:
+    """A fact as a model states it."""
+    return {"subject": subject, "relation": relation, "object": value, "quote": quote}
+
+
+FACT = stated("Amber Stone", "employer", "Blue River", "Amber Stone works for Blue River")
+STAR = stated("Quiet Field", "star", "Amber Stone", "It stars Amber Stone")
+STUDIED = stated("Amber Stone", "school", "Fern Hall", "Amber Stone studied at Fern Hall")
+COUNTY = stated("Blue River", "county", "Red Hill", "in the county of Red Hill")
+SEAT = stated("Harbour Inn", "town", "Green Lake", "Harbour Inn stands in Green Lake")
 
 
 def outline(name: str, words: str, *facts: dict[str, str], unknowns: tuple[str, ...] = ()) -> Outline:

@@ -65,8 +65,6 @@ def test_the_graph_refuses_what_it_knows_better() -> None:
     also = Fact("Amber Stone", "employer", "White Sail", ("d6",), "test")
     refused = proofs_of(TASK, [leaf(GOOD)], INDEX, known(also))
     assert isinstance(refused, Objection) and refused.kind == ProposalDefect.NOT_UNIQUE and "'White Sail' as well" in refused.reason
-    second = proofs_of(TASK, [leaf(GOOD)], INDEX, known(Fact("Blue River", "seat", "Grey Cove", ("d6",), "test")))
-    assert isinstance(second, Objection) and second == Objection(ProposalDefect.NOT_UNIQUE, "the graph knows another answer: 'Grey Cove'")
 
 
 def test_the_graph_refuses_a_question_of_two_that_differ_in_signs_or_in_case_alone() -> None:
@@ -74,7 +72,7 @@ def test_the_graph_refuses_a_question_of_two_that_differ_in_signs_or_in_case_alo
         facts = [Fact("Blue River", "language", name, ("d2",), "test") for name in (*answers, other)]
         task = Task("k", "search", "language of Blue River?", answers, (("C@Blue River", "language", "?"),))
         refused = proofs_of_seed(task, INDEX, known(*facts))
-        assert refused == Objection(ProposalDefect.NOT_UNIQUE, f"the graph knows another answer: {other!r}")
+        assert isinstance(refused, Objection) and refused.kind == ProposalDefect.NOT_UNIQUE and repr(other) in refused.reason
 
 
 def test_a_constraint_that_is_not_needed_is_refused() -> None:

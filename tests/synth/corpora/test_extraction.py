@@ -1,4 +1,4 @@
-"""Facts read out of text: what is kept, what is dropped and why, and whom names mean; over a real HTTP server with given replies."""
+"""Facts read out of text: what is kept, what is dropped and why, and whom names mean."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import MOST_FACTS, AmbiguousMention, ExtractionDefect, Linker, extract_facts
+from synth.corpora.extraction import AmbiguousMention, ExtractionDefect, Linker, extract_facts
 from synth.corpora.grounding import GroundingDefect, TypedFact, ground
-from synth.corpora.statements import instructions
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.teachers.config import TeacherConfig
-from synth.teachers.model_teacher import open_teacher
 from synth.teachers.readers import Readers
 from synth.teachers.teacher import Fault
-from tests.synth.scripted import LABELLED
-from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from tests.synth.corpora.harbour import stated
+from tests.synth.scripted import ScriptedTeacher
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact
 
@@ -28,14 +25,7 @@ RIVER = Document("d2", "Blue River (company)", "Blue River is based in Green Lak
 
 
 def statement(subject: str, relation: str, value: str, quote: str, subject_type: str = "", object_type: str = "") -> dict[str, str]:
-    return {
-        "subject": subject,
-        "relation": relation,
-        "object": value,
-        "quote": quote,
-        "subject_type": subject_type,
-        "object_type": object_type,
-    }
+    return {**stated(subject, relation, value, quote), "subject_type": subject_type, "object_type": object_type}
 
 
 WORKS = statement("Amber Stone", "works for", "Blue River", "Amber Stone works for Blue River", "person", "Company")
@@ -47,25 +37,19 @@ def extract(
     by_document: dict[str, list[dict[str, str]] | str],
     documents: Sequence[Document] = (STONE,),
     verdict: str = "yes",
-    script: Sequence[str] = (),
     config: ExtractionConfig | None = None,
     **known: Any,
 ) -> Corpus:
     """What comes of a teacher that states `by_document` (by the beginning of a passage) and says `verdict` in the second reading."""
 
-    def answer(body: dict[str, Any]) -> str:
-        asked = body["messages"][-1]["content"]
-        if body["messages"][0]["content"] != instructions(MOST_FACTS):
-            return LABELLED.get(asked, json.dumps({"verdict": verdict}))
-        stated = next((facts for start, facts in by_document.items() if f"Passage: {start}" in asked), [])
-        return stated if isinstance(stated, str) else json.dumps(stated)
+    def answer(asked: str) -> str:
+        if "Does the passage state" in asked:
+            return json.dumps({"verdict": verdict})
+        said = next((facts for start, facts in by_document.items() if f"Passage: {start}" in asked), [])
+        return said if isinstance(said, str) else json.dumps(said)
 
-    with MisbehavingServer(list(script), answer) as server:
-        config_of_teacher = TeacherConfig(
-            kind="openai", model="m", base_url=server.url, first_pause_seconds=0.01, attempts=2, concurrency=1
-        )
-        with open_teacher(config_of_teacher) as teacher:
-            return extract_facts(documents, teacher, Readers(teacher), config or ExtractionConfig(), **known)
+    teacher = ScriptedTeacher(answer)
+    return extract_facts(documents, teacher, Readers(teacher), config or ExtractionConfig(), **known)
 
 
 def kinds(corpus: Corpus) -> list[str]:

@@ -20,7 +20,7 @@ from synth.corpora.proposals import (
     objection_to_merged,
     rival_of,
 )
-from tests.synth.corpora.harbour import COUNTY, DEEP, DOCUMENTS, FACT, GOOD, STAR, TASK, TWO, outline, quoted
+from tests.synth.corpora.harbour import COUNTY, DEEP, DOCUMENTS, FACT, GOOD, STAR, TASK, TWO, outline, quoted, stated
 from warehouse import Document, Task
 
 SURE = DescriptionVerdict(True, False)
@@ -29,8 +29,7 @@ LAYER = Layer(TASK, ("Blue River",))
 
 
 def leaf(name: str, description: str, *facts: tuple[str, str, str], unknowns: tuple[str, ...] = ()) -> LeafExpansion:
-    stated = ({"subject": s, "relation": r, "object": o, "quote": "q"} for s, r, o in facts)
-    return LeafExpansion(outline(name, description, *stated, unknowns=unknowns), SURE, True)
+    return LeafExpansion(outline(name, description, *(stated(*fact) for fact in facts), unknowns=unknowns), SURE, True)
 
 
 AMBER = leaf("Amber Stone", "the one at Red Hill", ("Amber Stone", "school", "Red Hill"))
@@ -59,10 +58,9 @@ def test_facts_that_cannot_describe_a_constant(facts: tuple[dict[str, str], ...]
 
 def test_a_name_listed_with_the_constant_fits_as_well() -> None:
     pages = [Document("f", "Sea", "Sea is a film by Ann Lee, starring Bo Orr, Cy Poe as Dan Elm, and Eve Fay.", "t")]
-    page = quoted({"subject": "Sea", "relation": "starring", "object": "Bo Orr", "quote": pages[0].text})
-    assert rival_of(Outline((page,), "Bo Orr"), SearchIndex(pages)) == "Cy Poe"
-    page = quoted({"subject": "Sea", "relation": "by", "object": "Ann Lee", "quote": pages[0].text})
-    assert rival_of(Outline((page,), "Ann Lee"), SearchIndex(pages)) is None
+    for relation, name, rival in (("starring", "Bo Orr", "Cy Poe"), ("by", "Ann Lee", None)):
+        fact = quoted(stated("Sea", relation, name, pages[0].text))
+        assert rival_of(Outline((fact,), name), SearchIndex(pages)) == rival
 
 
 @pytest.mark.parametrize(

@@ -123,17 +123,18 @@ def test_what_has_several_answers_is_not_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "kind"),
+    ("asked", "kind"),
     [
-        ("Who is karl mason that made Night Boat?", "leaked"),
-        ("Who made it?", "not_named"),
-        ("Who made Night Boat in 1821?", "number_not_stated"),
-        ("Did someone make Night Boat?", "not_asked"),
-        (ASKED_FOR, None),
+        (seed("Who is karl mason that made Night Boat?"), "leaked"),
+        (seed("Who made it?"), "not_named"),
+        (seed("Who made Night Boat in 1821?"), "number_not_stated"),
+        (seed("Did someone make Night Boat?"), "not_asked"),
+        (seed("When was X of Karl Mason made?", (MADE, YEAR), "1990", ["Night Boat"]), "not_asked"),  # a letter is described, not named
+        (seed(ASKED_FOR), None),
     ],
 )
-def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str | None) -> None:
-    objection = objection_to_question(seed(question))
+def test_a_question_names_what_it_must_and_nothing_else(asked: Seed, kind: str | None) -> None:
+    objection = objection_to_question(asked)
     assert (objection and objection.kind) == kind
 
 
@@ -153,11 +154,6 @@ def test_a_question_names_what_it_must_and_nothing_else(question: str, kind: str
 def test_a_question_asks_for_the_kind_of_its_answer(question: str, asked: str, kept: bool) -> None:
     fact = MADE.model_copy(update={"subject_type": asked, "object_type": "director" if asked == "film" else "film"})
     assert (objection_to_question(seed(question, (fact,), "Night Boat")) is None) == kept
-
-
-def test_a_letter_is_described_and_not_named() -> None:
-    objection = objection_to_question(seed("When was X of Karl Mason made?", (MADE, YEAR), "1990", ["Night Boat"]))
-    assert objection is not None and objection.kind == "not_asked"
 
 
 FACTS = json.dumps([MADE.model_dump()])

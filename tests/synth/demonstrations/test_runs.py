@@ -1,4 +1,4 @@
-"""Stored runs as examples: which are taken, in whose words and with whose tools, and why the others are not."""
+"""Stored and sampled runs as examples: which are taken, in whose words and with whose tools, and why the others are not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rl.renderers.base import Schema
 from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
 from rl.supervised.config import StoredRunsConfig
-from synth.demonstrations.cold_start import Rejection, choose_runs
+from synth.demonstrations.cold_start import Rejection, choose_runs, choose_successes, without_images
 from tests.rl.renderers.templates_of_trl import tokenizer_for
+from tests.synth.runs import run_of, turn_of
 from warehouse.importers.webdancer import read_webdancer
-from warehouse.records import ANSWER, Call, Example, Failure, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse.records import ANSWER, Call, Example, Failure, Image, Outcome, Part, PartKind, Task, Trajectory, Turn
 
 RUNS = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 WEBDANCER, FIREACT = RUNS / "webdancer", RUNS / "fireact" / "hotpotqa_dev500_llama2_7b.json"
@@ -34,27 +35,24 @@ OURS = (schema("search", "query"),)
 
 
 def turn(index: int, tool: str, arguments: str, observation: str = "") -> Turn:
-    text, call = f"<think> because</think><{tool}> {arguments}</{tool}>", Call(tool, arguments, "ok", observation)
-    return Turn(index, (5, 6), (-0.1, -0.2), text, tool, arguments, (9,), observation, None, "ok", 0.1, 0, calls=(call,))
+    ids = {"action_ids": (5, 6), "action_logprobs": (-0.1, -0.2), "observation_ids": (9,) if observation else ()}
+    return turn_of(index, tool, arguments, observation, "because", calls=(Call(tool, arguments, "ok", observation),), **ids)
 
 
 def run(name: str, task: str = "x", searches: int = 1, **changed: Any) -> Trajectory:
     """A success of another's policy, of the stage rollout: so many searches, and an answer."""
     turns = [turn(index, "search", "Amber Stone", "Amber Stone is in Green Lake.") for index in range(searches)]
     turns.append(turn(searches, ANSWER, "Green Lake"))
-    made = Trajectory(
-        name, task, "theirs", "rollout", 5, (1, 2), tuple(turns), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, None, None
-    )  # fmt: skip
+    made = run_of(name, task, turns, policy="theirs", stage="rollout", prompt_ids=(1, 2), reward=1.0)
     return replace(made, **changed)
 
 
 def imported(name: str, *calls: tuple[str, str], **changed: Any) -> Trajectory:
     """A run from elsewhere: those calls, each with a result, and an answer; no token ids."""
     turns = [turn(index, tool, arguments, "seen") for index, (tool, arguments) in enumerate(calls)]
-    bare = [
-        replace(each, action_ids=(), action_logprobs=(), observation_ids=()) for each in (*turns, turn(len(turns), ANSWER, "Green Lake"))
-    ]
-    return run(name, turns=tuple(bare), stage="import", prompt_ids=(), **changed)
+    turns.append(turn(len(turns), ANSWER, "Green Lake"))
+    bare = tuple(replace(each, action_ids=(), action_logprobs=(), observation_ids=()) for each in turns)
+    return run(name, turns=bare, stage="import", prompt_ids=(), **changed)
 
 
 def chosen(
@@ -76,7 +74,6 @@ def calls_of(example: Example) -> list[tuple[str, str]]:
 
 
 def offered_by(example: Example) -> list[str]:
-    """The names of the tools that the example offers."""
     assert example.parts[0].kind is PartKind.TOOLS
     return [tool["function"]["name"] for tool in json.loads(example.parts[0].text)]
 
@@ -96,8 +93,9 @@ def test_a_run_is_its_question_its_thoughts_its_calls_and_what_came_of_them() ->
     assert (example.kind, example.sources, example.wheel_turn) == ("trajectory", ("a", "x"), 1)
 
 
-SHOWN = replace(turn(0, "search", "q", "seen"), images=(Image("d", "image/png", 1, 1, b""),))
-VOID = replace(turn(0, "search", "q", "no call"), tool=None, arguments=None, calls=())
+SEARCH = turn(0, "search", "Amber Stone", "Amber Stone is in Green Lake.")
+SHOWN = replace(SEARCH, images=(Image("d", "image/png", 1, 1, b""),))
+VOID = replace(SEARCH, tool=None, arguments=None, calls=())
 END = turn(1, ANSWER, "Green Lake")
 REFUSED = {
     Rejection.INVALID: run("a", outcome=Outcome.INVALID, error="timeout: too slow"),
@@ -106,7 +104,7 @@ REFUSED = {
     Rejection.IMAGES: run("a", turns=(SHOWN, END)),
     Rejection.UNKNOWN_TASK: run("a", task="gone"),
     Rejection.HELD_OUT: run("a", suite="held_out"),
-    Rejection.NO_ANSWER: run("a", turns=(turn(0, "search", "q", "seen"),)),
+    Rejection.NO_ANSWER: run("a", turns=(SEARCH,)),
     Rejection.UNREADABLE: run("a", turns=(VOID, END)),
     Rejection.UNKNOWN_TOOL: run("a", turns=(turn(0, "browse", "q", "seen"), END)),
 }
@@ -143,13 +141,22 @@ def test_the_shortest_run_of_each_task_is_taken() -> None:
 
 def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
     (example,), _ = chosen([run("a", policy="t1-rl")], own=["t1-rl"])
-    assert [(part.kind, part.ids, part.learnt) for part in example.parts] == [
-        (PartKind.TOKENS, (1, 2), False),
-        (PartKind.TOKENS, (5, 6), True),
-        (PartKind.TOKENS, (9,), False),
-        (PartKind.TOKENS, (5, 6), True),
-        (PartKind.TOKENS, (9,), False),
-    ]
+    assert all(part.kind is PartKind.TOKENS for part in example.parts)
+    assert [(part.ids, part.learnt) for part in example.parts] == [((1, 2), False), ((5, 6), True), ((9,), False), ((5, 6), True)]
+    assert [part.text for part in example.parts][1:3] == [SEARCH.action, SEARCH.observation]
+
+
+def test_of_sampled_runs_the_shortest_of_each_task_is_taken_and_the_deeper_tasks_first() -> None:
+    given = [run("long", "x", 3), run("short", "x", 2), run("deep", "y", 3), *(run(f"other{n}", f"z{n}", 2) for n in range(20))]
+    taken = [example.sources[0] for example in choose_successes(given, {"x": 2, "y": 3}, 9, 0, 2)]
+    assert taken[:2] == ["deep", "short"] and len(taken) == 9 and "long" not in taken
+    assert taken == [example.sources[0] for example in choose_successes(given[::-1], {"x": 2, "y": 3}, 9, 0, 2)], "in whatever order"
+
+
+def test_sampled_runs_that_showed_images_are_left_out_with_the_reason() -> None:
+    kept, left_out = without_images([REFUSED[Rejection.IMAGES], run("plain")])
+    assert [each.id for each in kept] == ["plain"]
+    assert [(failure.kind, failure.item) for failure in left_out] == [("rejection_of_images", "a")]
 
 
 def test_tools_are_called_by_our_names_and_their_arguments_too() -> None:

@@ -14,31 +14,14 @@ from rl.retrieval.config import ImperfectSearchConfig
 from rl.retrieval.indexes import ImperfectIndex
 from rl.retrieval.search import Hits, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
-from synth.demonstrations.oracle import MOST_TRIES, OracleStep, Search, Solution, all_tries, solution_of
+from synth.demonstrations.oracle import MOST_TRIES, OracleStep, Solution, all_tries, solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Example, PartKind, Task
 
 SETTINGS = ImperfectSearchConfig(displaced=0.4, namesakes=0.4, stubs=0.3, empty=0.1)
 IMPERFECT = DemonstrationConfig(search="imperfect")
-
-
-@pytest.fixture(scope="module")
-def index(world: Corpus) -> ImperfectIndex:
-    return ImperfectIndex(SearchIndex(world.documents), SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def search(index: ImperfectIndex) -> Search:
-    return index.find
-
-
-@pytest.fixture(scope="module")
-def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
-    config = QuestionConfig(counts={1: 60, 2: 60, 3: 60}, intersections=0.2, unions=0.1)
-    return build_questions(graph, config, 1, retrieve)[0]
 
 
 def texts(example: Example, kind: PartKind) -> list[str]:
@@ -66,15 +49,17 @@ def test_each_search_shows_what_the_environment_shows(
 ) -> None:
     index = ImperfectIndex(SearchIndex(world.documents), SETTINGS.model_copy(update={"foreign": foreign}))
     for documents in (1, 2):
-        examples, failures = build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=partial(index.find, k=documents))
-        assert len(examples) > 0.97 * len(tasks) and len(examples) + len(failures) == len(tasks)
+        some = tasks[::2]
+        examples, failures = build_demonstrations(graph, some, IMPERFECT, 1, retrieve, search=partial(index.find, k=documents))
+        assert len(examples) > 0.95 * len(some) and len(examples) + len(failures) == len(some)
         for example in examples:
             assert texts(example, PartKind.RESULT) == seen(index, texts(example, PartKind.CALL), documents)
 
 
 def test_a_second_try_is_shown_exactly_where_one_is_needed(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], search: Search
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], world: Corpus
 ) -> None:
+    search = ImperfectIndex(SearchIndex(world.documents), SETTINGS).find
     examples, _ = build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=search)
     by_key = {example.sources[0]: example for example in examples}
     styles = {Style.CLEAN: 0, Style.SECOND_TRY: 0}

@@ -38,8 +38,7 @@ def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> No
     questions = " ".join(question for example in examples for question in example.questions)
     assert "number of star of Alpha?" in questions
     assert any("How many have Dan as director?" in failure.reason for failure in failures)  # no document has that title
-    assert re.search(r"Sum up \w+: ", questions)
-    assert re.search(r"\? year of Alpha\?", questions)
+    assert re.search(r"Sum up \w+: ", questions) and "? year of Alpha?" in questions
     assert {failure.kind for failure in failures} <= {"fas_plan_no_such_question", "fas_plan_no_document", "fas_plan_not_unique"}
     assert {failure.item["style"] for failure in failures if failure.kind == "fas_plan_no_such_question"} == {"multi_hop"}
 
@@ -60,12 +59,8 @@ def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: Knowled
         lake.add([*examples, *failures, *judge.checks])
         assert set(lake.read(Check)) == set(judge.checks)
         (row,) = lake.query("SELECT * FROM check_agreement").to_pylist()
-        outcomes = lake.query("SELECT outcome, reason, samples, share FROM synthesis_outcomes WHERE kind = 'fas_plan'").to_pylist()
     by_sample = {check.sample: check.accepted for check in judge.checks if check.checker == "teacher"}
     assert row["samples"] == len(by_sample)
     assert row["both_accepted"] == sum(sample in kept and accepted for sample, accepted in by_sample.items())
     assert row["agreement"] == pytest.approx((row["both_accepted"] + row["neither"]) / row["samples"])
     assert 0 < row["agreement"] < 1
-    removed = {failure.kind.removeprefix("fas_plan_") for failure in failures}
-    assert {(row["outcome"], row["reason"]) for row in outcomes} == {("kept", None), *(("removed", reason) for reason in removed)}
-    assert sum(row["share"] for row in outcomes) == pytest.approx(1)

@@ -25,21 +25,14 @@ STATEMENTS = (
 )
 DOCUMENTS = {title: Document(f"d{title}", title, f"{title} is a film.", "films") for title in ("Alpha", "Beta", "Gamma")}
 TOOLS = [{"function": {"name": name, "description": f"{name} things"}} for name in ("search", "lookup")]
-TOOLS[0]["function"]["parameters"] = {  # type: ignore[assignment]
-    "type": "object",
-    "properties": {"query": {"type": "string"}},
-    "required": ["query"],
-    "additionalProperties": False,
-}
-
-
+QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"], "additionalProperties": False}
+TOOLS[0]["function"]["parameters"] = QUERY  # type: ignore[assignment]
 ONE = SliceConfig(entities=1, styles=(QuestionStyle.FACTUAL,))
 YES, NO = (json.dumps({"verdict": verdict}) for verdict in ("yes", "no"))
 
 
 def row(**changed: object) -> dict[str, object]:
-    base: dict[str, object] = {"question": "Who made Alpha?", "answer": "Dan", "requires": [1]}
-    return base | changed
+    return {"question": "Who made Alpha?", "answer": "Dan", "requires": [1], **changed}
 
 
 def plan(**changed: object) -> str:
@@ -131,11 +124,11 @@ def test_what_a_check_rejects_returns_to_its_writer_with_the_reason() -> None:
 
 def test_an_unfit_judge_is_not_asked() -> None:
     class Unfit(ScriptedTeacher):
+        """Says yes to whatever it is to judge."""
+
         def complete(self, requests: Sequence[Request]) -> list[Reply]:
-            return [
-                replace(reply, text=YES) if isinstance(reply, Completion) and reply.text == NO else reply
-                for reply in super().complete(requests)
-            ]
+            replies = super().complete(requests)
+            return [replace(each, text=YES) if isinstance(each, Completion) and each.text == NO else each for each in replies]
 
     teacher = Unfit(lambda asked: json.dumps(row()) if "Known statements" in asked else plan())
     judge = PlanJudge(Readers(teacher))

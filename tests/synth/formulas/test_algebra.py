@@ -24,13 +24,9 @@ from synth.formulas.triples import (
     validate,
 )
 from synth.graph.knowledge_graph import KnowledgeGraph
+from tests.synth.formulas.test_projections import ENTITIES, facts, formulas
 from warehouse.records import Fact, Triple
 
-ENTITIES = "abcd"
-NODES = ["?", "V@X", "V@Y", "C@a", "C@b", "C@c | d"]
-
-facts = st.lists(st.builds(Fact, st.sampled_from(ENTITIES), st.sampled_from("rs"), st.sampled_from(ENTITIES)), max_size=10)
-formulas = st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from("rs"), st.sampled_from(NODES)), min_size=1, max_size=4)
 constants = st.builds(Constant, st.lists(st.sampled_from(ENTITIES), min_size=1, max_size=2, unique=True).map(tuple))
 projections = st.builds(Projection, st.sampled_from("rs"), constants, st.booleans())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from synth.formulas.drawing import NodeKind, formula_tree, placed
 from synth.formulas.proofs import Proofs, prove, without
 from synth.formulas.triples import layers
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
+from synth.questions.builder import QuestionConfig, RejectionReason, build_questions, objection
 from synth.questions.paths import Retrieve
 from warehouse.records import Document, Fact
 
@@ -57,28 +58,37 @@ def test_a_question_is_easy_where_one_search_brings_the_document_of_the_answer(f
 
 
 def test_every_question_carries_its_proofs(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    config = QuestionConfig(counts={1: 40, 2: 40, 3: 40}, intersections=0.5, unions=0.2, identify=0.4)
+    config = QuestionConfig(counts={1: 40, 2: 40, 3: 40}, intersections=0.5, unions=0.2, identify=0.4, allowed_shortcuts=1)
     tasks, failures = build_questions(graph, config, 3, retrieve)
-    assert len(tasks) == 120
+    assert len(tasks) == 120 and all(len(task.proofs["shortcuts"]) <= 1 for task in tasks)
     for task in tasks:
         assert task.proofs == prove(graph, task.formula, task.question, retrieve).record()
         assert task.proofs["redundant"] == task.proofs["unsupported"] == task.proofs["constant_edges"] == []
     assert {task.proofs["easy"] for task in tasks} == {True, False}
-    assert RejectionReason.REDUNDANT in {failure.kind for failure in failures}
+    assert {RejectionReason.REDUNDANT, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
 
 
-@pytest.mark.slow
-def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    config = QuestionConfig(counts={1: 20, 2: 20}, intersections=0.5, identify=0.5, easy="drop", allowed_shortcuts=1)
-    tasks, failures = build_questions(graph, config, 3, retrieve)
-    assert tasks
-    assert all(task.proofs["easy"] is False and len(task.proofs["shortcuts"]) <= 1 for task in tasks)
-    assert {RejectionReason.EASY, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        ({"redundant": (1,)}, RejectionReason.REDUNDANT),
+        ({"constant_edges": (0,)}, RejectionReason.CONSTANT_EDGE),
+        ({"shortcuts": (0, 1)}, RejectionReason.SHORTCUT),
+        ({"unsupported": (0,)}, RejectionReason.UNSUPPORTED),
+        ({"easy": True}, RejectionReason.EASY),
+        ({"shortcuts": (0,), "easy": False}, None),
+    ],
+)
+def test_a_question_is_dropped_for_what_its_proofs_show(found: dict[str, Any], kind: RejectionReason | None) -> None:
+    against = objection(Proofs(("Ann",), **found), allowed_shortcuts=1, drops_easy=True)
+    assert (against and against[0]) == kind
 
 
 def test_every_triple_of_a_grown_question_is_drawn_in_its_layer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    wanted = QuestionConfig(counts={2: 12, 3: 6}, structure="layerwise", intersections=0.5, allowed_shortcuts=0)
-    tasks, _ = build_questions(graph, wanted, 5, retrieve)
+    wanted = QuestionConfig(counts={2: 12, 3: 6}, structure="layerwise", intersections=0.5, allowed_shortcuts=0, easy="drop")
+    tasks, failures = build_questions(graph, wanted, 5, retrieve)
+    assert not any(task.proofs["shortcuts"] or task.proofs["easy"] for task in tasks)
+    assert RejectionReason.EASY in {failure.kind for failure in failures}
     assert {task.layers for task in tasks} == {2, 3}
     for task in tasks:
         tree = formula_tree(task.formula)

@@ -6,14 +6,12 @@ import json
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from eval.graders.choice import SHORT_ANSWERS
 from rl.envs.config import EnvironmentPoolConfig
-from rl.renderers.base import Action, ActionTurn
 from rl.retrieval.indexes import build_indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
@@ -22,11 +20,12 @@ from rl.supervised.config import TaughtRunsConfig
 from synth.has.decisions import Option, Step, describe, option
 from synth.has.outcomes import CONTINUES, OutcomesConfig, Player
 from synth.has.records import HasConfig, HasExamples, build_has
-from synth.teachers.play import TextDialect, play
+from synth.teachers.play import play
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.envs.test_tool_world import task_of
+from tests.synth.runs import run_of, turn_of
 from tests.synth.scripted import ScriptedTeacher, calling
-from warehouse.records import ANSWER, Call, Failure, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import ANSWER, Call, Failure, Outcome, Task, Trajectory, Turn
 
 SEAT = Task("seat", "search", "Where is the seat of Amber Stone's employer?", ("Green Lake",))
 AMBER, BLUE, QUIET, NOBODY = "Amber Stone", "Blue River", "Quiet Harbor", "Nobody"
@@ -77,12 +76,11 @@ def reader(text: str) -> str:
 def turn(index: int, tool: str, argument: str, brought: str | None = None) -> Turn:
     seen = TEXTS.get(argument, "") if brought is None else brought
     call = Call(tool, argument, None if tool == ANSWER else "ok", seen)
-    return Turn(index, (), (), f"<{tool}> {argument}</{tool}>", tool, argument, (), seen, None, call.outcome, 0.0, 0, calls=(call,))
+    return turn_of(index, tool, argument, seen, calls=(call,), tool_outcome=call.outcome)
 
 
 def stored(*turns: Turn, task: Task = SEAT, outcome: Outcome = Outcome.FAILURE) -> Trajectory:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory("run", task.key, "p", "rl", 4, (1,), turns, StopReason.ANSWERED, outcome, 0.0, 7, now, 1.0)
+    return run_of("run", task.key, turns, outcome, seed=7)
 
 
 def searching(*queries: str) -> list[Option]:
@@ -218,24 +216,3 @@ def test_an_action_that_cannot_be_written_leaves_its_option_out_alone() -> None:
     assert [found.calls[0][0] for found in record.steps[0].options] == ["search", "search"]
     errors = {run.error for run in stage.runs if run.provenance[CONTINUES]["option"] == unknown.action}
     assert len(errors) == 1 and str(errors.pop()).startswith("replay: the arguments of browse are no object")
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        ActionTurn((Action("search", "Blue River"),), "by its name"),
-        ActionTurn((Action("search", '{"query": "a"}'), Action("lend", '{"query": "b"}'))),
-        ActionTurn((Action(ANSWER, "Green Lake"),)),
-    ],
-)
-def test_a_teachers_dialect_reads_the_actions_that_it_writes(action: ActionTurn) -> None:
-    tools = [{"type": "function", "function": {"name": name, "parameters": QUERY}} for name in ("search", "lend")]
-    dialect: Any = TextDialect()
-    read = dialect.parse(dialect.action_ids(action, tools), tools)
-    assert isinstance(read, ActionTurn) and read.think == action.think
-    assert [call.tool for call in read.calls] == [call.tool for call in action.calls]
-    arguments = [call.arguments for call in action.calls]
-    assert [call.arguments for call in read.calls] == [json.dumps({"query": "Blue River"}) if text == BLUE else text for text in arguments]
-
-
-QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -18,22 +17,20 @@ from synth.has.decisions import Step, steps_of
 from synth.has.proposers import PolicyProposer
 from synth.teachers.source import BackgroundLoop
 from tests.rl.rollouts.test_agent_loop import written
+from tests.synth.runs import run_of, turn_of
 from tests.synth.scripted import ScriptedPolicy
-from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import Task, Trajectory, Turn
 
 TASK = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))
 
 
 def trajectory(dialect: TagDialect) -> Trajectory:
-    first, last = Action("search", "Amber Stone"), Action("answer", "Green Lake")
-    ids, seen = written(dialect, first), dialect.observation_ids("text")
-    turns = (
-        Turn(0, ids, (0.0,) * len(ids), dialect.decode(ids), "search", first.arguments, seen, "text", None, "ok", 0.0, 0),
-        Turn(1, written(dialect, last), (), "<answer> Green Lake</answer>", "answer", last.arguments, (), "", None, "ok", 0.0, 0),
-    )
-    prompt = dialect.prompt_ids(TASK.question)
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory("t", TASK.key, "p", "rl", 2, prompt, turns, StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
+    def turn(index: int, tool: str, argument: str, seen: str = "") -> Turn:
+        ids = written(dialect, Action(tool, argument))
+        return turn_of(index, tool, argument, seen, action_ids=ids, observation_ids=dialect.observation_ids(seen) if seen else ())
+
+    turns = (turn(0, "search", "Amber Stone", "text"), turn(1, "answer", "Green Lake"))
+    return run_of("t", TASK.key, turns, prompt_ids=dialect.prompt_ids(TASK.question))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -16,36 +15,29 @@ from rl.renderers.tags import tagged_text
 from synth.has.decisions import Decision, describe, option, steps_of, style_leak
 from synth.has.proposers import TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, HasExamples, build_has
+from tests.synth.runs import run_of, turn_of
 from tests.synth.scripted import ScriptedTeacher
-from warehouse.records import Outcome, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse.records import PartKind, Task, Trajectory
 
 NAMES = [f"{first} {last}" for first in ("Amber", "Blue", "Green", "Red", "White") for last in ("Stone", "River", "Lake", "Hill", "Field")]
 THOUGHTS = ("I think that {} would help", "Perhaps {} is what we need here", "It might be best to go for {} now", "Let us try {}")
 TASK = Task("k", "search", "Where does the star of Amber Stone live?", ("Green Lake",))
 
 
-def turn(index: int, tool: str, argument: str, last: bool = False) -> Turn:
-    """An action in the terse style of a small policy."""
-    text = f"<think> {argument}</think><{tool}> {argument}</{tool}>"
-    return Turn(index, (), (), text, tool, argument, (), "" if last else f"of {argument}", None, "ok", 0.0, 0)
+def terse(number: int, *calls: tuple[str, str]) -> Trajectory:
+    """A run in the terse style of a small policy."""
+    last = len(calls) - 1
+    turns = (turn_of(place, tool, said, "" if place == last else f"of {said}", said) for place, (tool, said) in enumerate(calls))
+    return run_of(f"t{number}", TASK.key, turns, prompt_ids=())
 
 
-def run_of(number: int, *calls: tuple[str, str]) -> Trajectory:
-    turns = tuple(turn(place, *call, last=place + 1 == len(calls)) for place, call in enumerate(calls))
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory(f"t{number}", TASK.key, "p", "rl", 4, (), turns, StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, time, 1.0)
-
-
-RUN = run_of(0, ("search", "Amber Stone"), ("search", "Blue River"), ("answer", "Green Lake"))
+RUN = terse(0, ("search", "Amber Stone"), ("search", "Blue River"), ("answer", "Green Lake"))
 
 
 def many(count: int) -> list[Trajectory]:
     """Runs of three steps each, whose names are drawn from all."""
     chance = random.Random(3)
-    return [
-        run_of(n, ("search", chance.choice(NAMES)), ("search", chance.choice(NAMES)), ("answer", chance.choice(NAMES)))
-        for n in range(count)
-    ]
+    return [terse(n, *((tool, chance.choice(NAMES)) for tool in ("search", "search", "answer"))) for n in range(count)]
 
 
 def written(think: str, tool: str, argument: object) -> str:
@@ -151,7 +143,7 @@ def test_what_a_teacher_may_write_for_an_alternative(reply: str | None, kind: st
 )
 def test_a_taken_action_that_became_another_is_asked_for_again_and_then_left_out(reply: str) -> None:
     made = decided(
-        [run_of(0, ("search", "Amber Stone"), ("search", "Blue River"))],
+        [terse(0, ("search", "Amber Stone"), ("search", "Blue River"))],
         lambda asked: reply if taken_in(asked) == ("search", "Amber Stone") else writer(asked),
         n_alternatives=1,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex, read_evaluation_set
 from warehouse.errors import RequestError
-from warehouse.records import Example, Part, PartKind, Task
+from warehouse.records import Example, Part, PartKind, Task, Triple
 
 QUESTION = "metropolis of nation of hometown of employer of friend of rival of mentor of neighbour of cousin of sibling of Amber Stone?"
 FORMULA = (
@@ -25,28 +25,26 @@ PLAIN = Task("e2", "search", "Which river did the painter of the last supper of 
 INDEX = EvaluationIndex.of({"held_out": [EVALUATED], "plain": [PLAIN]})
 
 
-def trained(question: str, formula: tuple[tuple[str, str, str], ...] = ()) -> Task:
-    return Task("t", "search", question, ("y",), formula)
+RENAMED = tuple((s.replace("V@", "V@z"), r, o.replace("V@", "V@z")) for s, r, o in reversed(FORMULA))
+OF_ANOTHER = tuple((s.replace("Amber", "Jade"), r, o) for s, r, o in FORMULA)
+TEMPLATE = QUESTION.replace("Amber Stone", "Jade Wolf")
 
 
-def test_the_same_question_in_other_case_and_punctuation() -> None:
-    hit = INDEX.hit(QUESTION.upper().replace("?", " ?"))
-    assert hit is not None and (hit.kind, hit.suite, hit.task) == (Contamination.SAME_QUESTION, "held_out", "e1")
-
-
-def test_the_same_formula_under_other_names_and_in_another_order() -> None:
-    renamed = tuple((s.replace("V@", "V@z"), r, o.replace("V@", "V@z")) for s, r, o in reversed(FORMULA))
-    hit = INDEX.hit("What is it?", trained("What is it?", renamed))
-    assert hit is not None and hit.kind is Contamination.SAME_FORMULA
-    other = tuple((s.replace("Amber", "Jade"), r, o) for s, r, o in FORMULA)
-    assert INDEX.hit("What is it?", trained("What is it?", other)) is None
-
-
-def test_a_template_with_another_name_is_clear_and_with_the_same_name_is_not() -> None:
-    assert INDEX.wording.matches(QUESTION.replace("Amber Stone", "Jade Wolf")), "alike enough to be a candidate"
-    assert INDEX.hit(QUESTION.replace("Amber Stone", "Jade Wolf")) is None
-    hit = INDEX.hit("the " + QUESTION)
-    assert hit is not None and hit.kind is Contamination.NEAR_DUPLICATE and 0.8 <= hit.similarity < 1
+@pytest.mark.parametrize(
+    ("question", "formula", "kind"),
+    [
+        (QUESTION.upper().replace("?", " ?"), (), Contamination.SAME_QUESTION),
+        ("What is it?", RENAMED, Contamination.SAME_FORMULA),
+        ("What is it?", OF_ANOTHER, None),
+        ("the " + QUESTION, (), Contamination.NEAR_DUPLICATE),
+        (TEMPLATE, (), None),
+    ],
+)
+def test_a_question_is_found_by_its_words_and_its_formula(question: str, formula: tuple[Triple, ...], kind: Contamination | None) -> None:
+    hit = INDEX.hit(question, Task("t", "search", question, ("y",), formula))
+    assert (hit and (hit.kind, hit.suite, hit.task)) == (kind and (kind, "held_out", "e1"))
+    assert hit is None or (0.8 <= hit.similarity < 1) is (kind is Contamination.NEAR_DUPLICATE)
+    assert INDEX.wording.matches(TEMPLATE), "alike enough to be a candidate"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +74,12 @@ def test_examples_are_held_by_their_question_and_by_what_they_contain() -> None:
 def test_evaluation_sets_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "One?", "id": 7}\n\n{"prompt": "def two():"}\n')
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"question": "Three?", "id": 1}\n{"question": "Third?", "id": 1}\n'))
-    (tmp_path / "c.json").write_text(json.dumps([{"question": "Four?"}]))
-    assert [task.question for task in read_evaluation_set(tmp_path / "a.jsonl")] == ["One?", "def two():"]
-    assert [task.question for task in read_evaluation_set(tmp_path / "b.jsonl.gz")] == ["Three?", "Third?"]
     (tmp_path / "c.jsonl").write_text('{"question": "Who\u2028is\x85it?"}\r\n\n')
-    assert [task.question for task in read_evaluation_set(tmp_path / "c.jsonl")] == ["Who\u2028is\x85it?"]
-    assert len({task.key for task in read_evaluation_set(tmp_path / "b.jsonl.gz")}) == 2
+    (tmp_path / "c.json").write_text(json.dumps([{"question": "Four?"}]))
+    read = {name: read_evaluation_set(tmp_path / name) for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl")}
+    questions = [[task.question for task in tasks] for tasks in read.values()]
+    assert questions == [["One?", "def two():"], ["Three?", "Third?"], ["Who\u2028is\x85it?"]]
+    assert len({task.key for task in read["b.jsonl.gz"]}) == 2
     config = DecontaminationConfig(against={"c": tmp_path / "c.json"})
     hit = EvaluationIndex.of({}, config).hit("four")
     assert hit is not None and hit.suite == "c"
@@ -91,10 +89,8 @@ def test_evaluation_sets_from_files(tmp_path: Path) -> None:
             read_evaluation_set(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"), [("", "holds no row"), ("[]", "holds no row"), ('{"question": " "}', "row 1 of .* has no text")]
-)
-def test_an_empty_evaluation_set_is_refused(content: str, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", "[]", '{"question": " "}'])
+def test_an_empty_evaluation_set_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text(content)
-    with pytest.raises(RequestError, match=reason):
+    with pytest.raises(RequestError, match=r"set\.jsonl"):
         read_evaluation_set(tmp_path / "set.jsonl")

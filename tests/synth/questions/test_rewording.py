@@ -82,19 +82,14 @@ def test_the_direction_of_a_relation_between_two_of_one_kind_must_stay(
     assert (len(made), [failure.kind for failure in failures]) == ((1, []) if same else (0, [RewordingDefect.READ_DIFFERENTLY]))
 
 
-def test_a_rewording_is_kept_with_where_it_came_from(graph: KnowledgeGraph) -> None:
-    made, failures = reword([TASK], says(GOOD), RewordingConfig(), 0, graph)
+def test_a_rewording_is_kept_with_where_it_came_from_and_its_reader_sees_it_alone(graph: KnowledgeGraph) -> None:
+    teacher = says(GOOD)
+    (task,), failures = reword([TASK], teacher, RewordingConfig(), 0, graph)
     assert failures == []
-    (task,) = made
     assert (task.question, task.answers, task.formula) == (GOOD, TASK.answers, TASK.formula)
     assert task.key != TASK.key
     about = {"reworded_from": "k", "original": TASK.question, "teacher": "scripted", "relations_checked_by": "reading"}
     assert about.items() <= task.provenance.items()
-
-
-def test_the_reader_sees_the_rewording_alone(graph: KnowledgeGraph) -> None:
-    teacher = says(GOOD)
-    reword([TASK], teacher, RewordingConfig(), 0, graph)
     reading = teacher.asked[-1]
     assert GOOD in reading and TASK.question not in reading
     assert "Relations: employer, school, seat\n" in reading

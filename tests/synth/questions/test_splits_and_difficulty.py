@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,19 @@ from synth.questions.decontamination import HELD_OUT, TRAIN, entities_of, split_
 from synth.questions.difficulty import PassRate, by_difficulty, deepest, pass_rates
 from synth.questions.paths import MAX_SHARING, Reach, Retrieve, reach
 from synth.questions.text_comparison import NearDuplicates, jaccard, shingles_of
-from warehouse import Lake, Outcome, StopReason, Task, Trajectory
+from tests.synth.runs import run_of
+from warehouse import Lake, Outcome, Task
 from warehouse.records import Fact
 
 CHAIN = (("C@a", "friend", "V@x"), ("V@x", "home", "?"))
 
 
-@pytest.fixture(scope="module")
-def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
-    config = QuestionConfig(counts={1: 60, 2: 60, 3: 60}, intersections=0.3)
-    return build_questions(graph, config, 5, retrieve)[0]
-
-
 def test_no_entity_is_on_both_sides(tasks: list[Task]) -> None:
-    parts, failures = split_tasks(tasks, "entity", 0.2)
+    parts, failures = split_tasks(tasks[:180], "entity", 0.4)
     sides = {split: {entity for task in members for entity in entities_of(task)} for split, members in parts.items()}
     assert not sides[TRAIN] & sides[HELD_OUT]
     assert parts[TRAIN] and parts[HELD_OUT]
-    assert len(parts[TRAIN]) + len(parts[HELD_OUT]) + len(failures) == len(tasks)
+    assert len(parts[TRAIN]) + len(parts[HELD_OUT]) + len(failures) == 180
     assert {failure.kind for failure in failures} == {"by_entity"}
 
 
@@ -64,19 +57,14 @@ def test_renamed_and_reordered_formulas_fall_together(tasks: list[Task]) -> None
 @pytest.mark.slow
 def test_pass_rates_leave_out_what_is_invalid_and_are_unknown_without_a_try(tmp_path: Path) -> None:
     outcomes = [Outcome.SUCCESS, Outcome.FAILURE, Outcome.FAILURE, Outcome.INVALID]
-    tries = [trajectory(f"{policy}-{number}", policy, o) for policy, (number, o) in product(("p", "q"), enumerate(outcomes))]
+    tries = [run_of(f"{policy}-{number}", "t1", (), o, policy=policy) for policy in "pq" for number, o in enumerate(outcomes)]
     with Lake(tmp_path) as lake:
-        lake.add([Task("t1", "search", "?", ("a",), CHAIN), *tries, trajectory("r", "r", Outcome.SUCCESS)])
+        lake.add([Task("t1", "search", "?", ("a",), CHAIN), *tries, run_of("r", "t1", (), policy="r")])
         assert pass_rates(lake, "p") == {"t1": PassRate(3, 1)}
         assert pass_rates(lake)["t1"] == PassRate(7, 3)
         (task,) = lake.tasks()
         assert by_difficulty([task], pass_rates(lake, "p"))["t1"].measured.rate == pytest.approx(1 / 3)
         assert by_difficulty([task], {})[task.key].measured.rate is None
-
-
-def trajectory(key: str, policy: str, outcome: Outcome) -> Trajectory:
-    moment = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory(key, "t1", policy, "rl", 3, (1,), (), StopReason.ANSWERED, outcome, None, 0, moment, 1.0)
 
 
 def proven(key: str, hops: int, easy: bool | None = False, answers: tuple[str, ...] = ("a",), layers: int = 1) -> Task:
@@ -109,14 +97,12 @@ def test_a_shared_value_leads_to_the_others_that_have_it() -> None:
     assert reach(crowd, hops=2).answers == (1, 0), "what too many share leads nowhere"
 
 
-def test_questions_reach_no_more_than_that(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    wanted = QuestionConfig(counts={1: 60, 2: 60, 3: 60, 4: 40}, intersections=0.3)
+def test_questions_reach_no_more_than_that(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
     half = lambda entity: split_of(entity, 0.5) == TRAIN  # noqa: E731
-    for allowed in (None, half):
-        tasks, _ = build_questions(graph, wanted, 3, retrieve, allowed)
-        found = reach(graph, allowed)
+    some, _ = build_questions(graph, QuestionConfig(counts={1: 40, 2: 40, 3: 30, 4: 20}, intersections=0.3), 3, retrieve, half)
+    for made, found in ((tasks, reach(graph)), (some, reach(graph, half))):
         for hops in (1, 2, 3, 4):
-            answers = {task.answers[0] for task in tasks if task.hops == hops}
+            answers = {task.answers[0] for task in made if task.hops == hops}
             assert 0 < len(answers) <= found.answers[hops - 1]
 
 

@@ -81,11 +81,11 @@ def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path)
 )
 def test_what_may_pass_is_tried_again_so_often_at_most(act: str, kind: Fault) -> None:
     limit = {"timeout_seconds": 3} if act == "hang" else {}
-    with MisbehavingServer([act] * 4) as server, teacher_of(server, attempts=3, **limit) as teacher:
-        assert fault(ask(teacher, user("p"))) is kind and len(server.times) == 3
+    with MisbehavingServer([act] * 3) as server, teacher_of(server, attempts=2, **limit) as teacher:
+        assert fault(ask(teacher, user("p"))) is kind and len(server.times) == 2
         reply = ask(teacher, user("q"))
     assert isinstance(reply, Completion), reply
-    assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 2, 5)
+    assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 2, 4)
 
 
 @pytest.mark.parametrize(("act", "kind"), [("400", Fault.REFUSED), ("quota", Fault.REFUSED), ("cut", Fault.CUT)])

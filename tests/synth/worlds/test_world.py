@@ -34,12 +34,10 @@ def test_every_entity_has_one_document_that_states_its_facts(variety: int) -> No
     assert len(texts) == len(world.types) == 300
     assert sorted(document.title for document in world.documents) == sorted(world.types)
     for fact in world.facts:
-        (source,) = fact.documents
-        assert texts[source].title == fact.subject
-        assert texts[source].text.startswith(fact.subject)
-        assert fact.object in texts[source].text
-        assert texts[source].source == fact.source
-        assert variety == 3 or fact.relation in texts[source].text
+        document = texts[fact.documents[0]]
+        assert (fact.documents, document.title, document.source) == ((document.id,), fact.subject, fact.source)
+        assert document.text.startswith(fact.subject) and fact.object in document.text
+        assert variety == 3 or fact.relation in document.text
     assert set(Counter(fact.subject for fact in world.facts).values()) <= {2, 3, 4}
 
 
@@ -95,9 +93,9 @@ def test_tasks_are_of_all_domains_goals_and_lengths(tasks: list[Task]) -> None:
 
 def test_no_two_are_the_same_and_seeds_repeat_them(tasks: list[Task]) -> None:
     assert len({task.key for task in tasks}) == len(tasks)
-    assert list(generate_tasks(30, seed=3)) == tasks[:30]
-    assert {task.key for task in generate_tasks(30, seed=4)}.isdisjoint(task.key for task in tasks)
-    assert {task.key for task in generate_tasks(30, seed=3, split="dev")}.isdisjoint(task.key for task in tasks)
+    assert list(generate_tasks(12, seed=3)) == tasks[:12]
+    for other in (generate_tasks(12, seed=4), generate_tasks(12, seed=3, split="dev")):
+        assert {task.key for task in other}.isdisjoint(task.key for task in tasks)
 
 
 def test_what_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +125,9 @@ def config(**shares: object) -> WrittenWorldsConfig:
 def test_each_task_is_for_one_thing_as_often_as_is_wanted_and_the_same_again() -> None:
     shares = config(held_out=0.25, demonstrated=0.5, conversations=0.5, suite="exam")
     shared = share_out(TASKS, shares, seed=1)
-    assert shared == share_out(list(reversed(list(reversed(TASKS)))), shares, seed=1) != share_out(TASKS, shares, seed=2)
-    parts = [shared.trained, shared.held_out, shared.demonstrated]
+    assert shared == share_out(TASKS, shares, seed=1) != share_out(TASKS, shares, seed=2)
+    parts, backwards = [shared.trained, shared.held_out, shared.demonstrated], share_out(TASKS[::-1], shares, seed=1)
+    assert [part[::-1] for part in parts] == [backwards.trained, backwards.held_out, backwards.demonstrated], "whatever the others are"
     assert sorted(goal_in_words(task) for part in parts for task in part) == sorted(task.question for task in TASKS)
     assert len(shared.held_out) == pytest.approx(100, abs=30) and len(shared.demonstrated) == pytest.approx(150, abs=30)
     assert {task.split for task in shared.held_out} == {"exam"} and {task.split for task in shared.demonstrated} == {"demonstration"}
