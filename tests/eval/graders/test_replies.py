@@ -46,7 +46,8 @@ LABELS = [
 ]  # fmt: skip
 TAGS = [
     "<answer>{}</answer>", "<answer>\n{}\n</answer>", "<think>one</think>\n<answer>{}</answer>", "<answer>**{}**</answer>",
-    "I found it.\n<answer>{}</answer>", "<answer>{0}</answer>\n<answer>{0}</answer>", "<answer>Answer: {}</answer>", "<think>x</think><answer>The final answer is {}.</answer>",
+    "I found it.\n<answer>{}</answer>", "<answer>{0}</answer>\n<answer>{0}</answer>", "<answer>Answer: {}</answer>",
+    "<think>x</think><answer>The final answer is {}.</answer>",
 ]  # fmt: skip
 FENCES = [
     "```\n{}\n```", "```text\n{}\n```", "~~~\n{}\n~~~", "<think>one</think>\n```\n{}\n```", "```\n{}", "```answer\n{}\n```\n",
