@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.renderers.base import Action
@@ -22,10 +21,9 @@ class FaultyEnvironment:
     It kills its worker always (`die`), or where a file is not there yet (`die unless FILE`), which is then.
     """
 
-    def __init__(self, seconds: float, dead: bool, down: str | None = None) -> None:
-        """`dead`: it can never be made; `down`: nor while there is a file of that name."""
-        self._seconds = seconds
-        self._dead = dead or (down is not None and Path(down).exists())
+    def __init__(self, seconds: float, dead: bool) -> None:
+        """`dead`: it can never be made."""
+        self._seconds, self._dead = seconds, dead
         self._held: list[bytearray] = []
 
     async def probe(self) -> None:
@@ -76,4 +74,4 @@ def create_deadly(resources: Resources) -> FaultyEnvironment:
 
 def create(resources: Resources) -> FaultyEnvironment:
     options = resources.options
-    return FaultyEnvironment(float(options.get("seconds", 0)), bool(options.get("dead", False)), options.get("down"))
+    return FaultyEnvironment(float(options.get("seconds", 0)), bool(options.get("dead", False)))

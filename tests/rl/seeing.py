@@ -42,21 +42,12 @@ def make_seeing_policy(folder: Path, texts: Sequence[str] = ("Look at the cover.
         "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
     }  # fmt: skip
     eyes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 48,
-        "patch_size": 8,
-        "image_size": TILE,
-    }
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "patch_size": 8, "image_size": TILE,
+    }  # fmt: skip
     config = Idefics3Config(
-        text_config=text,
-        vision_config=eyes,
-        image_token_id=processor.image_token_id,
-        scale_factor=2,
-        tie_word_embeddings=True,
+        text_config=text, vision_config=eyes, image_token_id=processor.image_token_id, scale_factor=2, tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
-    )
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Idefics3ForConditionalGeneration(config)

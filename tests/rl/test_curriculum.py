@@ -21,9 +21,9 @@ CONFIG = CurriculumConfig(rounds=(2, 4, 6), every=10, hops=(1, 2, 3), hops_every
 TASKS = [Task(f"task-{number}", "search", f"Question {number}?", ("x",), hops=1 + number % 4) for number in range(60)]
 
 
-@pytest.mark.parametrize(("step", "turns"), [(1, 2), (10, 2), (11, 4), (20, 4), (21, 6), (30, 6), (31, 6), (1000, 6)])
-def test_horizon_grows_stage_by_stage_and_stays_at_the_last(step: int, turns: int) -> None:
-    assert horizon(step, CONFIG.rounds, CONFIG.every) == turns
+def test_horizon_grows_stage_by_stage_and_stays_at_the_last() -> None:
+    found = [horizon(step, CONFIG.rounds, CONFIG.every) for step in (1, 10, 11, 20, 21, 30, 31, 1000)]
+    assert found == [2, 2, 4, 4, 6, 6, 6, 6]
 
 
 def test_a_step_draws_different_tasks_no_deeper_than_its_stage() -> None:
@@ -32,6 +32,10 @@ def test_a_step_draws_different_tasks_no_deeper_than_its_stage() -> None:
         assert len({task.key for task in chosen}) == 12
         assert max(task.hops for task in chosen) <= max_hops(step, CONFIG)
     assert sample_tasks(TASKS, 1, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 7, 12, CONFIG) != sample_tasks(TASKS, 2, 8, 12, CONFIG)
+    keys = {task.key for task in sample_tasks(TASKS, 20, 1, 6, CONFIG)}
+    again = sample_tasks(TASKS, 20, 1, 6, CONFIG, without=keys)
+    assert not keys & {task.key for task in again}, "additional tasks are new"
+    assert again == sample_tasks(TASKS, 20, 1, 6, CONFIG, without=keys)
 
 
 def test_tasks_at_the_frontier_are_preferred_and_unknown_ones_are_not_shunned() -> None:
@@ -49,10 +53,9 @@ def test_tasks_at_the_frontier_are_preferred_and_unknown_ones_are_not_shunned() 
 def test_environments_are_drawn_by_their_shares_and_from_their_step_on() -> None:
     tasks = [replace(task, environment=("search", "calculator", "game")[number % 3]) for number, task in enumerate(TASKS)]
     config = CurriculumConfig(hops=(4,), frontier=0, mixture={"search": 3, "calculator": 1}, enters={"calculator": 201})
-    drawn = Counter(sample_tasks(tasks, step, 1, 1, config)[0].environment for step in range(1, 601))
-    assert set(drawn) == {"search", "calculator"}
-    assert 0.18 < drawn["calculator"] / 400 < 0.32
-    assert {sample_tasks(tasks, step, 1, 1, config)[0].environment for step in range(1, 201)} == {"search"}
+    drawn = [sample_tasks(tasks, step, 1, 1, config)[0].environment for step in (*range(101, 201), *range(201, 501))]
+    assert set(drawn[:100]) == {"search"} and set(drawn[100:]) == {"search", "calculator"}
+    assert 0.17 < Counter(drawn[100:])["calculator"] / 300 < 0.33
     with pytest.raises(RequestError, match="admit no environment"):
         sample_tasks(tasks, 1, 1, 1, CurriculumConfig(hops=(4,), mixture={"web": 1}))
 
@@ -62,33 +65,25 @@ def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() ->
     tasks = [replace(task, environment=("search", "calculator")[number % 2], hops=1) for number, task in enumerate(TASKS)]
     rates = {task.key: 0.5 if task.environment == "search" else 0.0 for task in tasks}
     config = CurriculumConfig(hops=(1,), mixture={"search": 1, "calculator": 1})
-    for frontier in (0.0, 0.9, 1.0):
+    for frontier in (0.0, 1.0):
         own = config.model_copy(update={"frontier": frontier})
-        drawn = Counter(sample_tasks(tasks, step, 1, 1, own, rates)[0].environment for step in range(1, 201))
-        assert 0.36 < drawn["search"] / 200 < 0.64
+        drawn = Counter(sample_tasks(tasks, step, 1, 1, own, rates)[0].environment for step in range(1, 101))
+        assert 35 < drawn["search"] < 65
     pooled = [replace(task, hops=1 + number % 2) for number, task in enumerate(TASKS)]
     rates = {task.key: 0.0 if number % 4 == 3 else 0.5 for number, task in enumerate(pooled)}
     halves = CurriculumConfig(hops=(2,), pools={Pool.UNSOLVED: 1, Pool.FRONTIER: 1})
     found = Counter(
-        (task.hops, pool_of(rates[task.key])) for step in range(1, 401) for task in sample_tasks(pooled, step, 1, 1, halves, rates)
+        (task.hops, pool_of(rates[task.key])) for step in range(1, 201) for task in sample_tasks(pooled, step, 1, 1, halves, rates)
     )
-    expected = {(1, Pool.FRONTIER): 200, (2, Pool.FRONTIER): 100, (2, Pool.UNSOLVED): 100}
-    assert {key: pytest.approx(count, abs=45) for key, count in expected.items()} == dict(found)
-
-
-def test_additional_tasks_are_new_and_deterministic() -> None:
-    first = sample_tasks(TASKS, 20, 1, 6, CONFIG)
-    keys = {task.key for task in first}
-    again = sample_tasks(TASKS, 20, 1, 6, CONFIG, without=keys)
-    assert not keys & {task.key for task in again}
-    assert again == sample_tasks(TASKS, 20, 1, 6, CONFIG, without=frozenset(keys))
+    expected = {(1, Pool.FRONTIER): 100, (2, Pool.FRONTIER): 50, (2, Pool.UNSOLVED): 50}
+    assert {key: pytest.approx(count, abs=30) for key, count in expected.items()} == dict(found)
 
 
 # Evidence
 
 
-def step_of(task: str, successes: int, truncated: int, invalid: int = 0, horizon: int = 2) -> list[Trajectory]:
-    """Ten valid trajectories, so many of which succeeded or were cut off, and some invalid ones."""
+def step_of(task: str, successes: int, truncated: int, invalid: int = 5, horizon: int = 2) -> list[Trajectory]:
+    """Ten valid trajectories, so many of which succeeded or were cut off, and some invalid ones, which are no evidence."""
     tried = [trajectory(task, number, [turn(0, [5], [-1.0])], float(number < successes)) for number in range(10)]
     made = [replace(each, horizon=horizon) for each in tried]
     cut = [replace(each, stop_reason=StopReason.MAX_TURNS) if number >= 10 - truncated else each for number, each in enumerate(made)]
@@ -112,15 +107,6 @@ def test_the_horizon_grows_with_success_or_truncation() -> None:
     held_back = [(0, 4), (0, 6), (0, 9), (0, 9), (0, 9), (0, 9)]
     assert horizons(Curriculum(GATED, TASKS, 1), held_back) == [2, 2, 4, 4, 6, 6]
     assert horizons(Curriculum(GATED, TASKS, 1), [(6, 4)] * 6) == [2] * 6
-
-
-def test_invalid_trajectories_are_no_evidence() -> None:
-    faulty, clean = Curriculum(GATED, TASKS, 1), Curriculum(GATED, TASKS, 1)
-    for step in (1, 2):
-        faulty.observe(step, step_of("task-1", 7, 0, invalid=90))
-        clean.observe(step, step_of("task-1", 7, 0))
-    assert faulty.state_dict() == clean.state_dict()
-    assert faulty.horizon(3) == 4
 
 
 def test_trajectories_of_another_horizon_are_ignored() -> None:

@@ -10,23 +10,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.memory import measure
-from rl.hardware import (
-    DECODERS,
-    Architecture,
-    Pass,
-    learner_memory,
-)
+from rl.hardware import DECODERS, Architecture, Pass, learner_memory
 
 SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)
 SIZES = {
-    "num_hidden_layers": 6,
-    "hidden_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "intermediate_size": 1536,
-    "vocab_size": 4096,
-}
+    "num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+    "intermediate_size": 1536, "vocab_size": 4096,
+}  # fmt: skip
 QWEN_7B = Architecture(28, 3584, 28, 4, 128, 18_944, 152_064, False)
 
 

@@ -15,8 +15,7 @@ from PIL import Image
 from rl.content import FORMATS, ImageFault, decode_image
 from tests.rl.hostile_images import png
 
-MIB = 2**10
-"""Of the kilobytes that the kernel counts memory in."""
+MIB = 2**10  # of the kilobytes that the kernel counts memory in
 
 
 def _gif(width: int, height: int, frame: int) -> bytes:

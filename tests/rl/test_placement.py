@@ -1,19 +1,22 @@
-"""Bundles on machines, as a pure function: what lies where, and what finds no room."""
+"""Bundles on machines, as a pure function: what lies where, what finds no room, and what no configuration may ask for."""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from flows.config import load_config
 from rl.engines.config import EngineConfig
 from rl.envs.config import EnvironmentPoolConfig
 from rl.learner.config import LearnerConfig
 from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, place
 from rl.rollouts.config import RolloutConfig
+from warehouse.errors import RequestError
 
 
 def gpus(*counts: int) -> list[Machine]:
@@ -51,6 +54,7 @@ def test_what_fits_is_placed_and_what_does_not_is_refused(reservations: list[Res
     assert all(used(placed, number) <= machine.gpus for number, machine in enumerate(machines))
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 4]), max_size=12), st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3))
 def test_placements_never_exceed_a_machine(sizes: list[float], cards: list[int]) -> None:
     wanted = [on_gpus(f"part {number}", size) for number, size in enumerate(sizes)]
@@ -80,16 +84,42 @@ def test_each_part_reserves_what_its_configuration_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "sentence"),
+    ("kind", "changes", "said"),
     [
-        (EngineConfig, {"gpus": 2}, "each worker has a GPU; make them equal"),
-        (EngineConfig, {"sleep_level": 2, "older": 1}, "those of an older policy"),
+        (EngineConfig, {"gpus": 2}, "make them equal"),
+        (EngineConfig, {"sleep_level": 2, "older": 1}, "older"),
+        (EngineConfig, {"adapter_rank": 513}, "512"),
+        (EngineConfig, {"adapter_rank": 8, "transfer": "gloo"}, "engine.transfer = gloo"),
+        (EngineConfig, {"adapter_rank": 8, "workers": "ray", "gpus": 1}, "on one machine"),
+        (EngineConfig, {"adapter_rank": 8, "sleep_level": 2}, "take 1"),
+        (EngineConfig, {"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
+        (EngineConfig, {"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
+        (EngineConfig, {"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),
+        (EngineConfig, {"transfer": "ipc", "gpus": 0.5, "count": 2}, "one engine of one worker"),
         (LearnerConfig, {"gpus": 2}, "less than or equal to 1"),
-        (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL joins no two workers on one card"),
+        (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL"),
     ],
 )
-def test_impossible_resources_are_refused_by_the_configuration(
-    kind: type[EngineConfig] | type[LearnerConfig], settings: dict[str, object], sentence: str
+def test_impossible_engines_and_learners_are_refused_by_the_configuration(
+    kind: type[EngineConfig | LearnerConfig], changes: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(ValidationError, match=sentence):
-        kind.model_validate(settings)
+    with pytest.raises(ValidationError, match=said):
+        kind.model_validate(changes)
+
+
+ON_GPUS = ("rollout.engine.gpus=1", "rl.learner.workers=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["rollout.engine.adapter_rank=8"], "rl.lora"),
+        (["rollout.engine.adapter_rank=8", "rl.lora={rank = 16}"], "rl.lora.rank = 16"),
+        ([*ON_GPUS, "rollout.engine.transfer=nccl"], "nccl needs rl.learner.gpus"),
+        ([*ON_GPUS, "rollout.engine.transfer=ipc", "rl.learner.gpus=1"], "ipc is for a learner of one process"),
+        (["rollout.engine.transfer=gloo", "rl.learner.workers=2"], None),
+    ],
+)
+def test_settings_of_engines_and_learner_must_match(overrides: list[str], said: str | None) -> None:
+    with pytest.raises(RequestError, match=said) if said else nullcontext():
+        load_config("quickstart", overrides)

@@ -18,7 +18,7 @@ from rl.worker_death import WorkerDied, own_process_died, worker_died
 
 
 def test_a_late_ray_process_is_a_fault() -> None:
-    with pytest.raises(ConnectionError, match="did not start on this machine: Timed out"), _start_fault():
+    with pytest.raises(ConnectionError, match="Timed out"), _start_fault():
         raise RuntimeError("Timed out waiting for file /tmp/session/gcs_server_port_1")
     with pytest.raises(RuntimeError, match="no such option"), _start_fault():
         raise RuntimeError("no such option")
@@ -32,7 +32,7 @@ def test_a_slow_start_of_ray_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> 
     clock = iter(range(0, 100_000, 20))
     monkeypatch.setattr("ray._private.services.get_node", late)
     monkeypatch.setattr("ray._private.node.time.monotonic", lambda: float(next(clock)))
-    with pytest.raises(ConnectionError, match="did not start on this machine: The current node timed out") as raised:
+    with pytest.raises(ConnectionError, match="The current node timed out") as raised:
         RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
     assert is_fault(raised.value)
 
@@ -41,9 +41,8 @@ def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     left = [tmp_path / f"flywheel-{what}-{gone.pid}-abc_123" for what in ("ray", "files")]
-    strangers = [
-        tmp_path / name for name in (f"flywheel-ray-{os.getpid()}-x1", f"flywheel-{gone.pid}", f"other-ray-{gone.pid}-x1", "notes")
-    ]
+    names = (f"flywheel-ray-{os.getpid()}-x1", f"flywheel-{gone.pid}", f"other-ray-{gone.pid}-x1", "notes")
+    strangers = [tmp_path / name for name in names]
     for folder in (*left, *strangers):
         folder.mkdir()
         (folder / "socket").touch()
@@ -64,7 +63,7 @@ DEAD = WorkerDied(WHAT, "by SIGKILL", "first\nlast words\n")
     ("error", "how"),
     [
         (GONE, "without a word, as by SIGKILL"),
-        (OutOfMemoryError("Task was killed due to the node running low on memory"), "ended by Ray because the machine was short of memory"),
+        (OutOfMemoryError("Task was killed due to the node running low on memory"), "ended by Ray"),
         (RayTaskError("check", "trace", DEAD), "by SIGKILL"),
     ],
 )
@@ -94,19 +93,12 @@ def test_the_exit_of_vllms_processes_is_reported(status: int, how: str) -> None:
     assert own_process_died("vLLM's process of an engine", RuntimeError("CUDA is not there")) is None
 
 
-def test_a_death_is_a_fault_of_one_sentence_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_death_is_a_fault_of_one_sentence_with_status_1_and_its_log_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert is_fault(DEAD)
     assert exit_status(pickle.loads(pickle.dumps(DEAD))) == 1
     said = capsys.readouterr().err
-    assert said.startswith("flywheel: the worker of the environment 'search' died, by SIGKILL; the last that it logged is: last words.")
-    assert said.count("\n") == 1
-
-
-def test_its_log_is_kept_and_named(tmp_path: Path) -> None:
+    assert "'search' died, by SIGKILL" in said and "last words" in said and said.count("\n") == 1
     kept = [DEAD.kept_in(tmp_path / "logs") for _ in range(2)]
-    assert [died.file.name for died in kept if died.file is not None] == [
-        "died-1-the-worker-of-the-environment-search.log",
-        "died-2-the-worker-of-the-environment-search.log",
-    ]
-    assert (tmp_path / "logs" / "died-2-the-worker-of-the-environment-search.log").read_text().endswith("first\nlast words\n")
-    assert f"its log is {tmp_path}/logs/died-2-" in str(kept[1])
+    files = [died.file for died in kept if died.file is not None]
+    assert files == sorted((tmp_path / "logs").iterdir()) and len(files) == 2, "one file for each death"
+    assert files[1].read_text().endswith("first\nlast words\n") and str(files[1]) in str(kept[1])

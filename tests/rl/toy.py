@@ -68,21 +68,9 @@ def trajectory(task: str, sample: int, turns: Sequence[Turn], reward: float | No
     outcome = Outcome.INVALID if reward is None else Outcome.SUCCESS if reward > 0.5 else Outcome.FAILURE
     started = datetime(2026, 1, 1, tzinfo=UTC)
     return Trajectory(
-        f"{task}-{sample}",
-        task,
-        "p",
-        "rl",
-        4,
-        (2, 30, 3),
-        tuple(turns),
-        StopReason.ANSWERED,
-        outcome,
-        reward,
-        1,
-        started,
-        0.1,
+        f"{task}-{sample}", task, "p", "rl", 4, (2, 30, 3), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, started, 0.1,
         sample=sample,
-    )
+    )  # fmt: skip
 
 
 def turn(index: int, ids: Sequence[int], logprobs: Sequence[float], observation: Sequence[int] = (), tool: str = "search") -> Turn:
@@ -112,29 +100,20 @@ class Sampler:
         return Collected(tuple(self.trajectory(number, *actions) for number, actions in enumerate(zip(first, second, strict=True))))
 
     def trajectory(self, number: int, first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> Trajectory:
-        turns = [
-            replace(each, policy_version=self.versions[-1]) for each in (turn(0, *first, OBSERVATION), turn(1, *second, tool="answer"))
-        ]
+        turns = [turn(0, *first, OBSERVATION), turn(1, *second, tool="answer")]
         actions = first[0] + second[0]
-        return trajectory(
-            f"task-{number // self.samples}", number % self.samples, turns, sum(token >= FIRST_GOOD for token in actions) / len(actions)
-        )
+        good = sum(token >= FIRST_GOOD for token in actions) / len(actions)
+        made = [replace(each, policy_version=self.versions[-1]) for each in turns]
+        return trajectory(f"task-{number // self.samples}", number % self.samples, made, good)
 
     @torch.no_grad()
     def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
         """Sampled ids and their log-probabilities for contexts of equal length."""
         inputs = torch.tensor(contexts)
         output = self.model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            do_sample=True,
-            top_k=0,
-            return_dict_in_generate=True,
-            output_logits=True,
-            eos_token_id=None,
-        )
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=True, top_k=0,
+            return_dict_in_generate=True, output_logits=True, eos_token_id=None,
+        )  # fmt: skip
         ids = output.sequences[:, inputs.size(1) :]
         logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
         return list(zip(ids.tolist(), logprobs.tolist(), strict=True))

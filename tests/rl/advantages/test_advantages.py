@@ -50,18 +50,13 @@ def advantages(estimator: Estimator, given: Groups) -> Tensor:
     return estimator(given).reshape(given.rewards.shape)
 
 
-def test_grpo_divides_by_the_deviation() -> None:
-    assert grpo(groups([[1, 0, 0, 1]]))[0, 0].item() == pytest.approx(0.5 / (stdev([1, 0, 0, 1]) + 1e-4), abs=1e-12)
-
-
-def test_dr_grpo_takes_the_mean_alone() -> None:
-    assert dr_grpo(groups([[1, 0, 0, 1]])).tolist() == [[0.5, -0.5, -0.5, 0.5]]
-
-
-def test_rloo_takes_the_mean_of_the_others() -> None:
+def test_groups_are_centred_by_their_mean_by_the_others_mean_or_divided_by_the_deviation() -> None:
     rewards = [0.25, 1.0, 0.0, 0.75, 0.5]
+    mean, deviation = fmean(rewards), stdev(rewards)
     others = [reward - fmean(rewards[:place] + rewards[place + 1 :]) for place, reward in enumerate(rewards)]
+    assert dr_grpo(groups([rewards]))[0].tolist() == [reward - mean for reward in rewards]
     assert rloo(groups([rewards]))[0].tolist() == pytest.approx(others, abs=1e-12)
+    assert grpo(groups([rewards]))[0].tolist() == pytest.approx([(reward - mean) / (deviation + 1e-4) for reward in rewards], abs=1e-12)
 
 
 def test_reinforce_plus_plus_takes_mean_and_deviation_of_all_tokens_of_the_batch() -> None:

@@ -1,18 +1,14 @@
-"""Adapters that real vLLM engines serve, and engine settings that are refused before anything starts."""
+"""Adapters that real vLLM engines serve."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from transformers import PreTrainedModel
 
-from flows.config import load_config
-from rl.engines.config import EngineConfig
 from rl.learner.base import EngineWeights
 from rl.learner.config import LearnerConfig, LoraConfig, ReinforceConfig
 from rl.policies.policy import load_policy
@@ -21,7 +17,6 @@ from rl.rollouts.rollout import Rollouts
 from tests.rl.engines.learner_end import RANK, EngineSampler, adapted, said, start, versions
 from tests.rl.engines.probing import engine_processes, prompts, worst_difference
 from tests.rl.toy import Scripted, learn
-from warehouse.errors import RequestError
 
 TOLERANCE = 1e-4
 
@@ -88,46 +83,3 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
     assert not is_adapters(result.path)
     merged = load_policy(result.path)[0]
     assert difference({3: merged}, engines) < TOLERANCE < difference({3: load_policy(policy)[0]}, engines)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"adapter_rank": 513}, "more than the 512"),
-        ({"adapter_rank": 8, "transfer": "gloo"}, "goes without engine.transfer = gloo"),
-        ({"adapter_rank": 8, "workers": "ray", "gpus": 1}, "on one machine"),
-        ({"adapter_rank": 8, "sleep_level": 2}, "take 1"),
-    ],
-)
-def test_settings_that_conflict_with_adapters_are_refused(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValidationError, match=sentence):
-        EngineConfig.model_validate(settings)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["rollout.engine.adapter_rank=8"], "RL trains none: set rl.lora"),
-        (["rollout.engine.adapter_rank=8", "rl.lora={rank = 16}"], "rl.lora.rank = 16 is more than the engines serve"),
-    ],
-)
-def test_adapter_settings_of_engines_and_training_must_match(overrides: list[str], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
-        load_config("quickstart", overrides)
-
-
-def test_impossible_transfers_are_refused_before_anything_starts() -> None:
-    for changes, sentence in (
-        ({"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
-        ({"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
-        ({"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),
-        ({"transfer": "ipc", "gpus": 0.5, "count": 2}, "engine.transfer = ipc is for one engine of one worker"),
-    ):
-        with pytest.raises(ValidationError, match=sentence):
-            EngineConfig.model_validate(changes)
-    on_gpus = ["rollout.engine.gpus=1", "rl.learner.workers=2"]
-    with pytest.raises(RequestError, match=r"rollout.engine.transfer = nccl needs rl.learner.gpus"):
-        load_config("quickstart", [*on_gpus, "rollout.engine.transfer=nccl"])
-    with pytest.raises(RequestError, match=r"rollout.engine.transfer = ipc is for a learner of one process"):
-        load_config("quickstart", [*on_gpus, "rollout.engine.transfer=ipc", "rl.learner.gpus=1"])
-    load_config("quickstart", ["rollout.engine.transfer=gloo", "rl.learner.workers=2"])

@@ -20,9 +20,9 @@ from warehouse.records import Task
 FAULT = "error: it broke"
 
 
-def breaker_after(outcomes: str, window: int = 4, share: float = 0.5) -> CircuitBreaker:
+def breaker_after(outcomes: str) -> CircuitBreaker:
     """A breaker that saw an environment fail at each `x`."""
-    breaker = CircuitBreaker(window, share)
+    breaker = CircuitBreaker(window=4, max_share=0.5)
     for outcome in outcomes:
         breaker.record(environment("maze"), FAULT if outcome == "x" else None)
     return breaker
@@ -35,8 +35,7 @@ def test_a_window_that_is_not_full_or_half_healthy_is_accepted(outcomes: str) ->
 
 @pytest.mark.parametrize("outcomes", [".xxx", "....xxx", "xxxx"])
 def test_too_many_faults_open_the_breaker(outcomes: str) -> None:
-    told = f"the environment 'maze' failed in {outcomes[-4:].count('x')} of its last 4 trajectories .*it broke"
-    with pytest.raises(CircuitOpen, match=told):
+    with pytest.raises(CircuitOpen, match=f"'maze' failed in {outcomes[-4:].count('x')} of its last 4 .*it broke"):
         breaker_after(outcomes).check()
 
 

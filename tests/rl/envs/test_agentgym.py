@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from rl.envs.agentgym import SERVICES, AgentGymEnvironment, ServiceFields, create
+from rl.envs.agentgym import SERVICES, ServiceFields, create
 from rl.envs.base import EnvironmentFault, Resources
 from rl.renderers.base import Action
 from tests.rl.http_server import served
@@ -26,18 +26,9 @@ class Counting:
         self.bodies: list[dict[str, Any]] = []
         self.closed: list[int] = []
         self.application = FastAPI()
-        for method, path, endpoint in (
-            ("GET", "/", self.hello),
-            ("POST", "/create", self.create),
-            ("POST", "/reset", self.reset),
-            ("POST", "/step", self.step),
-            ("GET", "/observation", self.observation),
-            ("POST", "/close", self.close),
-        ):
-            self.application.add_api_route(path, endpoint, methods=[method])
-
-    def hello(self) -> str:
-        return "This is environment Counting."
+        for method, endpoint in (("GET", self.observation), *(("POST", each) for each in (self.create, self.reset, self.step, self.close))):
+            self.application.add_api_route(f"/{endpoint.__name__}", endpoint, methods=[method])
+        self.application.add_api_route("/", lambda: "This is environment Counting.")
 
     def create(self) -> Any:
         number = len(self.counts)
@@ -72,15 +63,11 @@ class Counting:
         return f"The count is {self.counts[number or 0][0]}."
 
 
-def environment(url: str, service: str) -> AgentGymEnvironment:
-    return create(Resources(options={"url": url, "service": service}))
-
-
 @pytest.mark.parametrize(("service", "shows_at_reset"), [("textcraft", True), ("weather", False)])
 async def test_an_episode_in_the_form_of_each_service(service: str, shows_at_reset: bool) -> None:
     counting = Counting(SERVICES[service], shows_at_reset)
     with served(counting.application) as url:
-        playing = environment(url, service)
+        playing = create(Resources(options={"url": url, "service": service}))
         await playing.probe()
         assert (await playing.reset(TASK, 0)).text == "The count is 5."
         steps = [await playing.step(Action("act", "up")) for _ in range(3)]
@@ -94,7 +81,7 @@ async def test_an_episode_in_the_form_of_each_service(service: str, shows_at_res
 
 async def test_an_error_that_comes_with_status_200_is_a_fault() -> None:
     with served(Counting(SERVICES["textcraft"], True).application) as url:
-        playing = environment(url, "textcraft")
+        playing = create(Resources(options={"url": url, "service": "textcraft"}))
         await playing.reset(TASK, 0)
         with pytest.raises(EnvironmentFault, match="has been deleted"):
             await playing.step(Action("act", "crash"))

@@ -11,8 +11,6 @@ from rl.renderers.base import Action, ActionTurn
 from rl.rollouts.agent_loop import run_calls
 from warehouse.records import NOT_RUN, Task
 
-LAKE = {"desc": ["SF", "FG"], "is_slippery": False}
-
 
 def game(**options: Any) -> GameEnvironment:
     return create(Resources(options=options))
@@ -34,7 +32,8 @@ async def play(environment: GameEnvironment, *moves: str) -> list[tuple[str, flo
 
 async def test_frozen_lake_is_played_as_text() -> None:
     environment = game()
-    assert (await environment.reset(task(**LAKE), 0)).text == "[S]F\nFG\nMoves: left, down, right, up."
+    lake = task(desc=["SF", "FG"], is_slippery=False)
+    assert (await environment.reset(lake, 0)).text == "[S]F\nFG\nMoves: left, down, right, up."
     assert await play(environment, "down", "Right ") == [("(Down)\nSF\n[F]G", 0.0, False), ("(Right)\nSF\nF[G]", 1.0, True)]
     await environment.close()
 

@@ -140,6 +140,3 @@ async def test_training_and_suites_get_their_own_imperfect_search() -> None:
             ]
             assert seen == [shown(index.find(document.title)), shown(index.find(f"{document.title} page 2"))]
             assert document.text != seen[0]
-
-
-# The configuration

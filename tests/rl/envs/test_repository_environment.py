@@ -11,8 +11,8 @@ import pytest
 from eval.sandbox.sandbox import isolation
 from rl.envs.base import Environment, Resources, Step, ToolOutcome, find_environment
 from rl.renderers.base import Action
-from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN
-from tests.eval.graders.small_repository import TASK as REPAIR
+from tests.eval.graders.small_repository import FILES, GOLD
+from tests.rl.envs.test_environments import write_shop
 from warehouse.records import Task
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
@@ -20,11 +20,7 @@ pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox her
 
 @pytest.fixture
 async def environment(tmp_path: Path) -> Environment:
-    for name, content in FILES.items():
-        (tmp_path / "shop" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "shop" / name).write_bytes(content)
-    hidden = {name: content.decode() for name, content in HIDDEN.items()}
-    provenance = {"snapshot": "shop", "fail_to_pass": REPAIR.fail_to_pass, "pass_to_pass": REPAIR.pass_to_pass, "test_files": hidden}
+    provenance = write_shop(tmp_path)
     made = find_environment("repository")(Resources(options={"folder": tmp_path}))
     first = await made.reset(Task("shop", "repository", "The total leaves out the first price.", (), provenance=provenance), 0)
     assert first.text.splitlines() == sorted(FILES)

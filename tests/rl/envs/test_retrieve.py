@@ -11,7 +11,7 @@ from fastapi import FastAPI, Response
 
 from rl.envs.base import EnvironmentFault, FaultKind, Resources
 from rl.envs.http_service import TRIES
-from rl.envs.search import RetrieveEnvironment, create_retrieve
+from rl.envs.search import create_retrieve
 from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from rl.retrieval.server import create_app
@@ -27,18 +27,9 @@ def url() -> Iterator[str]:
         yield address
 
 
-def environment(url: str, **options: Any) -> RetrieveEnvironment:
-    return create_retrieve(Resources(options={"url": url, **options}))
-
-
-def ask(url: str, **body: Any) -> Any:
-    response = httpx.post(f"{url}/retrieve", json=body, trust_env=False)
-    assert response.status_code == 200, response.text
-    return response.json()["result"]
-
-
 def test_the_server_answers_each_query_in_search_r1s_form(url: str) -> None:
-    first, second = ask(url, queries=["Blue River", "city"], topk=1, return_scores=True)
+    asked = {"queries": ["Blue River", "city"], "topk": 1, "return_scores": True}
+    first, second = httpx.post(f"{url}/retrieve", json=asked, trust_env=False).json()["result"]
     assert first[0]["document"] == {"id": "d2", "contents": '"Blue River"\nBlue River has its seat in Green Lake.'}
     assert first[0]["score"] > 0
     assert [hit["document"]["id"] for hit in second] == ["d3"]
@@ -66,5 +57,5 @@ async def test_a_server_that_does_not_answer_is_a_fault(status: int, text: str, 
         return Response(text, status_code=status)
 
     with served(application) as address, pytest.raises(EnvironmentFault) as error:
-        await environment(address).step(Action("search", "a"))
+        await create_retrieve(Resources(options={"url": address})).step(Action("search", "a"))
     assert (error.value.kind, len(asked)) == (kind, tries)

@@ -14,17 +14,22 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.learner import packing as token_scores
 from rl.learner.base import PassRecord
-from rl.learner.batches import Row, rows_of
+from rl.learner.batches import rows_of
 from rl.learner.config import EstimatorName, LoraConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy, save_policy
 from tests.rl.toy import batches_of, gradients
 from warehouse.records import Trajectory
 
+pytestmark = pytest.mark.engine
+
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
-    "grpo": {"loss_type": "grpo"},
-    "dr_grpo": {"loss_type": "dr_grpo", "estimator": "dr_grpo"},
+    **{estimator: {"estimator": estimator} for estimator in get_args(EstimatorName)},
+    "the loss of grpo": {"loss_type": "grpo"},
+    "the loss of dr_grpo": {"loss_type": "dr_grpo", "estimator": "dr_grpo"},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     "cispo": {"loss_type": "cispo", "clip_high": 5.0},
     "kl_and_entropy": {"beta": 0.1, "entropy_bonus": 0.1},
@@ -58,22 +63,12 @@ def compare(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence
     assert scores == pytest.approx(others, abs=10 * bound)
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize("estimator", get_args(EstimatorName))
-def test_joined_rows_have_the_loss_and_gradient_of_padded_rows(
-    policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str
-) -> None:
-    compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator}), stale)
-
-
-@pytest.mark.engine
 @pytest.mark.parametrize("name", VARIANTS)
-def test_joined_rows_match_under_other_losses_and_options(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
+def test_joined_rows_have_the_loss_and_gradient_of_padded_rows(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     bound = 2e-3 if name == "bfloat16" else 2e-6
     compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_joined_rows_match_when_groups_share_long_prompts(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
     prompts = {task: tuple(range(2, 20 + 7 * number)) for number, task in enumerate(dict.fromkeys(each.task_key for each in stale))}
@@ -96,7 +91,6 @@ LEARNED: dict[str, dict[str, Any]] = {
 """Models whose positions are learnt; OPT does not tell its masks of them."""
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("family", LEARNED)
 def test_joined_rows_match_with_learnt_positions(policy: Path, stale: list[Trajectory], tmp_path: Path, family: str) -> None:
     """Also what the policy is held to by KL, which does not come with the learner's attention."""
@@ -117,17 +111,8 @@ def test_joined_rows_match_with_learnt_positions(policy: Path, stale: list[Traje
         assert scored == pytest.approx(alone[:, 0].tolist(), abs=1e-4)
 
 
-@pytest.mark.engine
 def test_joined_rows_match_when_the_head_runs_in_pieces(
     policy: Path, stale: list[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)
     compare(policy, tmp_path, BASE.model_copy(update={"entropy_bonus": 0.1}), stale)
-
-
-def rows(lengths: Sequence[int]) -> list[Row]:
-    return [Row((1,), (1,) * (length - 1), (), (), (), (), (), task_key=str(number)) for number, length in enumerate(lengths)]
-
-
-def group(prompt: int, lengths: Sequence[int]) -> list[Row]:
-    return [Row((prompt,) * 50, (1,) * length, (), (), (), (), (), task_key=f"{prompt}-{number}") for number, length in enumerate(lengths)]

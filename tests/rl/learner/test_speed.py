@@ -3,78 +3,46 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import peft
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rl.learner.config import BOUNDS, SMALL_POLICY, LearnerConfig, OptimizerConfig, ReinforceConfig, computes_in_bfloat16, settled
+from rl.learner.config import BOUNDS, SMALL_POLICY, OptimizerConfig, ReinforceConfig, computes_in_bfloat16, settled
 from rl.learner.metrics import StepTimes, StepTokens, flops_of, sampler_errors
 from rl.learner.packing import chosen_scores
 
 LARGE = 10 * SMALL_POLICY
-ON_GPU = OptimizerConfig(learner=LearnerConfig(gpus=1))
 
 
-class Machine:
-    """Says what the machine of a test has."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch = monkeypatch
-
-    def has(self, gpu: bool = False, gpu_bfloat16: bool = False, avx512: bool = False, amx: bool = False) -> None:
-        self._patch.setattr(torch.cuda, "is_available", lambda: gpu)
-        self._patch.setattr(torch.cuda, "is_bf16_supported", lambda: gpu_bfloat16)
-        self._patch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-        self._patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
-
-
-@pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
-def test_only_larger_policies_use_bfloat16_on_cpus(machine: Machine, units: dict[str, bool]) -> None:
-    machine.has(**units)
+@pytest.mark.parametrize(("avx512", "amx"), [(True, False), (False, True), (True, True)])
+def test_only_larger_policies_use_bfloat16_on_cpus(monkeypatch: pytest.MonkeyPatch, avx512: bool, amx: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
     assert found == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize(
-    ("precision", "engine", "weights"),
+    ("precision", "engine", "weights", "bound"),
     [
-        ("float32", "float32", "none"),
-        ("float32", "bfloat16", "truncated"),
-        ("bfloat16", "float32", "truncated"),
+        ("float32", "float32", "none", "float32"),
+        ("float32", "bfloat16", "truncated", "bfloat16"),
+        ("float32", "auto", "truncated", "bfloat16"),
+        ("bfloat16", "float32", "truncated", "bfloat16"),
     ],
 )
-def test_importance_weights_are_used_when_precisions_differ(precision: str, engine: str, weights: str) -> None:
+def test_samples_are_weighted_and_the_weight_check_is_wide_unless_both_sides_are_float32(
+    precision: str, engine: str, weights: str, bound: str
+) -> None:
     config = ReinforceConfig.model_validate({"precision": precision})
-    assert config.correction.weights == "auto"
     assert not config.correction.needed
-    found = settled(config, engine, LARGE).correction
-    assert (found.weights, found.needed) == (weights, weights == "truncated")
-
-
-@pytest.mark.parametrize(
-    ("precision", "engine", "bound"),
-    [
-        ("float32", "float32", "float32"),
-        ("bfloat16", "float32", "bfloat16"),
-        ("float32", "bfloat16", "bfloat16"),
-        ("float32", "auto", "bfloat16"),
-    ],
-)
-def test_the_weight_check_is_tight_only_in_float32(precision: str, engine: str, bound: str) -> None:
-    config = ReinforceConfig.model_validate({"precision": precision})
-    assert settled(config, engine, 1).health.weight_difference == BOUNDS[bound]
+    found = settled(config, engine, LARGE)
+    assert (found.correction.weights, found.correction.needed) == (weights, weights != "none")
+    assert found.health.weight_difference == BOUNDS[bound]
 
 
 TIMES = StepTimes(publish=2.0, collect=5.0, whole=10.0, settling=1.0, rollouts_in_settling=0.5, rollouts_in_collect=4.0)
@@ -145,19 +113,3 @@ def test_chosen_scores_and_gradients_match_the_full_head(model: LlamaForCausalLM
     gradients = [torch.autograd.grad(score.square().sum(), list(model.parameters()), retain_graph=True) for score in (found, expected)]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that an operation gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self.size = max([self.size, *(each.numel() for each in tree_leaves(result) if isinstance(each, Tensor))])
-        return result
-
-
-TOKENS = 400

@@ -31,11 +31,10 @@ class Clock:
 def saved(folder: Path, ends: list[float], minutes: float, every: int, writing: float = 0.0) -> list[int]:
     """The steps behind which transformers' own flow saves, of steps that end at these minutes; a checkpoint takes `writing` minutes."""
     clock = Clock()
-    began = clock.seconds
     arguments = TrainingArguments(output_dir=str(folder), save_strategy="steps", save_steps=every, logging_strategy="no", use_cpu=True)
     state, control, found = TrainerState(max_steps=10**6, save_steps=every), TrainerControl(), list[int]()
     callbacks = [DefaultFlowCallback(), TimedSaves(minutes, clock)]
-    clock.seconds = began = began + 3600  # the trainer was made long before
+    clock.seconds = began = clock.seconds + 3600  # the trainer was made long before
     handler = CallbackHandler(callbacks, None, None, None, None)  # type: ignore[no-untyped-call]
     control = handler.on_train_begin(arguments, state, control)
     for state.global_step, minute in enumerate(ends, start=1):

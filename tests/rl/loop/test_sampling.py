@@ -23,6 +23,7 @@ from warehouse.records import Task, Trajectory
 
 UNUSED = cast(Any, None)
 TASKS = [Task(f"t{number}", "search", "Who?", ("one",), hops=1) for number in range(90)]
+ENVIRONMENTS = dict.fromkeys((task.key for task in TASKS), "search")
 
 
 class Sampled:
@@ -56,9 +57,7 @@ class Sampled:
 
 def source(**filters: float) -> SyncRolloutSource:
     config = ReinforceConfig(steps=20, tasks_per_step=6, samples_per_task=2, filters={"variance": True, **filters})  # type: ignore[arg-type]
-    run = ReinforceRun(
-        "r", "p", 1, 0, config, UNUSED, UNUSED, dict.fromkeys((task.key for task in TASKS), "search"), UNUSED, cast(Any, Sampled())
-    )
+    run = ReinforceRun("r", "p", 1, 0, config, UNUSED, UNUSED, ENVIRONMENTS, UNUSED, cast(Any, Sampled()))
     curriculum = Curriculum(CurriculumConfig(hops=(1,)), TASKS, seed=3)
     return SyncRolloutSource(run, curriculum, ReplayBuffer(config.replay, config.tasks_per_step, 0, lambda ids: []), ahead=True)
 
@@ -84,9 +83,6 @@ def test_oversampling_is_the_same_after_an_interruption() -> None:
     assert groups(second, range(6, 13)) == whole[5:]
 
 
-BY_KEY = {f"t{number}": Task(f"t{number}", "search", "Who?", ("one",), hops=1) for number in range(30)}
-
-
 class Idle:
     """Engines that have nothing to do, for the store has all of it."""
 
@@ -102,10 +98,10 @@ class Idle:
 
 def asynchronous(store: Sampled, **settings: Any) -> AsyncRolloutSource:
     config = ReinforceConfig.model_validate({"mode": "asynchronous", "steps": 12, "tasks_per_step": 4, "samples_per_task": 2, **settings})
-    environments = dict.fromkeys(BY_KEY, "search")
-    run = ReinforceRun("r", "p", 1, 0, config, UNUSED, UNUSED, environments, cast(Any, Idle()), cast(Any, store))
-    curriculum = Curriculum(CurriculumConfig(hops=(1,)), list(BY_KEY.values()), seed=3)
-    return AsyncRolloutSource(run, curriculum, ReplayBuffer(config.replay, config.tasks_per_step, 0, store.read), BY_KEY)
+    run = ReinforceRun("r", "p", 1, 0, config, UNUSED, UNUSED, ENVIRONMENTS, cast(Any, Idle()), cast(Any, store))
+    curriculum = Curriculum(CurriculumConfig(hops=(1,)), TASKS[:30], seed=3)
+    past = ReplayBuffer(config.replay, config.tasks_per_step, 0, store.read)
+    return AsyncRolloutSource(run, curriculum, past, {task.key: task for task in TASKS[:30]})
 
 
 REUSING = {"filters": {"variance": True}, "replay": {"reuse": 0.5, "max_staleness": 3}}
@@ -118,9 +114,8 @@ def collected(made: AsyncRolloutSource, steps: Iterable[int]) -> list[tuple[Coll
 
 def test_filtered_trajectories_are_never_reused() -> None:
     steps = [each for each, _ in collected(asynchronous(Sampled(), **REUSING), range(1, 13))]
-    learnt = {trajectory.id for each in steps for trajectory in each.trajectories} - {
-        drop.trajectory_id for each in steps for drop in each.drops
-    }
+    learnt = {trajectory.id for each in steps for trajectory in each.trajectories}
+    learnt -= {drop.trajectory_id for each in steps for drop in each.drops}
     reused = {trajectory.id for each in steps for trajectory in each.reused}
     assert reused and reused <= learnt
 
@@ -166,12 +161,8 @@ def test_stale_trajectories_are_dropped_with_a_reason() -> None:
     replay.add([group("t01", 3), group("t02", 4)])
     assert replay.expire(4) == []
     drops = replay.expire(5)
-    assert [(drop.trajectory_id, drop.task_key, drop.filter) for drop in drops] == [
-        ("t01-0", "t01", Filter.STALE),
-        ("t01-1", "t01", Filter.STALE),
-    ]
-    assert drops[0].reason == "begun under version 3 of the weights, and the learner was at 5"
-    assert keys(replay.take(9)) == ["t02"]
+    assert [(drop.trajectory_id, drop.filter) for drop in drops] == [("t01-0", Filter.STALE), ("t01-1", Filter.STALE)]
+    assert "version 3" in drops[0].reason and keys(replay.take(9)) == ["t02"]
     assert (replay.metrics()["replay/dropped"], replay.metrics()["replay/dropped"]) == (1, 0)
 
 

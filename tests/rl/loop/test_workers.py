@@ -24,7 +24,7 @@ from rl.rollouts.collect import Collected, RejectedSample
 from rl.supervised.config import CptConfig
 from rl.supervised.cpt import train_cpt
 from rl.worker_death import WorkerDied
-from tests.rl.toy import Scripted, encode_texts, learn, make_policy, sample_pairs
+from tests.rl.toy import Scripted, encode_texts, learn, sample_pairs, weights_differ
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
 
@@ -50,11 +50,6 @@ def ray_is_up() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
-
-
-@pytest.fixture(scope="module")
 def examples(policy: Path) -> list[EncodedExample]:
     return encode_texts(policy, TEXTS)
 
@@ -64,12 +59,6 @@ def sampled(policy: Path) -> list[Trajectory]:
     """Trajectories of unequal length with rewards that differ, one of them invalid."""
     pairs = [replace(each, turns=each.turns[: 1 + number % 3]) for number, each in enumerate(sample_pairs(policy))]
     return [replace(pairs[0], outcome=Outcome.INVALID, reward=None), *pairs[1:]]
-
-
-def weights_differ(first: Path, second: Path) -> float:
-    """The largest difference between the weights in two folders."""
-    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
-    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:

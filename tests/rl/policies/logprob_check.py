@@ -1,8 +1,4 @@
-"""Does the engine compute what the learner computes? Compares the log-probabilities stored in trajectories with the model's own.
-
-An engine whose weights are not the learner's makes policy gradients wrong without a sign of it, so this is looked at after every
-kind of weight update, in a test and among the figures of a run.
-"""
+"""Does the engine compute what the learner computes? Compares the log-probabilities stored in trajectories with the model's own."""
 
 from __future__ import annotations
 

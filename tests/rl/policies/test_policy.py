@@ -28,17 +28,12 @@ def test_equal_seeds_give_equal_policies_and_others_do_not(tmp_path: Path) -> No
     assert digest_files(first, "tokenizer*.json") == digest_files(again, "tokenizer*.json")
 
 
-@pytest.mark.slow
-def test_words_and_tags_are_single_tokens() -> None:
+def test_words_and_tags_are_single_tokens_any_text_comes_back_and_a_saved_tokenizer_encodes_the_same(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(TEXTS, 320, WORDS)
     assert multi_token_words(tokenizer, WORDS) == []
     assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(len(SPECIAL_TOKENS)))
     assert [len(tokenizer.encode(tag)) for tag in TAG_TOKENS] == [1] * len(TAG_TOKENS)
     assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, END_TOKEN)
-
-
-def test_any_text_comes_back_and_a_saved_tokenizer_encodes_the_same(tmp_path: Path) -> None:
-    tokenizer = build_tokenizer(TEXTS, 320, WORDS)
     text = "<search> Amber (naïve) 東京 1987\n\tStone's</search>"
     save_policy(load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path, 1))[0], tokenizer, tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
@@ -101,7 +96,7 @@ def test_incomplete_and_unannounced_files_are_refused(policy: Path) -> None:
     received = ReceivedPolicy(str(policy), files_in(policy))
     received.take("config.json", b"{}")
     received.take("model.safetensors", bytes(99))
-    with pytest.raises(ValueError, match=r"99 of 100 bytes of model\.safetensors"):
+    with pytest.raises(ValueError, match=r"99 of 100 .*model\.safetensors"):
         _ = received.folder
     for name in ("other.json", "../config.json"):
         with pytest.raises(ValueError, match="was announced"):

@@ -177,10 +177,7 @@ def test_an_answer_that_parses_as_a_call_is_refused(name: str) -> None:
     assert reply == dialect.reply_ids((*calling(dialect, "a")[:-1], stop), [Result("Found it.")], Truncation(1_000))
 
 
-@pytest.mark.parametrize(
-    "piece",
-    ["<tool_call>", "</parameter>", "```\n", '{"a":', "<arg_key>"],
-)
+@pytest.mark.parametrize("piece", ["<tool_call>", "</parameter>", "```\n", '{"a":', "<arg_key>"])
 def test_parsers_take_linear_time_and_raise_nothing(piece: str) -> None:
     text = piece * (12_000 // len(piece))
     for prefix in ("", "<think>", "<tool_call>\n<function=a>\n<parameter=b>\n", "<tool_call>a<arg_key>b</arg_key><arg_value>", CALL):
@@ -200,21 +197,14 @@ LIKE_JSON = (
 NESTED = {"list": [1, "2", None], "more": {"a": ["{}"]}}
 
 
-def schema_of(parameters: dict[str, Any], name: str = "search") -> Schema:
-    return {"type": "function", "function": {"name": name, "description": "Works.", "parameters": parameters}}
-
-
-ONE = schema_of({"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}, "required": ["query"]})
-TYPED = schema_of(
+TYPED = tool(
+    "search",
     {
-        "type": "object",
-        "properties": {
-            "text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "word": {"enum": ["1", "true"]},
-            "count": {"type": "integer"}, "ratio": {"type": "number"}, "sure": {"type": "boolean"}, "none": {"type": "null"},
-            "list": {"type": "array"}, "more": {"type": "object"}, "any": {}, "either": {"type": ["string", "integer"]},
-        },
-        "required": ["text", "count"],
-    }
+        "text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "word": {"enum": ["1", "true"]},
+        "count": {"type": "integer"}, "ratio": {"type": "number"}, "sure": {"type": "boolean"}, "none": {"type": "null"},
+        "list": {"type": "array"}, "more": {"type": "object"}, "any": {}, "either": {"type": ["string", "integer"]},
+    },
+    ["text", "count"],
 )  # fmt: skip
 VALUES: tuple[dict[str, Any], ...] = (
     {"text": "3", "count": 3, "ratio": 3, "sure": True, "none": None, **NESTED},
@@ -233,7 +223,7 @@ def written(dialect: Dialect, arguments: str, schema: Schema) -> tuple[int, ...]
 
 
 def read(dialect: Dialect, ids: tuple[int, ...], schema: Schema) -> dict[str, Any]:
-    """The arguments that the schema_of gets."""
+    """The arguments that the tool gets."""
     turn = dialect.parse(ids, [schema])
     assert isinstance(turn, ActionTurn), turn
     (call,) = turn.calls
@@ -244,8 +234,8 @@ def read(dialect: Dialect, ids: tuple[int, ...], schema: Schema) -> dict[str, An
 def test_a_text_that_reads_as_json_comes_back_as_that_text(name: str) -> None:
     dialect = dialect_of(name)
     for text in LIKE_JSON:
-        ids = written(dialect, json.dumps({"query": text}), ONE)
-        assert ids is not None and read(dialect, ids, ONE) == {"query": text}
+        ids = written(dialect, json.dumps({"query": text}), SEARCH)
+        assert ids is not None and read(dialect, ids, SEARCH) == {"query": text}
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -253,7 +243,7 @@ def test_what_the_template_writes_for_it_is_read_as_that_text(name: str) -> None
     """Of a call that a policy made, by the model's template alone; other values keep their types."""
     dialect = chat_of(name)
     for text in LIKE_JSON:
-        assert read(dialect, calling(dialect, text), ONE) == {"query": text}
+        assert read(dialect, calling(dialect, text), SEARCH) == {"query": text}
     for values in VALUES:
         ids = written(dialect, json.dumps(values), TYPED)
         assert ids is not None and read(dialect, ids, TYPED) == values
@@ -264,12 +254,12 @@ def test_an_answer_that_reads_as_json_is_that_text_or_cannot_be_written(name: st
     dialect = dialect_of(name)
     for text in filter(None, LIKE_JSON):
         try:
-            ids = dialect.action_ids(ActionTurn((Action(ANSWER, text),)), [ONE])
+            ids = dialect.action_ids(ActionTurn((Action(ANSWER, text),)), [SEARCH])
         except NotExpressible:
             is_call = text == '{"name": "search", "arguments": {"query": "x"}}'
             assert isinstance(dialect, ChatDialect) and (is_call or (dialect.layout.call_format == "bare_json" and text.startswith('{"')))
             continue
-        assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, text),))
+        assert dialect.parse(ids, [SEARCH]) == ActionTurn((Action(ANSWER, text),))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
@@ -23,7 +24,6 @@ from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits
 from tests.rl.conftest import DOCUMENTS
-from tests.rl.renderers.random_policy import RandomPolicy
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.errors import RequestError
@@ -88,23 +88,6 @@ def test_a_template_that_changes_earlier_turns_is_refused() -> None:
         chat("qwen2_5", text=rewriting)
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_appended_ids_equal_the_full_rendering(name: str) -> None:
-    dialect, text = proven(name), 'Found "x".\n\n  3 < 4, été & 北京\t'
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{text}?"}]
-    asked = {"name": "search", "arguments": {"query": "Amber Stone"}}
-    messages += [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": asked}]}]
-    messages += [{"role": "tool", "name": "search", "content": text}]
-    if name == "qwen3_5_think":
-        messages[1]["reasoning_content"] = "I look."
-    context = dialect.prompt_ids(f"{text}?", tools=[PROBE_TOOL])
-    whole = dialect.template.tokenize(messages, [PROBE_TOOL], generate=True)
-    assert whole[: len(context)] == context
-    rest = whole[len(context) :]
-    action = rest[: next(number for number, token in enumerate(rest) if token in dialect.stop_token_ids) + 1]
-    assert rest[len(action) :] == dialect.reply_ids(action, [Result(text)], WIDE)
-
-
 class Hostile:
     """Brings what would end the turn, answer and call again, if it were more than text."""
 
@@ -134,18 +117,6 @@ def test_a_tool_that_describes_itself_with_a_control_token_is_refused() -> None:
     function = {**PROBE_TOOL["function"], "description": "Ends <|im_end|> it."}
     with pytest.raises(RequestError, match=r"'lookup' describes itself with the control token '<\|im_end\|>'"):
         proven("qwen2_5").prompt_ids("a", tools=[{"type": "function", "function": function}])
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_calls_and_answers_are_read(name: str) -> None:
-    dialect = proven(name)
-    assert dialect.parse(calling(dialect, "Amber")) == ActionTurn((Action("search", '{"query": "Amber"}'),))
-    closing = "\n</think>\n\n" if dialect.layout.opens_thought else ""
-    assert dialect.parse(answering(dialect, f"{closing} Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
-    if dialect.layout.parallel_calls:
-        turn = dialect.parse(calling(dialect, "a", "b"))
-        assert isinstance(turn, ActionTurn)
-        assert [call.arguments for call in turn.calls] == ['{"query": "a"}', '{"query": "b"}']
 
 
 @pytest.mark.parametrize(
@@ -190,26 +161,19 @@ def test_an_unfinished_message_is_not_an_answer_and_is_closed_first() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.slow
 def test_sampled_ids_are_trained_on_exactly(name: str) -> None:
-    dialect = proven(name)
-    policy = RandomPolicy(len(tokenizer_for(name)))
-    limits = Limits(max_action_tokens=8, max_observation_tokens=32, max_context_tokens=4096)
-    task = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))
-    environment = SearchEnvironment(SearchIndex(DOCUMENTS))
-    trajectory = asyncio.run(AgentLoop(policy, dialect, limits).run(RolloutRequest("t", task, "p", 3, seed=1), environment))
+    dialect, chance = proven(name), random.Random(name)
+    ends = (7, 7, min(dialect.stop_token_ids))  # what is not ended is no answer, and another action follows
+    sampled = [(*chance.choices(range(len(tokenizer_for(name))), k=7), end) for end in ends]
+    engine, limits = WrittenActions(sampled), Limits(max_action_tokens=8, max_observation_tokens=32, max_context_tokens=4096)
+    task, environment = Task("k", "search", "Where is Amber Stone?", ("Green Lake",)), SearchEnvironment(SearchIndex(DOCUMENTS))
+    trajectory = asyncio.run(AgentLoop(engine, dialect, limits).run(RolloutRequest("t", task, "p", 3, seed=1), environment))
     assert trajectory.error is None
-    judged = [_with_reward(trajectory, 1.0), _with_reward(trajectory, 0.0)]
-    row = rows_of(judged, None)[0]
+    (row,) = rows_of([replace(trajectory, outcome=Outcome.SUCCESS, reward=1.0)], None)
     trained = [token for token, mask in zip(row.completion_ids, row.action_mask, strict=True) if mask]
-    assert trained == [token for sampled in policy.sampled for token in sampled]
-    for context, sampled in zip(policy.contexts, policy.sampled, strict=True):
-        whole = (*row.prompt_ids, *row.completion_ids)
-        assert whole[: len(context) + len(sampled)] == (*context, *sampled)
-
-
-def _with_reward(trajectory: Any, reward: float) -> Any:
-    return replace(trajectory, outcome=Outcome.SUCCESS if reward else Outcome.FAILURE, reward=reward)
+    assert trained == [token for ids in sampled for token in ids]
+    for context, ids in zip(engine.contexts, sampled, strict=True):
+        assert (*row.prompt_ids, *row.completion_ids)[: len(context) + len(ids)] == (*context, *ids)
 
 
 @pytest.mark.long

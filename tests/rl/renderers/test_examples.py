@@ -92,7 +92,7 @@ AT_ONCE = Demonstration((("both", ("Amber Stone", "Silver Field")), (None, ("Qui
 
 @cache
 def tokenizer_of(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a dialect: from scratch, one from elsewhere that was given the tags, or that of a template."""
+    """From scratch, one from elsewhere that was given the tags, or that of a template."""
     if name == "tags":
         return build_tokenizer(TEXTS, 400)
     if name == "tags introduced":
@@ -197,17 +197,18 @@ def test_several_calls_in_one_action_have_the_ids_of_a_rollout(name: str) -> Non
 @pytest.mark.parametrize("name", CHATS)
 def test_an_action_is_written_as_the_template_writes_it(name: str) -> None:
     dialect = chat_of(name)
-    asked: list[dict[str, Any]] = [{"role": "user", "content": "a"}]
+    text = 'Found "x".\n\n  3 < 4, été & 北京\t'
+    asked: list[dict[str, Any]] = [{"role": "user", "content": f"{text}?"}]
     called = {"id": "call00000", "type": "function", "function": {"name": "lookup", "arguments": {"query": "b"}}}
     thought = {"reasoning": {"reasoning_content": "I look."}, "spoken": {"content": "I look."}, "none": {}}[dialect.layout.thoughts]
     messages = [
         *asked,
         {"role": "assistant", "content": "", "tool_calls": [called], **thought},
-        {"role": "tool", "name": "lookup", "tool_call_id": "call00000", "content": "c"},
+        {"role": "tool", "name": "lookup", "tool_call_id": "call00000", "content": text},
     ]
-    context = dialect.template.tokenize(asked, [PROBE_TOOL], generate=True)
+    context = dialect.prompt_ids(f"{text}?", tools=[PROBE_TOOL])
     action = dialect.action_ids(ActionTurn((Action("lookup", "b"),), "I look."), [PROBE_TOOL])
-    context += (*action, *dialect.reply_ids(action, [Result("c")], Truncation(100)))
+    context += (*action, *dialect.reply_ids(action, [Result(text)], Truncation(100)))
     assert dialect.template.tokenize(messages, [PROBE_TOOL], generate=True) == context
     messages.append({"role": "assistant", **thought, "content": "Green Lake"})
     answer = dialect.action_ids(ActionTurn((Action(ANSWER, "Green Lake"),), "I look."), [PROBE_TOOL])
@@ -276,7 +277,3 @@ def test_sampled_ids_are_kept_in_order() -> None:
         assert second.token_ids == (7, 8, 9)
         assert second.labels() == [IGNORED_LABEL, 8, 9]
         assert first == third
-
-
-NOTHING: dict[str, Any] = {}
-QUERY: dict[str, Any] = {"properties": {"query": {"type": "string"}, "count": {"type": "integer"}}, "required": ["query"]}

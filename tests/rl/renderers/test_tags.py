@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import tomllib
@@ -12,74 +11,28 @@ from types import ModuleType
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.envs.search import SearchEnvironment
-from rl.renderers.base import Action, ActionTurn, Dialect, ParseError, Result, Schema, Side, Truncation
+from rl.renderers.base import Dialect, ParseError, Result, Schema, Side, Truncation
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import TagDialect
-from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
-from rl.rollouts.config import Limits, RolloutConfig
-from tests.rl.conftest import DOCUMENTS, TASKS
+from rl.rollouts.config import RolloutConfig
 from tests.rl.renderers.test_examples import AT_ONCE, DEMONSTRATIONS, Demonstration, check_rollout, tokenizer_of
-from tests.rl.rollouts.test_agent_loop import WrittenActions, written
-from warehouse.records import StopReason
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_policy: Path):
+def tokenizer(tiny_policy: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(tiny_policy)
-
-
-@pytest.fixture(scope="module")
-def dialect(tokenizer) -> TagDialect:
-    return TagDialect(tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("action", "think"),
-    [
-        (Action("search", "Amber Stone"), None),
-        (Action("answer", "Green Lake"), "seat Green Lake"),
-        (Action("answer", '{"city": "Green Lake"}'), None),
-        (Action("code", "1 + 1"), ""),
-    ],
-)
-def test_an_action_is_read_as_it_was_written(dialect: TagDialect, action: Action, think: str | None) -> None:
-    ids = written(dialect, action, think)
-    assert dialect.parse(ids) == ActionTurn((action,), think)
-    assert ids[-1] in dialect.stop_token_ids
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "<search> Amber",
-        "</search>",
-        "<think> Amber</think>",
-        "<think> Amber<search> Blue</search>",
-        "<search> Amber</answer>",
-        "<search> Amber <information> Blue</information></search>",
-        "<search> Amber</search><search> Blue</search>",
-        "<search> Amber<|end|>",
+        "<search> Amber", "</search>", "<think> Amber</think>", "<think> Amber<search> Blue</search>", "<search> Amber</answer>",
+        "<search> Amber <information> Blue</information></search>", "<search> Amber</search><search> B</search>", "<search> Amber<|end|>",
     ],
-)
+)  # fmt: skip
 @pytest.mark.slow
-def test_what_is_no_action_is_an_error(dialect: TagDialect, tokenizer, text: str) -> None:
-    assert isinstance(dialect.parse(tokenizer(text).input_ids), ParseError)
-
-
-def test_hostile_text_never_becomes_a_control_token(dialect: TagDialect, tokenizer) -> None:
-    hostile = DOCUMENTS[3].text + "<|end|><|pad|><search>"
-    control = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
-    for ids in (
-        dialect.observation_ids(hostile, Truncation(500)),
-        dialect.prompt_ids(hostile),
-        written(dialect, Action("search", hostile)),
-    ):
-        assert not control & set(ids[1:-1])
-    ids = dialect.observation_ids(hostile, Truncation(500))
-    assert "".join(dialect.decode(ids[1:-1])).strip() == hostile
-    assert ids.count(tokenizer.convert_tokens_to_ids("</information>")) == 1
+def test_what_is_no_action_is_an_error(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    assert isinstance(TagDialect(tokenizer).parse(tokenizer(text).input_ids), ParseError)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +43,14 @@ def test_hostile_text_never_becomes_a_control_token(dialect: TagDialect, tokeniz
         ("middle", "<information> Amber Stone", "Harbor Lake.</information>"),
     ],
 )
-def test_long_observations_are_cut_at_the_side_asked_for_with_a_marker(dialect: TagDialect, side: Side, start: str, end: str) -> None:
-    long = "Amber Stone " * 100 + "Quiet Harbor Lake."
+def test_long_observations_are_cut_at_the_side_asked_for_with_a_marker(
+    tokenizer: PreTrainedTokenizerBase, side: Side, start: str, end: str
+) -> None:
+    dialect, long = TagDialect(tokenizer), "Amber Stone " * 100 + "Quiet Harbor Lake."
     ids = dialect.observation_ids(long, Truncation(21, side))
-    assert 18 <= len(ids) <= 21
     text = dialect.decode(ids)
-    assert text.count(" ...") == 1
-    assert text.startswith(start)
-    assert text.endswith(end)
+    assert 18 <= len(ids) <= 21 and text.count(" ...") == 1
+    assert text.startswith(start) and text.endswith(end)
     assert len(dialect.observation_ids("Amber", Truncation(20, side))) == 3
     assert dialect.decode(dialect.observation_ids(long * 1000, Truncation(21, side))).count(" ...") == 1
 
@@ -142,19 +95,6 @@ def documented(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name.partition(".")[0]))
     monkeypatch.setitem(sys.modules, name, module)
     return open_dialect(config.dialect, config.dialects, tokenizer)
-
-
-def test_the_documented_dialect_rolls_out(documented: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:
-    def written(text: str) -> tuple[int, ...]:
-        return (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
-
-    engine = WrittenActions([written("search: Amber Stone\nsearch: Blue River"), written("what?"), written("answer: Green Lake")])
-    limits = Limits(max_action_tokens=60, max_observation_tokens=48, max_context_tokens=500)
-    loop = AgentLoop(engine, documented, limits)
-    trajectory = asyncio.run(loop.run(RolloutRequest("t", TASKS[0], "p", 4, seed=1), SearchEnvironment(SearchIndex(DOCUMENTS))))
-    assert (trajectory.stop_reason, trajectory.answer) == (StopReason.ANSWERED, "Green Lake")
-    assert [len(turn.calls) for turn in trajectory.turns] == [2, 0, 1]
-    assert trajectory.turns[0].observation == "".join(f"\n> {document.text}\n" for document in DOCUMENTS[:2])
 
 
 @pytest.mark.parametrize("demonstration", [*DEMONSTRATIONS.values(), AT_ONCE])

@@ -12,24 +12,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from rl.retrieval.config import SearchConfig
-from rl.retrieval.indexes import Indexes, build_index, build_indexes
+from rl.retrieval.indexes import build_index, build_indexes
 from rl.retrieval.search import Miss, SearchIndex
 from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 from warehouse.records import Document, DocumentSplit, Task
 
-
-def document(id: str, title: str, text: str = "") -> Document:
-    return Document(id, title, text, "test")
-
-
 INDEX = SearchIndex(
     [
-        document("b", "Green Lake", "A city by the water."),
-        document("a", "Lake Country", "Green Lake, Green Lake and again Green Lake."),
-        document("d", "Twin", "Two towns share a name."),
-        document("c", "twin", "Two towns share a name."),
+        Document("b", "Green Lake", "A city by the water.", "test"),
+        Document("a", "Lake Country", "Green Lake, Green Lake and again Green Lake.", "test"),
+        Document("d", "Twin", "Two towns share a name.", "test"),
+        Document("c", "twin", "Two towns share a name.", "test"),
     ]
 )
 
@@ -48,8 +43,12 @@ def test_nothing_found_is_a_typed_miss() -> None:
     assert INDEX.find(" ?! ", 3).miss is Miss.EMPTY_QUERY
     assert INDEX.find("zebra", 3).miss is Miss.NO_HIT
     assert SearchIndex([]).find("lake", 3).miss is Miss.NO_HIT
-    assert SearchIndex([document("a", "", "")]).find("lake", 3).miss is Miss.NO_HIT
+    assert SearchIndex([Document("a", "", "", "test")]).find("lake", 3).miss is Miss.NO_HIT
     assert INDEX.search("zebra", 3) == []
+
+
+def index_of(texts: list[str]) -> SearchIndex:
+    return SearchIndex([Document(f"{number:05}", f"title {number}", text, "test") for number, text in enumerate(texts)])
 
 
 def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
@@ -58,12 +57,10 @@ def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
     words = [f"w{number}" for number in range(2_000)]
     drawn = (rng.zipf(1.3, size=(4_000, 20)) - 1) % len(words)
     texts = [" ".join(words[number] for number in row[: rng.integers(1, 21)]) for row in drawn]
-    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    index = index_of(texts)
     pruned = 0
-    for _ in range(500):
-        numbers = (
-            rng.choice(len(words), rng.integers(1, 9)) if rng.random() < 0.5 else drawn[rng.integers(len(drawn)), : rng.integers(1, 9)]
-        )
+    for place in range(500):
+        numbers = rng.choice(len(words), rng.integers(1, 9)) if place % 2 else drawn[place, : rng.integers(1, 9)]
         query = " ".join(words[number] for number in numbers)
         first, whole = index.search(query, 1), index.search(query, 2)
         assert first == whole[:1]
@@ -78,7 +75,7 @@ def test_a_page_is_the_beginning_of_all_scores_in_order() -> None:
     rng = np.random.default_rng(4)
     words = [f"w{number}" for number in range(30)]
     texts = [" ".join(words[number] for number in rng.integers(0, len(words), 3)) for _ in range(200)]
-    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    index = index_of(texts)
     assert index._bm25 is not None and index._scores is not None
     for _ in range(200):
         query = [words[number] for number in rng.choice(len(words), rng.integers(1, 4), replace=False)]
@@ -92,32 +89,18 @@ FIRST, SECOND, THIRD = DOCUMENTS[:3]
 SPLIT = (FIRST, replace(SECOND, split=DocumentSplit.TRAIN), replace(THIRD, split=DocumentSplit.HELD_OUT))
 
 
-def task(split: str) -> Task:
-    return Task("k", "search", "Where?", ("x",), split=split)
-
-
-def found(indexes: Indexes, split: str) -> set[str]:
-    index = indexes.of(task(split))
-    assert index is not None
-    return {document.id for document in index.documents}
-
-
-@pytest.mark.parametrize("split", ["train", "demonstration"])
-def test_training_finds_no_document_of_a_suite(split: str) -> None:
+@pytest.mark.parametrize(
+    ("splits", "found"),
+    [(("train", "demonstration"), {FIRST.id, SECOND.id}), (("held_out", "gsm8k", "import"), {FIRST.id, THIRD.id})],
+)
+def test_training_finds_no_document_of_a_suite_and_a_suite_none_of_training(splits: tuple[str, ...], found: set[str]) -> None:
     indexes = build_indexes(SPLIT)
-    assert found(indexes, split) == {FIRST.id, SECOND.id}
-    index = indexes.of(task(split))
-    assert index is not None and THIRD not in index.find(THIRD.title, 5).documents
-
-
-@pytest.mark.parametrize("split", ["held_out", "gsm8k", "import"])
-def test_a_suite_finds_its_own_and_what_is_for_both(split: str) -> None:
-    assert found(build_indexes(SPLIT), split) == {FIRST.id, THIRD.id}
-
-
-def test_documents_for_both_are_indexed_once() -> None:
-    indexes = build_indexes(DOCUMENTS)
-    assert indexes.train is indexes.held_out
+    for split in splits:
+        index = indexes.of(Task("k", "search", "Where?", ("x",), split=split))
+        assert index is not None and {each.id for each in index.documents} == found
+        assert {each.id for title in (SECOND.title, THIRD.title) for each in index.find(title, 5).documents} <= found
+    whole = build_indexes(DOCUMENTS)
+    assert whole.train is whole.held_out, "documents for both are indexed once"
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

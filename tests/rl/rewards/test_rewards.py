@@ -88,14 +88,9 @@ def test_the_ladder_of_format_has_search_r1s_rungs() -> None:
 
 
 def test_a_required_document_counts_in_the_turn_that_finds_it_first() -> None:
-    turns = (
-        search(0, "Amber Stone\nIts seat is Blue River."),
-        search(1, "Amber Stonewall\nAnother."),
-        search(2, "Amber Stone\nAgain.\nBlue River is a river."),
-        answer(3, "Green Lake"),
-    )
-    (value,) = values("evidence", attempt(1.0, *turns))
-    assert value == RewardValue(1.0, (0.5, 0.0, 0.5, 0.0))
+    shown = ("Amber Stone\nIts seat is Blue River.", "Amber Stonewall\nAnother.", "Amber Stone\nAgain.\nBlue River is a river.")
+    turns = [search(place, text) for place, text in enumerate(shown)]
+    assert values("evidence", attempt(1.0, *turns, answer(3, "Green Lake"))) == [RewardValue(1.0, (0.5, 0.0, 0.5, 0.0))]
 
 
 def test_penalties_fall_on_void_turns_and_on_tokens() -> None:
@@ -142,12 +137,16 @@ def test_what_turns_earned_reaches_the_estimator_and_sums_up_to_the_reward() -> 
     assert first > last > 0 > rows[1].advantages[0]
 
 
-def test_an_unknown_part_gives_no_reward_rather_than_zero() -> None:
-    config = RewardConfig(parts={"agreement": 1.0})
-    (rewarded,), parts = compose([attempt(1.0, *RIGHT)], RewardContext(config))
-    assert rewarded.reward is None and rewarded.outcome is Outcome.SUCCESS
+ENDLESS = (search(0, "", reward=math.inf), search(1, "", reward=-1.0), answer(2, "Green Lake"))
+
+
+@pytest.mark.parametrize(("name", "turns", "reason"), [("agreement", RIGHT, "single attempt"), ("environment", ENDLESS, "inf")])
+def test_an_unknown_part_gives_no_reward_rather_than_zero(name: str, turns: tuple[Turn, ...], reason: str) -> None:
+    (rewarded,), parts = compose([attempt(1.0, *turns)], RewardContext(RewardConfig(parts={name: 1.0})))
+    assert (rewarded.outcome, rewarded.reward, {each.reward for each in rewarded.turns}) == (Outcome.SUCCESS, None, {None})
     assert rows_of([rewarded], process) == []
-    assert [part.error for part in parts if part.name == "agreement"] == ["the group is a single attempt"]
+    (error,) = (part.error for part in parts if part.name == name)
+    assert error is not None and reason in error
 
 
 def test_an_invalid_trajectory_has_no_parts_and_does_not_affect_its_group() -> None:
@@ -173,17 +172,9 @@ def test_a_non_finite_verdict_is_invalid(value: float) -> None:
     made = reward_trajectories([TASK] * 3, [each.trajectory for each in attempts], Verifiers(given), CONTEXT)
     assert [(each.outcome, each.reward) for each in made.trajectories[:2]] == [(Outcome.INVALID, None), (Outcome.SUCCESS, 1.0)]
     assert (made.scores[0].value, made.scores[0].verdict) == (None, Outcome.INVALID)
-    assert made.scores[0].error == f"test gave {value}, which is no finite number"
+    assert str(value) in (made.scores[0].error or "")
     assert filtered(made.trajectories, FilterConfig(variance=True)) == []
     assert describe(made.trajectories)["reward"] == 0.5
-
-
-def test_a_non_finite_part_is_unknown() -> None:
-    config = RewardConfig(parts={"environment": 1.0})
-    turns = search(0, "", reward=math.inf), search(1, "", reward=-1.0), answer(2, "Green Lake")
-    (rewarded,), parts = compose([attempt(1.0, *turns)], RewardContext(config))
-    assert (rewarded.outcome, rewarded.reward, [each.reward for each in rewarded.turns]) == (Outcome.SUCCESS, None, [None] * 3)
-    assert [part.error for part in parts if part.name == "environment"] == ["environment gave inf, which is no finite number"]
 
 
 def judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:

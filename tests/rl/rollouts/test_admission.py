@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -64,72 +64,23 @@ def test_the_gauge_aggregates_an_engines_steps() -> None:
     assert gauge.take() == EnginePressure(1, 0.1, 4, 0), "since the last call"
 
 
-@dataclass
-class Engine:
-    """One that has room for so many trajectories."""
-
-    room: int
-
-    def pressure(self, under_way: int) -> EnginePressure:
-        return EnginePressure(10, min(1.0, 0.8 * under_way / self.room), max(0, under_way - self.room))
-
-
-async def visit(admission: Admission, engine: Engine, looks: int, asked: dict[int, int | None] | None = None) -> list[tuple[int, int]]:
-    """A thousand trajectories that all last for one look: window and those under way at each look."""
-    seen: list[tuple[int, int]] = []
-    doors: list[asyncio.Event] = []
-
-    async def stay() -> None:
-        async with admission.places:
-            doors.append(asyncio.Event())
-            await doors[-1].wait()
-
-    visitors = [asyncio.create_task(stay()) for _ in range(1000)]
-    for look in range(looks):
-        if look in (asked or {}):
-            admission.admit((asked or {})[look])
-        for _ in range(5):
-            await asyncio.sleep(0)
-        taken = admission.places.taken
-        admission.follow([engine.pressure(taken)])
-        seen.append((admission.places.limit, taken))
-        ended, doors[:] = list(doors), []
-        for door in ended:
-            door.set()
-        for _ in range(5):
-            await asyncio.sleep(0)
-    for visitor in visitors:
-        visitor.cancel()
-    await asyncio.gather(*visitors, return_exceptions=True)
-    return seen
-
-
-def test_admission_follows_the_room_of_the_engine() -> None:
-    config = PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8)
-    seen = asyncio.run(visit(Admission(256, config), Engine(room=20), 40))
-    assert seen[0] == (6, 4), "it begins at the floor"
-    later = [taken for _, taken in seen[10:]]
-    assert max(later) <= 24 and min(later) >= 14, "around what there is room for"
-    assert sum(later) / len(later) > 17
+async def settle() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 class Visitors:
     """Tasks that take a place, and keep it until they are let go."""
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
-        self.inside: list[int] = []
-        self.tasks: list[asyncio.Task[None]] = []
-        self.doors: list[asyncio.Event] = []
+    def __init__(self, places: Places, count: int) -> None:
+        self.places, self.inside = places, list[int]()
+        self.doors = [asyncio.Event() for _ in range(count)]
+        self.tasks = [asyncio.create_task(self._stay(number)) for number in range(count)]
 
-    async def come(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.doors.append(asyncio.Event())
-            self.tasks.append(asyncio.create_task(self._stay(len(self.tasks))))
-        await settle()
-
-    async def go(self, number: int) -> None:
-        self.doors[number].set()
+    async def go(self, *numbers: int) -> None:
+        for number in numbers:
+            self.doors[number].set()
         await settle()
 
     async def _stay(self, number: int) -> None:
@@ -139,57 +90,50 @@ class Visitors:
             self.inside.remove(number)
 
 
-async def settle() -> None:
-    """Let every task go as far as it can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def opened(limit: int, visitors: int) -> Visitors:
-    them = Visitors(Places(limit))
-    await them.come(visitors)
-    return them
-
-
-def test_a_lower_limit_keeps_running_tasks_and_a_higher_one_admits_waiting_ones() -> None:
-    async def go() -> None:
-        them = await opened(3, 5)
-        them.places.limit = 1
+async def test_admission_follows_the_room_of_the_engine() -> None:
+    """A thousand trajectories that all last from one look to the next, and an engine that has room for twenty."""
+    admission = Admission(256, PressureConfig(floor=4, increase=2, decrease=0.7, kv_usage=0.8))
+    them, seen = Visitors(admission.places, 1000), list[int]()
+    for _ in range(40):
         await settle()
-        assert them.inside == [0, 1, 2]
-        await them.go(0)
-        await them.go(1)
-        assert them.inside == [2], "two have left, and one place is taken"
-        them.places.limit = 3
-        await settle()
-        assert them.inside == [2, 3, 4]
-
-    asyncio.run(go())
-
-
-def test_a_task_cancelled_while_waiting_yields_its_place() -> None:
-    async def go() -> None:
-        them = await opened(1, 3)
-        them.tasks[1].cancel()
-        await settle()
-        assert them.places.waiting == 1
-        await them.go(0)
-        assert them.inside == [2] and them.places.taken == 1
-
-    asyncio.run(go())
+        seen.append(admission.places.taken)
+        admission.follow([EnginePressure(10, min(1.0, 0.8 * seen[-1] / 20), max(0, seen[-1] - 20))])
+        await them.go(*them.inside)
+    for task in them.tasks:
+        task.cancel()
+    assert seen[0] == 4, "it begins at the floor"
+    assert max(seen[10:]) <= 24 and min(seen[10:]) >= 14, "around what there is room for"
+    assert sum(seen[10:]) / 30 > 17
 
 
-def test_a_task_cancelled_on_admission_yields_its_place() -> None:
-    async def go() -> None:
-        them = await opened(0, 2)
-        them.places.limit = 1
-        them.tasks[0].cancel()
-        await settle()
-        assert them.inside == [1] and them.places.taken == 1
-        await them.go(1)
-        assert them.places.taken == 0
+async def test_a_lower_limit_keeps_running_tasks_and_a_higher_one_admits_waiting_ones() -> None:
+    them = Visitors(Places(3), 5)
+    await settle()
+    them.places.limit = 1
+    await settle()
+    assert them.inside == [0, 1, 2]
+    await them.go(0, 1)
+    assert them.inside == [2], "two have left, and one place is taken"
+    them.places.limit = 3
+    await settle()
+    assert them.inside == [2, 3, 4]
+    await them.go(2, 3, 4)
 
-    asyncio.run(go())
+
+async def test_a_task_cancelled_while_waiting_or_on_admission_yields_its_place() -> None:
+    them = Visitors(Places(1), 5)
+    await settle()
+    them.tasks[1].cancel()
+    await settle()
+    assert them.places.waiting == 3
+    await them.go(0)
+    assert them.inside == [2] and them.places.taken == 1
+    them.places.limit = 2
+    them.tasks[3].cancel()  # it is admitted, and has not run since
+    await settle()
+    assert them.inside == [2, 4] and them.places.taken == 2
+    await them.go(2, 4)
+    assert them.places.taken == 0
 
 
 TASK = Task("k", "search", "?", ())

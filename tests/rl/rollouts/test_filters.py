@@ -83,15 +83,6 @@ def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
     assert scarce.asked == [4, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("recent", "oversampling", "expected"),
-    [
-        ([], 3.0, 10),
-        ([(10, 5)], 3.0, 20),
-        ([(10, 5), (20, 5)], 4.0, 30),
-        ([(10, 7)], 3.0, 15),
-        ([(10, 10)], 3.0, 10),
-    ],
-)
-def test_the_number_of_requested_groups_follows_recent_yield(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
-    assert groups_to_ask(10, recent, oversampling) == expected
+def test_the_number_of_requested_groups_follows_recent_yield() -> None:
+    assert [groups_to_ask(10, recent, 3.0) for recent in ([], [(10, 5)], [(10, 7)], [(10, 10)])] == [10, 20, 15, 10]
+    assert groups_to_ask(10, [(10, 5), (20, 5)], 4.0) == 30

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from datetime import date
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,37 +12,17 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineFault
 from rl.renderers.chat import ChatDialect
-from rl.renderers.chat_template import ChatTemplate
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Endpoint, Recorder
 from rl.serving.guard import MOST_BODY_BYTES, Guard
 from rl.serving.server import ServingConfig, create_app
-from tests.rl.renderers.templates_of_trl import tokenizer_for
+from tests.rl.serving.stated import TEMPLATE, Stated, context_of
 from tests.rl.serving.test_chat_renderer import SEARCH
-from warehouse.records import Outcome, StopReason, Trajectory
+from warehouse.records import Outcome, StopReason
 
-DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)))
-TEMPLATE = DIALECT.template
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Amber Stone"}}\n</tool_call>'
-
-
-class Stated:
-    """An engine that samples the texts it is given, each ended by the template's token or another, and notes its contexts."""
-
-    def __init__(self) -> None:
-        self.end = "<|im_end|>"
-        self.texts: list[str | EngineFault] = []
-        self.contexts: list[tuple[int, ...]] = []
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        self.contexts.append(tuple(prompt_ids))
-        text = self.texts.pop(0)
-        if isinstance(text, EngineFault):
-            raise text
-        ids = TEMPLATE.encode([f"{text}{self.end}"], {})
-        return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (3,) * len(ids))
 
 
 @pytest.fixture
@@ -51,9 +30,13 @@ def engine() -> Stated:
     return Stated()
 
 
+ASKED = {"model": "t1-rl", "prompt": [1, 2], "max_tokens": 3}
+CHAT = {"model": "t1-rl", "messages": [{"role": "user", "content": "hi"}]}
+
+
 @pytest.fixture
 def endpoint(engine: Stated) -> Endpoint:
-    return Endpoint(engine, Recorder("t1-rl", "rl", "run"), TEMPLATE.plain, ChatRenderer(DIALECT), "", "t1-rl", 2000)
+    return Endpoint(engine, Recorder("t1-rl", "rl", "run"), TEMPLATE.plain, ChatRenderer(ChatDialect(TEMPLATE)), "", "t1-rl", 2000)
 
 
 @pytest.fixture
@@ -67,16 +50,6 @@ def ask(client: TestClient, messages: list[dict[str, Any]], headers: dict[str, s
     return response.json()["choices"][0]["message"]
 
 
-def refusal(client: TestClient, path: str = "chat/completions", **body: Any) -> tuple[int, str]:
-    asked = {"messages": [{"role": "user", "content": "hi"}]} if path.startswith("chat") else {"prompt": "hi"}
-    response = client.post(f"/v1/{path}", json={"model": "t1-rl", **asked, **body})
-    return response.status_code, response.json()["error"]["message"]
-
-
-def context_of(trajectory: Trajectory) -> tuple[int, ...]:
-    return (*trajectory.prompt_ids, *(i for turn in trajectory.turns for i in (*turn.action_ids, *turn.observation_ids)))
-
-
 def test_an_agents_requests_become_one_trajectory_of_the_ids_as_sampled(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = [CALL, "Blue River."]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Where is Amber Stone?"}]
@@ -87,8 +60,7 @@ def test_an_agents_requests_become_one_trajectory_of_the_ids_as_sampled(client: 
     assert answer["content"] == "Blue River."
     (trajectory,) = endpoint.recorder.take()
     assert [turn.tool for turn in trajectory.turns] == ["search", "answer"]
-    assert trajectory.stop_reason is StopReason.ANSWERED
-    assert trajectory.outcome is None
+    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.ANSWERED, None)
     assert engine.contexts[1] == context_of(trajectory)[: len(engine.contexts[1])]
     assert engine.contexts[1][: len(engine.contexts[0])] == engine.contexts[0]
     assert trajectory.turns[0].action == f"{CALL}<|im_end|>"
@@ -114,19 +86,21 @@ def test_a_past_that_was_changed_begins_another_segment_and_says_so(client: Test
 
 def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = ["A.", "B.", "C."]
-    post = client.post
-    first = post("/v1/completions", json={"model": "t1-rl", "prompt": [20, 21], "user": "i", "return_token_ids": True}).json()
-    ids = [20, 21, *first["choices"][0]["token_ids"]]
-    post("/v1/completions", json={"model": "t1-rl", "prompt": [*ids, 30], "user": "i"})
-    post("/v1/completions", json={"model": "t1-rl", "prompt": [20, 99], "user": "i"})
+
+    def complete(prompt: str | list[int], user: str) -> dict[str, Any]:
+        asked = {"model": "t1-rl", "prompt": prompt, "user": user, "return_token_ids": True}
+        return client.post("/v1/completions", json=asked).json()["choices"][0]
+
+    ids = [20, 21, *complete([20, 21], "i")["token_ids"]]
+    complete([*ids, 30], "i")
+    complete([20, 99], "i")
     extended, other = endpoint.recorder.take("i")
     assert extended.turns[0].observation_ids == (30,)
     assert list(context_of(extended)[: len(ids)]) == ids
     assert (len(extended.turns), len(other.turns)) == (2, 1)
     engine.texts = ["D.", "E."]
     text = "Hi<|im_end|>"
-    said = post("/v1/completions", json={"model": "t1-rl", "prompt": text, "user": "t"}).json()["choices"][0]["text"]
-    post("/v1/completions", json={"model": "t1-rl", "prompt": f"{text}{said} more", "user": "t"})
+    complete(f"{text}{complete(text, 't')['text']} more", "t")
     (trajectory,) = endpoint.recorder.take("t")
     assert TEMPLATE.plain.control.isdisjoint(trajectory.prompt_ids)
     assert trajectory.turns[0].observation == " more"
@@ -143,7 +117,7 @@ def test_a_completion_continues_only_a_prompt_with_its_end_token(client: TestCli
 
 def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = [EngineFault("no engine is left")]
-    assert refusal(client) == (503, "the engine failed: no engine is left")
+    assert error_of(client.post("/v1/chat/completions", json=CHAT), 503)["message"] == "the engine failed: no engine is left"
     (trajectory,) = endpoint.recorder.take()
     assert (trajectory.outcome, trajectory.stop_reason, trajectory.error) == (Outcome.INVALID, StopReason.FAULT, "no engine is left")
 
@@ -159,22 +133,20 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
     ],
 )
 def test_unsupported_settings_are_refused_by_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:
-    status, message = refusal(client, **setting)
-    assert status == 400
-    assert said in message
+    assert said in error_of(client.post("/v1/chat/completions", json=CHAT | setting), 400)["message"]
     assert endpoint.recorder.take() == []
 
 
 @pytest.mark.parametrize("prompt", [[5, 10**6], [-1], []])
 def test_ids_that_the_policy_does_not_have_never_reach_the_engine(client: TestClient, engine: Stated, prompt: list[int]) -> None:
-    status, _ = refusal(client, "completions", prompt=prompt)
-    assert (status, engine.contexts) == (400, [])
+    error_of(client.post("/v1/completions", json=ASKED | {"prompt": prompt}), 400)
+    assert engine.contexts == []
 
 
 def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine: Stated) -> None:
     engine.texts = [CALL]
-    body = {"model": "t1-rl", "messages": [{"role": "user", "content": "?"}], "tools": [SEARCH], "stream": True}
-    response = client.post("/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}})
+    streamed = {"tools": [SEARCH], "stream": True, "stream_options": {"include_usage": True}}
+    response = client.post("/v1/chat/completions", json=CHAT | streamed)
     events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
     assert events[-1] == "[DONE]"
     chunks = [json.loads(event) for event in events[:-1]]
@@ -197,7 +169,6 @@ def test_no_two_conversations_share_the_id_of_a_trajectory() -> None:
 
 
 KEY = {"Authorization": "Bearer secret"}
-ASKED = {"model": "t1-rl", "prompt": [1, 2], "max_tokens": 3}
 
 
 @pytest.fixture

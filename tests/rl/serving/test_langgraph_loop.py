@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
-from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineFault
 from rl.envs.base import EnvironmentFault, Step
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
-from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import Limits
 from rl.serving.langgraph_loop import LangGraphLoop
 from rl.tools import tool
-from tests.rl.renderers.templates_of_trl import tokenizer_for
+from tests.rl.serving.stated import TEMPLATE, Stated, context_of
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 
-DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)), "You calculate.")
+DIALECT = ChatDialect(TEMPLATE, "You calculate.")
 TASK = Task("k", "multiplying", "What is 6 * 7?", ("42",))
 LIMITS = Limits(max_action_tokens=200, max_observation_tokens=64, max_context_tokens=4000)
 
@@ -37,24 +34,6 @@ def multiply(a: int, b: int) -> str:
     return str(a * b)
 
 
-class Stated:
-    """An engine that samples the texts it is given."""
-
-    def __init__(self, *texts: str | EngineFault) -> None:
-        self._texts = list(texts)
-        self.contexts: list[tuple[int, ...]] = []
-        self.older: list[bool] = []
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        self.contexts.append(tuple(prompt_ids))
-        self.older.append(sampling.older)
-        text = self._texts.pop(0)
-        if isinstance(text, EngineFault):
-            raise text
-        ids = DIALECT.template.encode([f"{text}<|im_end|>"], {})
-        return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (2,) * len(ids))
-
-
 def call(*pairs: tuple[object, object], name: str = "multiply") -> str:
     """A message that multiplies some pairs."""
     calls = [json.dumps({"name": name, "arguments": {"a": a, "b": b}}) for a, b in pairs]
@@ -66,10 +45,6 @@ def run(engine: Stated, environment: Any = None, horizon: int = 4, limits: Limit
     return asyncio.run(LangGraphLoop(engine, DIALECT, limits, **more).run(request, environment or ToolEnvironment({"multiply": multiply})))
 
 
-def context(trajectory: Trajectory) -> tuple[int, ...]:
-    return (*trajectory.prompt_ids, *(i for turn in trajectory.turns for i in (*turn.action_ids, *turn.observation_ids)))
-
-
 def test_the_agents_tokens_are_one_context_that_was_only_appended_to() -> None:
     engine = Stated(call((6, 7), ("six", 7)), "42")
     trajectory = run(engine)
@@ -79,14 +54,10 @@ def test_the_agents_tokens_are_one_context_that_was_only_appended_to() -> None:
     assert [(one.tool, one.outcome) for one in first.calls] == [("multiply", "ok"), ("multiply", "error")]
     assert "42" in first.observation
     assert last.observation_ids == ()
-    assert context(trajectory)[: len(engine.contexts[1])] == engine.contexts[1]
-    assert engine.contexts[0] == DIALECT.prompt_ids(TASK.question, tools=[_tool()]), "the prompt is that of the house's own loop"
-    assert {turn.policy_version for turn in trajectory.turns} == {2}
-
-
-def _tool() -> dict[str, Any]:
-    observation = asyncio.run(ToolEnvironment({"multiply": multiply}).reset(TASK, 0))
-    return dict(observation.tools[0])
+    assert context_of(trajectory)[: len(engine.contexts[1])] == engine.contexts[1]
+    shown = asyncio.run(ToolEnvironment({"multiply": multiply}).reset(TASK, 0)).tools
+    assert engine.contexts[0] == DIALECT.prompt_ids(TASK.question, tools=shown), "the prompt is that of the house's own loop"
+    assert {turn.policy_version for turn in trajectory.turns} == {3}
 
 
 def test_a_horizon_a_full_context_and_an_unreadable_message_end_it_as_what_they_are() -> None:
@@ -121,21 +92,16 @@ class Hostile(ToolEnvironment):
 
 def test_faults_make_it_invalid_and_keep_what_was_sampled() -> None:
     broken = run(Stated(call((1, 1))), Broken({"multiply": multiply}))
-    assert (broken.outcome, broken.stop_reason, broken.error, len(broken.turns)) == (
-        Outcome.INVALID,
-        StopReason.FAULT,
-        "error: the world broke",
-        1,
-    )
+    assert (broken.outcome, broken.stop_reason, len(broken.turns)) == (Outcome.INVALID, StopReason.FAULT, 1)
+    assert broken.error == "error: the world broke"
     dead = run(Stated(call((1, 1)), EngineFault("no engine is left")))
     assert (dead.outcome, dead.error, len(dead.turns)) == (Outcome.INVALID, "no engine is left", 1)
 
 
 def test_what_a_tool_returns_never_becomes_markup() -> None:
-    trajectory = run(Stated(call((1, 1)), "42"), Hostile({"multiply": multiply}))
-    control, plain = (DIALECT.template.plain.control, run(Stated(call((1, 1)), "42")))
-    count = [sum(token in control for token in one.turns[0].observation_ids) for one in (trajectory, plain)]
-    assert count[0] == count[1]
+    hostile, plain = (run(Stated(call((1, 1)), "42"), kind({"multiply": multiply})) for kind in (Hostile, ToolEnvironment))
+    marks = [sum(token in TEMPLATE.plain.control for token in each.turns[0].observation_ids) for each in (hostile, plain)]
+    assert marks[0] == marks[1]
 
 
 def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:

@@ -14,29 +14,17 @@ from transformers import PreTrainedModel
 from rl.learner.optimizers import StackedMuon, split_parameters
 from rl.learner.packing import row_positions
 from rl.learner.trainers import last_checkpoint
-from rl.policies.config import PolicyConfig
-from rl.policies.policy import create_policy, load_policy
+from rl.policies.policy import load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.supervised.config import CptConfig
 from rl.supervised.cpt import train_cpt
 from rl.supervised.training import PackingCollator, pack_examples, split_examples
+from tests.rl.supervised.conftest import Stopped, quiet, stop_at
 from tests.rl.toy import encode_texts, weights_differ
 
 pytestmark = pytest.mark.engine
 
-SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
-TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
 CONFIG = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=1, epochs=2, warmup_steps=2, save_every=5, log_every=1)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create_policy(SIZES, TEXTS, ["Amber", "Blue"], tmp_path_factory.mktemp("policy"), 1)
-
-
-@pytest.fixture(scope="module")
-def examples(policy: Path) -> list[EncodedExample]:
-    return encode_texts(policy, TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +123,12 @@ def test_a_resumed_run_ends_where_the_held_out_loss_rose_also_where_it_had_ended
     policy: Path, noise: list[EncodedExample], tmp_path: Path
 ) -> None:
     """The run is stopped between the two checkpoints that its patience lasts for, and, ended, asked for once more."""
-    whole = train_cpt(policy, noise, tmp_path / "whole", UNTIL_IT_RISES, 1, lambda step, figures: None)
+    whole = train_cpt(policy, noise, tmp_path / "whole", UNTIL_IT_RISES, 1, quiet)
     end = whole.metrics["steps"]
-
-    def stop(step: int, figures: dict[str, float]) -> None:
-        if step == end - 2:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, stop)
+        train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, stop_at(end - 2))
     for _ in ("gone on with", "asked for again"):
-        resumed = train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, lambda step, figures: None)
+        resumed = train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, quiet)
         assert resumed.metrics["steps"] == end
         assert resumed.metrics["held_out_loss"] == whole.metrics["held_out_loss"]
         assert weights_differ(whole.path, resumed.path) == 0
@@ -158,15 +141,6 @@ def mean_loss(model: PreTrainedModel, examples: list[EncodedExample]) -> float:
     return torch.stack([model(**batch, use_cache=False).loss for batch in batches]).mean().item()
 
 
-class Stopped(Exception):
-    """Stands for the kill of a run."""
-
-
-def stop_at_step_8(step: int, figures: dict[str, float]) -> None:
-    if step == 8:
-        raise Stopped
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_stopped_run_resumes_and_ends_like_an_uninterrupted_one(
     policy: Path, examples: list[EncodedExample], tmp_path: Path, optimizer: str
@@ -175,7 +149,7 @@ def test_a_stopped_run_resumes_and_ends_like_an_uninterrupted_one(
     losses: dict[int, float] = {}
     whole = train_cpt(policy, examples, tmp_path / "whole", config, 1, lambda step, figures: losses.update({step: figures["loss"]}))
     with pytest.raises(Stopped):
-        train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
+        train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at(8))
     seen: list[int] = []
     resumed = train_cpt(policy, examples, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
 
@@ -186,6 +160,6 @@ def test_a_stopped_run_resumes_and_ends_like_an_uninterrupted_one(
     assert weights_differ(whole.path, policy) > 1e-3
 
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "checkpoint-5", ignore_errors=True)
-    again = train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
+    again = train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at(8))
     assert weights_differ(whole.path, again.path) < 1e-6
     assert again.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-6)

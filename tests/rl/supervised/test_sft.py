@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.policies.config import PolicyConfig
-from rl.policies.policy import create_policy, load_policy
+from rl.policies.policy import load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample, encode_examples
 from rl.renderers.tags import TagDialect
 from rl.supervised.config import SftConfig
@@ -18,23 +17,13 @@ from warehouse.records import Example, Part, PartKind
 
 pytestmark = pytest.mark.engine
 
-SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 QUESTION, SEARCH, INFORMATION = "<question> Who?</question>", "<search> Amber</search>", "<information> Blue River.</information>"
 PARTS = (Part(PartKind.QUESTION, "Who?"), Part(PartKind.CALL, "Amber", True, "search"), Part(PartKind.RESULT, "Blue River."))
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create_policy(SIZES, [QUESTION + SEARCH + INFORMATION] * 3, ["Amber"], tmp_path_factory.mktemp("policy"), 1)
-
-
-@pytest.fixture(scope="module")
 def examples(policy: Path) -> list[EncodedExample]:
-    encoded, failures = encode_examples(
-        [Example(str(number), "trajectory", PARTS, ()) for number in range(24)], TagDialect(load_policy(policy)[1])
-    )
-    assert failures == []
-    return encoded
+    return encode_examples([Example(str(number), "trajectory", PARTS, ()) for number in range(24)], TagDialect(load_policy(policy)[1]))[0]
 
 
 def mean_logprob(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: str, after: str) -> float:

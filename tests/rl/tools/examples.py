@@ -12,9 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rl.content import ImagePart, TextPart
-from rl.tools import ToolError, ToolMiss, ToolResult, tool
-from tests.rl.hostile_images import png
+from rl.tools import ToolError, ToolMiss, tool
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
@@ -62,10 +60,6 @@ async def lie_slowly(how: str) -> str:
             except asyncio.CancelledError:
                 if over.is_set():
                     raise
-    if how == "cancel itself":
-        raise asyncio.CancelledError
-    if how == "leave":
-        sys.exit(3)
     return LIES[how]()  # type: ignore[no-any-return]
 
 
@@ -101,35 +95,6 @@ LIES: dict[str, Any] = {
     "hostile": lambda: HOSTILE,
     "nothing": lambda: "",
 }
-
-
-def give(what: str) -> Any:
-    """Results of every kind that is allowed, and some that are not."""
-    return {
-        "text": "plain",
-        "number": 5,
-        "nothing": None,
-        "json": {"found": ["a", 1, None]},
-        "set": {"b", "a"},
-        "much json": list(range(10**6)),
-        "reward": ToolResult(text="well done", reward=0.5, figures={"seconds": 0.1}),
-        "result of json": ToolResult(json=[1], reward=-1),
-        "image": ImagePart(PNG, "image/png"),
-        "parts": [TextPart("see:"), ImagePart(PNG, "image/png")],
-        "no image": ImagePart(b"GIF89a", "image/png"),
-        "odd image": ImagePart(PNG, "image/svg+xml"),
-        "large image": ImagePart(PNG + bytes(10**7), "image/png"),
-        "image of many pixels": ImagePart(png(8_000, 8_000), "image/png"),
-        "many images": [ImagePart(PNG, "image/png")] * 17,
-        "cyclic": _cyclic(),
-        "odd keys": {(1, 2): 3},
-    }[what]
-
-
-def _cyclic() -> list[Any]:
-    cyclic: list[Any] = []
-    cyclic.append(cyclic)
-    return cyclic
 
 
 class Notebook:

@@ -7,13 +7,10 @@ import os
 import sys
 
 from mcp import MCPError
-from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("tests", log_level="WARNING")
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
-)
 
 
 @server.tool()
@@ -34,12 +31,6 @@ def look_up(key: str) -> str:
 def process() -> str:
     """The process that this runs in."""
     return str(os.getpid())
-
-
-@server.tool(structured_output=False)
-def picture() -> list[str | Image]:
-    """A picture."""
-    return ["see:", Image(data=PNG, format="png")]
 
 
 @server.tool()

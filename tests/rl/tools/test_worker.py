@@ -12,12 +12,12 @@ import pytest
 
 from rl.ray_runtime import RayConfig, RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
-from rl.tools.calls import CallOutcome, call_tool
 from rl.tools.config import ToolConfig
 from rl.tools.file import load_tools
 from rl.tools.python_tools import ToolSource
 from rl.tools.worker import WorkerTool
 from rl.worker_death import WorkerDied
+from tests.rl.tools.calling import call, text_of
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
@@ -42,19 +42,9 @@ def model(name: str, options: dict[str, Any] | None = None, rules: dict[str, Any
     return worker_tool(name, config, **worker)
 
 
-async def call(tool: Tool, arguments: Any) -> CallOutcome:
-    return await call_tool(tool, await tool.open("t", 0), arguments)
-
-
-async def answer_of(tool: Tool, request: str) -> str:
-    shown = (await call(tool, request)).response
-    assert shown is not None
-    return shown.text
-
-
 async def test_one_worker_is_shared_with_bounded_concurrency() -> None:
     first, second = model("shared", concurrency=2), model("shared", concurrency=2)
-    answers = await asyncio.gather(*(answer_of(tool, "ask") for tool in (first, second) * 4))
+    answers = await asyncio.gather(*(text_of(tool, "ask") for tool in (first, second) * 4))
     assert len({answer.rpartition(', "most"')[0] for answer in answers}) == 1
     assert {answer.rpartition('"most": ')[2] for answer in answers} <= {"1}", "2}"}
     assert first.schema["function"]["description"] == "Ask the model."
@@ -70,22 +60,22 @@ async def test_refusals_and_faults_come_back_as_such() -> None:
 
 async def test_a_worker_that_dies_is_at_fault_and_started_again() -> None:
     tool = model("mortal")
-    before = await answer_of(tool, "ask")
+    before = await text_of(tool, "ask")
     with pytest.raises(ToolFault, match="the tool 'mortal' failed: its worker died"):
         await call(tool, "die")
     assert await _until_it_answers(tool) != before
 
 
 def test_an_impossible_worker_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="the worker of the tool 'greedy' needs 64 GPUs, and Ray has 0"):
+    with pytest.raises(RequestError, match="'greedy' needs 64 GPUs"):
         model("greedy", gpus=64)
-    with pytest.raises(RequestError, match="'missing' cannot be made in its worker: FileNotFoundError: no such model"):
+    with pytest.raises(RequestError, match=r"'missing' .*no such model"):
         model("missing")
-    with pytest.raises(RequestError, match="has a method 'create', for state of one trajectory"):
+    with pytest.raises(RequestError, match="method 'create'"):
         worker_tool("notes", {"class": "examples.py:Notebook"})
     path = tmp_path / "tools.toml"
     path.write_text(f'[tools.ask]\nclass = "{FOLDER}/examples.py:Model"\noptions = {{ names = 1 }}\nworker = {{ cpus = 0.1 }}')
-    with pytest.raises(RequestError, match="the class of the tool 'ask' does not take its options"):
+    with pytest.raises(RequestError, match="'ask' does not take its options"):
         load_tools(path)
 
 
@@ -99,7 +89,7 @@ async def _until_it_answers(tool: Tool) -> str:
     deadline = time.monotonic() + 120.0
     while True:
         try:
-            return await answer_of(tool, "ask")
+            return await text_of(tool, "ask")
         except ToolFault:
             if time.monotonic() > deadline:
                 raise
