@@ -336,7 +336,7 @@ class Isolation:
 
 def isolation() -> Isolation:
     """Run a program in the sandbox that tries to escape. Takes a fraction of a second."""
-    config = SandboxConfig(wall_seconds=5, processes=_PROBE_PROCESSES, libraries=False)
+    config = SandboxConfig(wall_seconds=60, processes=_PROBE_PROCESSES, libraries=False)
     try:
         result = Sandbox(config).run(python_program(_PROBE))
     except (RequestError, SandboxFault) as error:
