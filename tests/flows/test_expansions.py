@@ -146,7 +146,7 @@ def test_questions_are_reworded_and_no_request_is_repeated(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_teacher_plans_and_reasons_over_what_documents_say_and_bad_replies_are_rows(tmp_path: Path) -> None:
     with MisbehavingServer(answer=first_order_model) as server, Lake(tmp_path) as lake:
-        options = [*FEW, "synth.fas.plans=teacher", "synth.fas.slice_reasoning=true", "synth.fas.plan_slices=8", "synth.fas.reasoning={}"]
+        options = ["synth.fas.plans=teacher", "synth.fas.slice_reasoning=true", "synth.fas.plan_slices=8", "synth.fas.reasoning={}"]
         make(tmp_path, lake, [*teacher_at(server), *options, 'synth.fas.memory=["facts", "passages"]'], ("t1-synth-fas",), "fas")
         plans, chains, failures = lake.examples(["fas_plan"]), lake.examples(["fas_reason"]), lake.failures("synth")
         rows = lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist()
