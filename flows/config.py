@@ -49,7 +49,7 @@ class TurnConfig(Section):
     @model_validator(mode="after")
     def _check_cold_start(self) -> Self:
         if "teacher" in self.sft.sources and self.synth.model_teacher is None:
-            raise ValueError("sft.from names a teacher, and there is none that plays: set synth.teacher.kind to openai or engine")
+            raise ValueError("sft.from names a teacher, but none is configured: set synth.teacher.kind to openai or engine")
         return self
 
 

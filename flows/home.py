@@ -168,10 +168,10 @@ class Home:
             raise RequestError(f"{self.config_file} cannot be read ({error.strerror}); see to its permissions.") from error
         except ValidationError as error:
             why = f"{self.config_file} does not fit this version ({fault_of(error)})"
-            raise RequestError(f"{why}; start anew in another --home.") from error
+            raise RequestError(f"{why}; start over with another --home.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise RequestError(
-                f"{self.config_file} is damaged ({with_type(error)}); restore it, or start anew in another --home."
+                f"{self.config_file} is damaged ({with_type(error)}); restore it, or start over with another --home."
             ) from error
 
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:

@@ -129,7 +129,7 @@ def _numbers(file: Path) -> int:
         with safe_open(file, "numpy") as weights:
             return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise RequestError(f"policy.path: {file} cannot be read ({error}); copy it anew.") from error
+        raise RequestError(f"policy.path: {file} cannot be read ({error}); copy it again.") from error
 
 
 def _files(config: FlywheelConfig) -> None:

@@ -293,15 +293,15 @@ def _headline(state: State) -> Text:
     if state.progress is not None:
         silence = words(state.now - state.progress.written)
         who = f"no word from process {state.progress.process} for {silence}"
-        return Text(f"{who}: it was killed, or it hangs; the same command goes on", "yellow")
+        return Text(f"{who}: it was killed, or it hangs; the same command resumes it", "yellow")
     done = all(stage.state in ("done", "left out") for stage in state.stages)
-    return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` goes on", "green" if done else "yellow")
+    return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` continues", "green" if done else "yellow")
 
 
 def _asked(state: State) -> Iterable[tuple[str, str]]:
     control = state.progress.control if state.progress is not None else ControlState()
     if control.paused_since is not None:
-        yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` goes on", "bold yellow"
+        yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` continues it", "bold yellow"
     if control.limit is not None:
         yield f"   {control.limit:,} trajectories at most side by side", "yellow"
 

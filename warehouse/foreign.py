@@ -96,7 +96,7 @@ def open_table(path: Path, form: Delimiting = GUESSED, text: str = "") -> tuple[
     if not path.exists():
         raise RequestError(f"there is no file {path}; name {KINDS}.")
     if path.is_dir() and not is_saved(path):
-        raise RequestError(f"the folder {path} is none that `datasets` has saved; name {KINDS}.")
+        raise RequestError(f"the folder {path} is not a saved dataset of `datasets`; name {KINDS}.")
     return read_foreign("table", path, delimiter=form.delimiter, encoding=form.encoding, text=text, known=KINDS)
 
 

@@ -133,7 +133,7 @@ def measure(lake: Lake, query: str, at: int) -> tuple[int, str]:
     inner = query.strip().rstrip(";")
     described = lake.query(f"DESCRIBE {inner}", at=at)
     if "column_name" not in described.column_names:  # DESCRIBE without a query lists tables
-        raise RequestError(f"A dataset is one SELECT, and this is none: {query.strip()[:200]!r}")
+        raise RequestError(f"A dataset is one SELECT, and this is not: {query.strip()[:200]!r}")
     columns = described.select(["column_name", "column_type"]).to_pylist()
     halves = "sum(md5_number_lower(row)::HUGEINT)::VARCHAR AS low, sum(md5_number_upper(row)::HUGEINT)::VARCHAR AS high"
     sql = f"SELECT count(*) AS n, {halves} FROM (SELECT to_json(t)::VARCHAR AS row FROM (\n{inner}\n) t)"

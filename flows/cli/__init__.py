@@ -184,7 +184,7 @@ def show_defect(kind: type[BaseException], error: BaseException, trace: Tracebac
 def say_interrupted() -> None:
     """Report Ctrl-C and silence library logs during shutdown."""
     logging.disable()
-    _say("interrupted; the same command goes on")
+    _say("interrupted; the same command resumes")
 
 
 def _say(sentence: str) -> None:

@@ -360,7 +360,7 @@ def _taught(
     answers: AnswerJudge | None,
 ) -> tuple[list[Example], list[Failure]]:
     if teacher is None:
-        raise RequestError('synth.fas.reasoner is "teacher", but there is none: configure one, or set it to "oracle".')
+        raise RequestError('synth.fas.reasoner is "teacher", but no teacher is configured: set synth.teacher.kind, or set it to "oracle".')
     assignments: list[Assignment] = []
     failures: list[Failure] = []
     for task in tasks:
