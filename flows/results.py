@@ -231,7 +231,7 @@ def sentences(lake: Lake) -> list[str]:
     own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
     if not own:
         return _gate(lake)
-    suite, *_ = largest_first((one.suite, one.attempts) for one in own)
+    suite = largest_first((one.suite, one.attempts) for one in own)[0]
     wheel = standings([one for one in own if one.suite == suite])
     return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake)]
 

@@ -162,17 +162,10 @@ def after_label(text: str, strict: bool = False) -> str | None:
 
 def several_answers(text: str) -> bool:
     """Return whether answer tags hold different contents, are repeated out of pairs, or are followed by letters or digits."""
-    tags = list(_TAG.finditer(text))
-    opening, closing = tags[::2], tags[1::2]
-    paired = len(opening) == len(closing) and all("/" not in tag[0] for tag in opening) and all("/" in tag[0] for tag in closing)
-    if not paired:
-        end = text.lower().find("</answer>")
-        names = [tag[0].lower() for tag in tags]
-        return len(set(names)) < len(names) or (end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :])))
-    held = {text[one.end() : other.start()].strip() for one, other in zip(opening, closing, strict=True)}
-    ends = [tag.start() for tag in opening[1:]] + [len(text)]
-    after = "".join(text[tag.end() : end] for tag, end in zip(closing, ends, strict=True)) if closing else ""
-    return len(held) > 1 or any(map(str.isalnum, after))
+    tags, pieces = [tag.lower() for tag in _TAG.findall(text)], _TAG.split(text)
+    if tags != ["<answer>", "</answer>"] * (len(tags) // 2):
+        return len(tags) > 1 or (tags == ["</answer>"] and any(map(str.isalnum, pieces[1])))
+    return len({held.strip() for held in pieces[1::2]}) > 1 or any(map(str.isalnum, "".join(pieces[2::2])))
 
 
 def boxes(text: str) -> list[tuple[int, int]]:
