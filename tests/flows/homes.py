@@ -48,8 +48,3 @@ def flywheel(*arguments: object, status: int = 0) -> str:
         raise done.exception
     assert done.exit_code == status, done.output
     return done.stdout
-
-
-def overriding(*settings: str) -> list[str]:
-    """The settings as arguments of a command."""
-    return [part for setting in settings for part in ("--set", setting)]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.homes import overrides
 from flows.config import load_config
 from flows.data.imports import import_file
 from flows.home import Home
 from flows.inputs import training_counts
-from tests.flows.homes import NOW, SMALL, flywheel, overriding
+from tests.flows.homes import NOW, SMALL, flywheel
 from tests.flows.test_cold_start import cold_started, home_of
 from warehouse import Example, Lake, Metric, Part, PartKind, Policy, RequestError, Run, Task
 
@@ -68,13 +69,13 @@ def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(
         imported(tmp_path, *rows)
     for dry in (["--dry-run"], []):
         with pytest.raises(RequestError, match=told):
-            flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", *overriding(*settings), *dry)
+            flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", *overrides(settings), *dry)
     assert not (tmp_path / "home" / "config.json").exists()
 
 
 def test_the_dry_run_counts_what_each_stage_will_train_on(tmp_path: Path) -> None:
     imported(tmp_path, ROWS["plain"][0], ROWS["with a tool"][0])
-    asked = overriding('sft.from=["imported", "oracle", "own"]', "sft.imported.per_task=9", "rl.steps=1")
+    asked = overrides(['sft.from=["imported", "oracle", "own"]', "sft.imported.per_task=9", "rl.steps=1"])
     shown = flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", *asked, "--dry-run", "--json")
     oracle = sum(load_config(SMALL).synth.demonstration_questions.wanted().values())
     assert json.loads(shown)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.homes import overrides
 from flows.config import FlywheelConfig, load_config
 from flows.placement import check_placement, learner_threads, phases, place_phase
 from flows.sizing.plan import SizingPlan, assumed, plan_of
@@ -17,7 +18,7 @@ from rl.engines.config import EngineConfig
 from rl.hardware import DEVICES, GIB
 from rl.placement import Machine
 from tests.chat_models import create_chat_model
-from tests.flows.homes import SMALL, flywheel, overriding
+from tests.flows.homes import SMALL, flywheel
 from warehouse.errors import RequestError
 
 MACHINES = {"one_gpu": (1,), "eight_gpus": (8,), "cluster": (8, 8)}
@@ -73,7 +74,7 @@ def test_each_fits_on_the_cards_that_it_names_with_the_models_that_it_names(
 def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     model = create_chat_model(tmp_path / "model", positions=16_384)
-    declared = overriding(f"policy.path={model}", f"rollout.ray.gpus={sum(MACHINES[profile])}", "rollout.ray.address=null")
+    declared = overrides([f"policy.path={model}", f"rollout.ray.gpus={sum(MACHINES[profile])}", "rollout.ray.address=null"])
     told = json.loads(flywheel("run", "--profile", profile, "--home", tmp_path / "home", "--dry-run", "--json", *declared))
     stages = [step["stage"] for step in told["would_run"]]
     assert not (tmp_path / "home").exists()
@@ -104,7 +105,7 @@ def test_a_reservation_without_room_is_refused_by_its_key_and_by_a_dry_run(tmp_p
     said = refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])
     assert said.startswith("rl.learner: 1 GPU and 0.5 CPU") and "rollout.engine (4 times" in said and "7 GPUs" in said
     assert refusal(["rollout.engine.gpus=2", "rollout.engine.tensor_parallel=2", "rollout.ray.gpus=1"]).startswith("rollout.engine: 2 GPUs")
-    asked = overriding(*FOUR_AND_FOUR, "rollout.ray.gpus=7")
+    asked = overrides([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])
     with pytest.raises(RequestError, match=r"rl\.learner"):
         flywheel("run", "--profile", SMALL, "--home", tmp_path / "home", "--dry-run", *asked)
     assert not (tmp_path / "home").exists()

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.homes import overrides
 from eval.suites.tasks import enter_suite
 from flows.config import load_config
 from flows.home import Home
 from flows.suites.config import find_suite
 from flows.suites.results import forget_invalid, states
-from tests.flows.homes import NOW, ended, flywheel, overriding
+from tests.flows.homes import NOW, ended, flywheel
 from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 
 NAMES = ("Amber", "Blue", "Coral", "Dusk", "Ember", "Fern", "Gold", "Hazel", "Iris", "Jade")
@@ -52,7 +53,7 @@ def tried(policy: str, number: int, solved: bool, broken: bool, said: str = "a")
 
 
 def evaluate(root: Path, *arguments: str, status: int = 0) -> str:
-    return flywheel("eval", "--home", root / "home", "--suite", "tasks", *overriding(*settings_of(root)), *arguments, status=status)
+    return flywheel("eval", "--home", root / "home", "--suite", "tasks", *overrides(settings_of(root)), *arguments, status=status)
 
 
 def document(root: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
