@@ -149,7 +149,7 @@ def _check_arguments(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError as error:
             shown = argument.encode(errors="replace").decode()
-            raise RequestError(f"the argument {shown!r:.200} holds bytes that are not UTF-8: rename the file, or retype it.") from error
+            raise RequestError(f"the argument {shown!r:.200} contains bytes that are not UTF-8: rename the file, or retype it.") from error
 
 
 def _check_folder() -> None:
@@ -157,7 +157,7 @@ def _check_folder() -> None:
     try:
         Path.cwd()
     except OSError as error:
-        raise RequestError(f"the current folder is gone or closed to you ({error.strerror}): change to another.") from error
+        raise RequestError(f"the current folder was deleted or is not accessible ({error.strerror}): change to another.") from error
 
 
 class PlainFormatter(logging.Formatter):
@@ -184,7 +184,7 @@ def show_defect(kind: type[BaseException], error: BaseException, trace: Tracebac
 def say_interrupted() -> None:
     """Report Ctrl-C and silence library logs during shutdown."""
     logging.disable()
-    _say("interrupted; the same command resumes")
+    _say("interrupted; run the same command to resume")
 
 
 def _say(sentence: str) -> None:
@@ -200,15 +200,15 @@ def _message_of(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, RequestError | WorkFailed):
         return _short(str(error)), 2 if isinstance(error, RequestError) else 1
     if is_full(error):
-        return f"the disk is full ({_first_line(error)}); what was stored is whole: make room, and start the same command again.", 1
+        return f"the disk is full ({_first_line(error)}); stored data is intact: free some space and run the same command again.", 1
     if isinstance(error, OSError) and error.filename is not None:
         place = str(error.filename).removesuffix(".part")
-        return f"{place} cannot be read or written ({error.strerror}): name another place, or see to this one.", 2
+        return f"{place} cannot be read or written ({error.strerror}): correct this path, or choose another.", 2
     if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _CLOSED):
-        return f"the lake, or what was to be written, is not open to writing ({_first_line(error)}): name another place.", 2
+        return f"the lake or the output file is not writable ({_first_line(error)}): choose another path.", 2
     if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _DAMAGED):
         why = _first_line(error)
-        return f"a file of the lake is damaged ({why}): `flywheel lake check` names it; put it back, or take another --home.", 2
+        return f"a file of the lake is damaged ({why}): `flywheel lake check` names it; restore it, or choose another --home.", 2
     return None
 
 

@@ -23,7 +23,7 @@ def pause(home: HomeOption) -> None:
     from flows.operations.control import Order, ask
 
     working = ask(Home(home), Order.pause)
-    say(f"process {working.process} pauses: running trajectories finish, nothing new begins; `flywheel resume --home {home}` resumes it.")
+    say(f"process {working.process} pauses: running trajectories finish, nothing new starts; `flywheel resume --home {home}` resumes it.")
 
 
 def resume(home: HomeOption) -> None:
@@ -52,14 +52,14 @@ def limit(
     place = Home(home)
     most = place.load().rollout.concurrency
     working = ask(place, Order.limit, min(count, most))
-    gone = ", rollout.concurrency" if count >= most else ""
-    say(f"process {working.process} runs {min(count, most)} concurrent trajectories at most{gone}.")
+    gone = " (rollout.concurrency)" if count >= most else ""
+    say(f"process {working.process} runs at most {min(count, most)} concurrent trajectories{gone}.")
 
 
 NameOption = Annotated[str | None, typer.Option(help="Name of the deployments; by default that of the home's folder.")]
 ScheduleOption = Annotated[
     list[str] | None,
-    typer.Option("--schedule", metavar="NAME=CRON", help="Other times for turn, synthesis, evaluation or compaction; repeatable."),
+    typer.Option("--schedule", metavar="NAME=CRON", help="Custom times for turn, synthesis, evaluation or compaction; repeatable."),
 ]
 
 
@@ -78,7 +78,7 @@ def serve(home: HomeOption, name: NameOption = None, schedule: ScheduleOption = 
 
 def deploy(
     home: HomeOption,
-    pool: Annotated[str, typer.Option(help="Work pool that runs them; `prefect worker start --pool NAME` works it.")],
+    pool: Annotated[str, typer.Option(help="Work pool that runs them; `prefect worker start --pool NAME` starts a worker.")],
     name: NameOption = None,
     schedule: ScheduleOption = None,
 ) -> None:

@@ -47,7 +47,7 @@ def import_(
     split: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="tasks: train, or the name of a suite; documents: which searches find them: train, heldout or all."
+            metavar="NAME", help="tasks: train, or the name of a suite; documents: the searches that find them (train, heldout or all)."
         ),
     ] = None,
     column: Annotated[
@@ -55,9 +55,11 @@ def import_(
     ] = None,
     source: Annotated[str | None, typer.Option(help="tasks, documents: name of the set; by default the file's name.")] = None,
     delimiter: Annotated[
-        str | None, typer.Option(help="CSV of tasks, documents: the delimiter, such as ';' or tab; detected by default.")
+        str | None, typer.Option(help="tasks, documents: delimiter of a CSV file, such as ';' or tab; detected by default.")
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="CSV of tasks, documents: such as cp1252; detected by default.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="tasks, documents: encoding of a CSV file, such as cp1252; detected by default.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Import your own tasks and documents, or runs in foreign formats. Malformed rows are quarantined with their line number; exit status 1
@@ -83,18 +85,18 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
     first = f"; the first: {figures['first_reason']}" if figures["quarantined"] else ""
     say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined{first}")
     if "read_as" in figures:
-        say(f"  read as {figures['read_as']}; say --delimiter and --encoding where that is wrong")
+        say(f"  read as {figures['read_as']}; if that is wrong, set --delimiter and --encoding")
     if "unproven" in figures:
-        say(f"  {figures['unproven']} tasks are unproven, for want of a sandbox or of time; flywheel validate --home {home} tries them")
+        say(f"  {figures['unproven']} tasks are unproven for lack of a sandbox or time; flywheel validate --home {home} checks them")
     if form == "tasks" and split not in (None, "train"):
-        say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
+        say(f"  they form the suite {split!r} and are not trained on; --split train imports them as training tasks")
     for reason, count in figures["reasons"].items():
         say(f"  {count:6} {reason}")
     if figures["quarantined"]:
         stages = "stage IN ('import', 'decontamination')"
         say(f'  flywheel sql "SELECT kind, reason, item FROM failures WHERE {stages}" --home {home}')
     if figures.get("training_tasks_met"):
-        say(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
+        say(f"  {figures['training_tasks_met']} existing training tasks overlap with this suite; remove them with:")
         say(f"  flywheel decontaminate --home {home}")
 
 
@@ -110,7 +112,7 @@ def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[st
     takes = OPTIONS_OF.get(form, ())
     if wrong := [name for name in given if name not in takes]:
         with_ = " and ".join(each for each, names in OPTIONS_OF.items() if wrong[0] in names)
-        raise RequestError(f"--{wrong[0]} goes with `flywheel import {with_}`, and not with {form}: leave it out.")
+        raise RequestError(f"--{wrong[0]} is an option of `flywheel import {with_}`, not of {form}: leave it out.")
     if form == "documents":
         from flows.data.imports import import_documents
 
@@ -172,7 +174,7 @@ def model(
     ],
     to: Annotated[Path, typer.Option(help="Output folder; new or empty.")],
     template: Annotated[
-        str | None, typer.Option(help="Its chat template: own, training, chatml_tools, or a file; by default its own if that shows tools.")
+        str | None, typer.Option(help="Chat template: own, training, chatml_tools, or a file; by default its own if that supports tools.")
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Precision of the written weights.")] = Dtype.float32,
     json_: JsonOption = False,
@@ -208,7 +210,7 @@ def export(
         typer.Option(help="Folder, .parquet, .jsonl (dataset); folder, .eval (inspect); .duckdb; .parquet, .jsonl, .csv (table)."),
     ],
     format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by default from the path.")] = None,
-    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; by default the present one.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; by default the current one.")] = None,
     turn: Annotated[int | None, typer.Option(help="cpt, sft: only this iteration.")] = None,
     near_duplicates: Annotated[
         float | None, typer.Option(min=0.1, max=1.0, help="cpt, sft: drop texts at least this similar to an earlier one (Jaccard index).")
@@ -253,7 +255,7 @@ def _check_export(kind: str, given: Sequence[str]) -> None:
     for name in given:
         kinds = KINDS_OF.get(name, KINDS)
         if kind not in kinds:
-            raise RequestError(f"--{name} goes with `flywheel export {'|'.join(kinds)}`, and not with {kind}: leave it out.")
+            raise RequestError(f"--{name} is an option of `flywheel export {'|'.join(kinds)}`, not of {kind}: leave it out.")
 
 
 def decontaminate(
@@ -286,7 +288,7 @@ def decontaminate(
         print_rows(rows)
 
 
-data_app = typer.Typer(help="Public data that profiles and suites read: list it, fetch it.", no_args_is_help=True)
+data_app = typer.Typer(help="Public data for profiles and suites: list it, fetch it.", no_args_is_help=True)
 
 
 @data_app.command("list")

@@ -152,7 +152,7 @@ def _champion(lake: Lake) -> str:
     champion = champion_of(lake)
     if champion is None:
         home, known = lake.place.home, ", ".join(policy.id for policy in lake.policies())
-        todo = f"name a policy with --policy (it has {known})" if known else f"it has no policy: run `flywheel init --home {home}` first"
+        todo = f"choose a policy with --policy (it has {known})" if known else f"it has no policy: run `flywheel init --home {home}` first"
         raise RequestError(f"{home} has no champion; {todo}.")
     return champion.id
 
@@ -179,9 +179,9 @@ def verify(
 
 
 def validate(
-    kind: Annotated[str | None, typer.Argument(help="The verifier to prove; for a home, by default its own.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="The verifier to validate; for a home, by default its own.")] = None,
     input_: Annotated[Path | None, typer.Option("--input", help="JSON lines {id, gold, options?, question?}, or a table.")] = None,
-    home: Annotated[Path | None, typer.Option("--home", help="A run's folder, instead of rows.")] = None,
+    home: Annotated[Path | None, typer.Option("--home", help="A run's folder, instead of --input.")] = None,
     suite: Annotated[str | None, typer.Option(help="One split of the home's tasks; by default all.")] = None,
     json_: JsonOption = False,
 ) -> None:

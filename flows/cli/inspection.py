@@ -15,7 +15,7 @@ def sql(
     home: HomeOption,
     query: Annotated[str | None, typer.Argument(help="A SELECT.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
-    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; by default the present one.")] = None,
+    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; by default the current one.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with its description.")] = False,
     how: Annotated[bool, typer.Option("--how", help="Print how to attach this lake in a plain DuckDB client.")] = False,
     rows: Annotated[int, typer.Option(min=0, help="Rows of a table to show, 0 for all; the other formats always have all.")] = SHOWN_ROWS,
@@ -73,7 +73,7 @@ def show(
         if not found and task is None:
             raise RequestError(
                 f"{home} has no trajectory and no task {identity!r}; "
-                f'`flywheel sql "SELECT id FROM trajectories" --home {home}` lists the ones, "SELECT key FROM tasks" the others.'
+                f'`flywheel sql "SELECT id FROM trajectories" --home {home}` lists trajectories, "SELECT key FROM tasks" tasks.'
             )
         if task is not None:
             if json_:
@@ -88,7 +88,7 @@ def show(
 
 def graph(
     home: Annotated[
-        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder: its graph, and what its tasks ask about.")
+        Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder: shows its graph, and what its tasks ask about.")
     ] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
@@ -111,7 +111,7 @@ def graph(
         config, lake = load_config(profile, set_ or []), None
     else:
         if set_:
-            raise RequestError("--set goes with --profile: the graph of a home is that of its own configuration.")
+            raise RequestError("--set needs --profile: a home's graph depends on its own configuration only.")
         config, lake = Home(home).load(), open_lake(home) if (home / "lake").is_dir() else None
     if around is not None:
         facts = facts_around(config, around)
@@ -169,7 +169,7 @@ def report(
 
 def top(
     home: HomeOption,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 2.0,
 ) -> None:
     """Watch a run: stage, step, metrics, engines, environments, tools, invalid share, time left. Ctrl-C ends the view, not the run.
@@ -184,7 +184,7 @@ def top(
 def doctor(
     home: Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home whose configuration is checked.")] = None,
     profile: ProfileOption = None,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model to load and to prove the dialect with.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model to load and to check with the dialect.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Check the machine: report what it has, what is missing, and how to fix it. Exit status 1 if something is missing.

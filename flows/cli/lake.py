@@ -9,14 +9,14 @@ import typer
 from flows.cli.options import HomeOption, JsonOption, print_json
 from rl.terminal import say
 
-lake_app = typer.Typer(help="Named snapshots, and upkeep of a lake.", no_args_is_help=True)
+lake_app = typer.Typer(help="Named snapshots and maintenance of a lake.", no_args_is_help=True)
 
 
 @lake_app.command()
 def pin(
     name: Annotated[str, typer.Argument(help="Name for the snapshot.")],
     home: HomeOption,
-    at: Annotated[int | None, typer.Option(help="Snapshot to keep; by default the present one.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot to keep; by default the current one.")] = None,
     query: Annotated[str | None, typer.Option(help="A SELECT that makes the pin a dataset, with a digest of its rows.")] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -99,7 +99,7 @@ def check(
         for file in broken:
             say(f"{file.state:8} {file.path}")
         unrecorded = sum(file.state is FileState.unrecorded for file in files)
-        advice = "; `flywheel lake check --record` keeps theirs" if unrecorded else ""
+        advice = "; `flywheel lake check --record` records them" if unrecorded else ""
         say(f"{len(files)} files: {len(broken)} changed or missing, {unrecorded} without a digest{advice}, {recorded} recorded now")
     if broken:
         raise typer.Exit(1)

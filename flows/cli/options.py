@@ -29,7 +29,7 @@ ProfileOption = Annotated[str | None, typer.Option(help="A profile by name (quic
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rl.steps=60; repeatable.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output and nothing else.")]
 
 
 def print_json(value: Any) -> None:

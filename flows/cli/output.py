@@ -95,7 +95,7 @@ def _print_markdown(rows: pyarrow.Table, most: int) -> None:
 
 def _print_parquet(rows: pyarrow.Table, most: int) -> None:
     if sys.stdout.isatty():
-        raise RequestError("Parquet is binary and a terminal cannot show it: send it into a file, … --format parquet > rows.parquet.")
+        raise RequestError("Parquet is binary and cannot be shown in a terminal: redirect it to a file, … --format parquet > rows.parquet.")
     whole = io.BytesIO()
     pyarrow.parquet.write_table(rows, whole)
     sys.stdout.buffer.write(whole.getvalue())
@@ -298,7 +298,7 @@ def _draw(console: Screen, task: Task, earlier: list[Task]) -> None:
     before = next((one.formula for one in earlier), ())
     _say(console, "\n".join(tree_lines(formula_tree(task.formula, before))), "green")
     if len(task.formula) > MOST_TRIPLES:
-        _say(console, f"and {len(task.formula) - MOST_TRIPLES} triples more", "dim")
+        _say(console, f"and {len(task.formula) - MOST_TRIPLES} more triples", "dim")
 
 
 def _how(later: Task) -> str:

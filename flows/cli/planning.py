@@ -53,7 +53,7 @@ def new(
     model: Annotated[str | None, typer.Option(help="A chat model: folder, GGUF file or smollm2; by default the packaged policy.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Your own tasks: a file, or hf:NAME; by default questions are generated.")] = None,
     documents: Annotated[str | None, typer.Option(help="Documents to search: a folder of pages, or a file of rows.")] = None,
-    tools: Annotated[str | None, typer.Option(help="Your own tools: a Python file with functions under @tool, or a TOML file.")] = None,
+    tools: Annotated[str | None, typer.Option(help="Your own tools: a Python file with functions marked @tool, or a TOML file.")] = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Whether engine and learner share a GPU.")] = None,
     held_out: Annotated[str | None, typer.Option("--held-out", help="Held-out tasks for evaluation: a file, or hf:NAME.")] = None,
     demonstrations: Annotated[str | None, typer.Option(help="Demonstrations as OpenAI messages: a JSON lines file.")] = None,
@@ -71,15 +71,15 @@ def new(
         _answer(documents, "Documents to search: a folder or a file (Enter: none)", asks),
         _answer(tools, "Your tools: a Python or TOML file (Enter: none)", asks),
         gpu if gpu is not None else asks and typer.confirm("Train on a GPU?", default=False),
-        _answer(held_out, "Tasks to evaluate on alone: a file or hf:NAME (Enter: none)", asks),
-        _answer(demonstrations, "Runs to learn from first: OpenAI messages (Enter: none)", asks),
+        _answer(held_out, "Held-out tasks for evaluation: a file or hf:NAME (Enter: none)", asks),
+        _answer(demonstrations, "Demonstrations: a file of OpenAI messages (Enter: none)", asks),
     )
     _check(wanted)
     profile = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
     tools_file = profile.with_suffix(".tools.toml") if wanted.tools.endswith(".py") else None
     for each in filter(None, (profile, tools_file)):
         if each.exists():
-            raise RequestError(f"{each} is there already and is not overwritten; name another file.")
+            raise RequestError(f"{each} already exists; choose another file.")
     profile.parent.mkdir(parents=True, exist_ok=True)
     if tools_file is not None:
         tools_file.write_text(_tools_toml(Path(wanted.tools)))
@@ -128,8 +128,8 @@ def _check(wanted: Wanted) -> None:
         given["model"] = wanted.model
     for name, path in given.items():
         if path and not path.startswith("hf:") and not Path(path).exists():
-            hint = f", or `flywheel model smollm2 --to {path}` writes a small one there" if name == "model" else ""
-            raise RequestError(f"--{name}: there is no {path}; put it there or name another place{hint}.")
+            hint = f", or `flywheel model smollm2 --to {path}` writes a small one" if name == "model" else ""
+            raise RequestError(f"--{name}: {path} does not exist; create it or choose another path{hint}.")
 
 
 def _toml(text: str) -> str:
@@ -148,12 +148,12 @@ def _tools_toml(file: Path) -> str:
     try:
         body = ast.parse(file.read_text()).body
     except (SyntaxError, ValueError) as error:
-        raise RequestError(f"--tools: {file} is no Python that can be read ({error}); correct it, or name a TOML file of tools.") from error
+        raise RequestError(f"--tools: {file} is not valid Python ({error}); correct it, or choose a TOML file of tools.") from error
     names = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and any(map(_is_tool, one.decorator_list))]
     if not names:
-        raise RequestError(f"--tools: {file} has no function under @tool (from rl.tools import tool); mark those that policies may call.")
+        raise RequestError(f"--tools: {file} has no function marked @tool (from rl.tools import tool); mark those that policies may call.")
     tables = [f"[tools.{name}]\nfunction = {_toml(f'{file.absolute()}:{name}')}\n" for name in names]
-    return "# The tools that policies may call; docs/tools.md has what else may stand here.\n\n" + "\n".join(tables)
+    return "# The tools that policies may call; docs/tools.md describes the other settings.\n\n" + "\n".join(tables)
 
 
 def _is_tool(decorator: ast.expr) -> bool:
@@ -166,7 +166,7 @@ def _warnings(wanted: Wanted) -> list[str]:
     if wanted.tasks and not wanted.model:
         warnings.append("note: the packaged policy does not read English; your own questions need a chat model (--model smollm2)")
     if wanted.tasks and not wanted.held_out:
-        warnings.append("note: nothing is evaluated without held-out tasks: --held-out FILE")
+        warnings.append("note: nothing is evaluated without held-out tasks (--held-out FILE)")
     return warnings
 
 
@@ -197,7 +197,7 @@ def plan(
     set_: SetOption = None,
     device: Annotated[
         str | None,
-        typer.Option(help="The card: H200, H100, A100, L40S, L40, A10 or L4. Without it H100 where the profile reserves GPUs, else none."),
+        typer.Option(help="The card: H200, H100, A100, L40S, L40, A10 or L4; by default H100 if the profile reserves GPUs, else none."),
     ] = None,
     memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of a card, or of the machine if no card is reserved.")] = None,
     machines: Annotated[int, typer.Option(min=1, help="Machines, each with --gpus cards.")] = 1,
@@ -226,7 +226,7 @@ def plan(
     from warehouse.errors import RequestError
 
     if home is None and profile is None:
-        raise RequestError("name what to plan: --profile NAME, or --home DIR of a run.")
+        raise RequestError("flywheel plan needs --profile NAME, or --home DIR of a run.")
     place = Home(home or Path())
     if profile is None:
         place.load()  # `--set` without a profile needs an existing home
@@ -258,5 +258,5 @@ def _card(name: str, memory: float | None) -> Device:
 
     known = {one.name: one for one in DEVICES}
     if name not in known:
-        raise RequestError(f"--device {name} is not in the table; choose one of {', '.join(known)}, and give --memory if it differs.")
+        raise RequestError(f"--device {name} is unknown; choose one of {', '.join(known)}, and set --memory if it differs.")
     return known[name] if memory is None else replace(known[name], memory_gib=memory)

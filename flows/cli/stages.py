@@ -34,7 +34,7 @@ def run(
     from flows.inputs import describe_counts
 
     check_place(place.root)
-    logging.getLogger("flywheel").info("checking the configuration, and what it names, for %s", place.root)
+    logging.getLogger("flywheel").info("checking the configuration and its inputs for %s", place.root)
     from flows.inputs import check_inputs
     from flows.lakes import reading
     from flows.plan import completed_in, has_begun, is_done, missing_policies, plan, turns_to_synthesise
@@ -196,7 +196,7 @@ def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
         raise RequestError(f"--from describes a tool world, and `flywheel synth {kind.value}` does not make one: use toolworld.")
     missing = [path for path in descriptions if not path.is_file()]
     if missing:
-        raise RequestError(f"--from: there is no file {missing[0]}; name one of text or Markdown.")
+        raise RequestError(f"--from: {missing[0]} is not a file; choose a text or Markdown file.")
     return [f"synth.tool_worlds.descriptions={json.dumps([str(path.resolve()) for path in descriptions])}"]
 
 
@@ -272,7 +272,7 @@ def rollout(
     from warehouse.errors import RequestError
 
     if (suite is None) == (tasks is None):
-        raise RequestError("give either --suite NAME or --tasks SQL.")
+        raise RequestError("set either --suite NAME or --tasks SQL.")
     from flows.config import TEACHER, playing_teacher
     from flows.home import Home
     from flows.inputs import tasks_with

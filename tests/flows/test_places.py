@@ -195,4 +195,4 @@ def test_ctrl_c_prints_one_line(tmp_path: Path, in_flow: str) -> None:
         assert process.stdout.readline() == "at work\n"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everything that runs in it hears it
         said = process.communicate(timeout=550)[1]
-    assert (process.returncode, said) == (130, "flywheel: interrupted; the same command resumes\n")
+    assert (process.returncode, said) == (130, "flywheel: interrupted; run the same command to resume\n")
