@@ -92,7 +92,7 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
     lake.query("SELECT 1", at=at)  # raises for an unknown snapshot
     dataset = replace(_BUILDERS[kind](lake, at, options), settings=options.settings)
     if not dataset.rows:
-        raise RequestError(f"{lake.place.home} has nothing for {kind} at snapshot {at}; make it first, for example with `flywheel synth`.")
+        raise RequestError(f"{lake.place.home} has no data for {kind} at snapshot {at}; create it first, e.g. with `flywheel synth`.")
     if kind == "webshaper" and form == "jsonl" and is_file(path):
         write_rows(tasks_to_write(lake, at)[0], path)
         card_path(path).write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
@@ -120,10 +120,10 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     try:
         ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()
     except RequestError as error:
-        raise RequestError(f"--where {where!r:.200} is no condition on the table trajectories: {error}") from error
+        raise RequestError(f"--where {where!r:.200} is not a valid condition on the table trajectories: {error}") from error
     trajectories = judged_trajectories(lake, "id IN (SELECT unnest(?))", [ids])
     if not trajectories:
-        raise RequestError(f"no trajectory of {lake.place.home} is meant by --where {where!r}.")
+        raise RequestError(f"no trajectory of {lake.place.home} matches --where {where!r}.")
     tasks = {task.key: task for task in lake.tasks()}
     spans = [span for trajectory in trajectories for span in spans_of(trajectory, tasks.get(trajectory.task_key))]
     if to.startswith(("http://", "https://")):
@@ -132,7 +132,7 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
         with drafted(Path(to)) as draft:
             draft.write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
     else:
-        raise RequestError(f"--to {to!r} is no address and no file: give http://host:port/v1/traces, or a name that ends in .jsonl.")
+        raise RequestError(f"--to {to!r} is neither a URL nor a .jsonl file: write for example http://host:port/v1/traces.")
     return len(trajectories), len(spans)
 
 
@@ -142,8 +142,8 @@ def _send(spans: Sequence[ReadableSpan], to: str) -> None:
     try:
         if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
             raise RequestError(
-                f"{to} did not take the traces; is a collector listening there (Phoenix: port 6006, MLflow: port 5000), "
-                f"and does it want a header that {HEADERS[1]} should name?"
+                f"{to} did not accept the traces; check that a collector listens there (Phoenix: port 6006, MLflow: port 5000) "
+                f"and that {HEADERS[1]} contains the headers that it requires."
             )
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]

@@ -41,9 +41,9 @@ def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
     """
     teacher_config = config.model_teacher
     if teacher_config is None:
-        raise RequestError("extraction needs a teacher that reads: set synth.teacher.kind to openai or engine.")
+        raise RequestError("extraction needs a teacher that is a model: set synth.teacher.kind to openai or engine.")
     if to.exists() and not (to.is_dir() and {entry.name for entry in to.iterdir()} <= OURS):
-        raise RequestError(f"{to} holds something else; name an empty or new folder with --to.")
+        raise RequestError(f"{to} is not the folder of an earlier extraction; choose an empty or new folder with --to.")
     read = read_documents(pages) if pages.is_file() else read_pages(pages)
     log.info("%d documents, %d left out", len(read.documents), len(read.failures))
     with Lake(to) as lake:

@@ -86,9 +86,9 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
         RequestError: An unknown format, no such file, or `home` is not a run's folder.
     """
     if form not in FORMATS:
-        raise RequestError(f"there is no format {form!r} to import; choose one of {', '.join(sorted({*FORMATS, *OWN_DATA}))}.")
+        raise RequestError(f"there is no import format {form!r}; choose one of {', '.join(sorted({*FORMATS, *OWN_DATA}))}.")
     if not path.exists():
-        raise RequestError(f"there is no file {path}; name the file to import.")
+        raise RequestError(f"{path} does not exist; choose the file or folder to import.")
     check_home(home)
     read = FORMATS[form](path)
     with lake_of(home) as lake:
@@ -130,7 +130,7 @@ def check_home(home: Path) -> None:
     check_place(home)
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
-        raise RequestError(f"{home} is not empty and is no run's home; name an empty or new folder with --home.")
+        raise RequestError(f"{home} is not empty and not a run's home; choose an empty or new folder with --home.")
 
 
 def _without_nul(records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:
@@ -138,7 +138,7 @@ def _without_nul(records: Sequence[Record]) -> tuple[list[Record], list[Failure]
     broken = {id(record): name for record in records for name in _names(record) if "\x00" in name}
     lost = {record.id for record in records if id(record) in broken and isinstance(record, Trajectory)}
     kept = [record for record in records if id(record) not in broken and not (isinstance(record, Score) and record.trajectory_id in lost)]
-    reason = "its name, or that of its policy, suite or verifier, holds a NUL character"
+    reason = "its name, or that of its policy, suite or verifier, contains a NUL character"
     return kept, [Failure("import", "nul_in_name", reason, {"name": name}) for name in broken.values()]
 
 
@@ -190,7 +190,7 @@ def _conflict(record: Task | Document) -> Failure:
     what, name = type(record).__name__.lower(), _identity(record)[1]
     item: dict[str, Any] = {"key": name, "digest": record.digest if isinstance(record, Task) else digest(record.text)}
     item |= record.provenance.get(PLACE, {}) if isinstance(record, Task) else {}
-    reason = f"{what} {name} is there already with other content or for another split; with --source NAME it has a key of its own"
+    reason = f"{what} {name} already exists with other content or for another split; --source NAME gives it its own key"
     return Failure("import", "conflict", reason, item)
 
 
@@ -274,7 +274,7 @@ def import_documents(
     check_home(home)
     name = source or name_of(path)
     if not path.exists():
-        raise RequestError(f"there is nothing at {path}; name a folder of pages, or a file of rows id, title, text.")
+        raise RequestError(f"{path} does not exist; choose a folder of pages, or a file of rows id, title, text.")
     read = read_pages(path, name) if path.is_dir() else read_documents(path, name, delimiting)
     documents = [replace(document, id=f"{name}:{document.id}", split=DocumentSplit(split)) for document in read.documents]
     with lake_of(home) as lake:
@@ -306,9 +306,9 @@ def parse_options(text: str | None) -> dict[str, Any]:
     try:
         options = json.loads(text)
     except ValueError as error:
-        raise RequestError(f"--options {text!r:.80} is not JSON: {error}.") from error
+        raise RequestError(f"--options {text!r:.80} is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
-        raise RequestError(f"--options {text!r:.80} is no JSON object; write for example --options '{{\"absolute\": 0.01}}'.")
+        raise RequestError(f"--options {text!r:.80} is not a JSON object; write for example --options '{{\"absolute\": 0.01}}'.")
     return options
 
 
@@ -317,7 +317,7 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
     own = {} if config is None else config.evaluation.verifiers
     judges = config is not None and config.evaluation.judge is not None
     if wanted.verifier == JUDGE and not judges:
-        raise RequestError("--verifier judge is for a home that has one: set evaluation.judge when you make it.")
+        raise RequestError("--verifier judge needs a home with a judge: set evaluation.judge when you create it.")
     if wanted.verifier not in (*VERIFIERS, JUDGE) and wanted.verifier not in own:
         known = ", ".join([*VERIFIERS, *([JUDGE] if judges else []), *own])
         raise RequestError(
@@ -331,7 +331,7 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
         raise RequestError(f"--options: the verifier {wanted.verifier} has no option {unknown[0]!r}; it has {has}.")
     if wanted.split not in TRAINED_SPLITS and (not _NAME.fullmatch(wanted.split) or wanted.split == "import"):
         raise RequestError(
-            f"--split {wanted.split!r} is neither train nor a name for a suite: take up to 40 small letters, digits, '.', '_' and '-'."
+            f"--split {wanted.split!r} is neither train nor a valid suite name: use up to 40 lowercase letters, digits, '.', '_' and '-'."
         )
     try:
         ENVIRONMENTS.resolve_recorded(wanted.environment, {} if config is None else config.rollout.environments.listed)

@@ -113,7 +113,7 @@ def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
         ("a.jsonl", ExportOptions("parquet"), "--format"),
         ("a", ExportOptions("xml"), "'xml'"),
         ("a", ExportOptions(at=999), "999"),
-        ("a", ExportOptions(turn=7), "nothing for cpt"),
+        ("a", ExportOptions(turn=7), "no data for cpt"),
     ):
         with pytest.raises(RequestError, match=told):
             export_dataset(lake, "cpt", tmp_path / path, wishes)
@@ -282,5 +282,5 @@ def test_an_example_that_messages_cannot_express_is_left_out_with_its_reason(tmp
         reasons = {failure.item["id"]: failure.reason for failure in found.failures}
         assert len(reasons) == len(UNFIT) and all(reason in reasons[f"lost{number}"] for number, (_, reason) in enumerate(UNFIT)), reasons
         lake.remove(Example, ["kept"])
-        with pytest.raises(RequestError, match="nothing for sft"):
+        with pytest.raises(RequestError, match="no data for sft"):
             export_dataset(lake, "sft", tmp_path / "none.jsonl", ExportOptions())

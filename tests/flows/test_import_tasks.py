@@ -98,7 +98,7 @@ def test_an_id_with_other_content_is_a_conflict_unless_its_source_is_named(rows:
     assert import_tasks(other, TaskImport("search", "qa_em", source="others"), home)["tasks"] == {"read": 1, "new": 1}
     with Lake(home) as lake:
         (conflict,) = (failure for failure in lake.failures() if failure.kind == "conflict")
-        assert "with --source NAME" in conflict.reason and conflict.item["line"] == 1
+        assert "--source NAME" in conflict.reason and conflict.item["line"] == 1
         assert {task.key for task in lake.tasks()} == {"mayors-0", "mayors-1", "mayors-2", "others-0"}
 
 
