@@ -213,7 +213,7 @@ class ControlRequest(Section):
     @model_validator(mode="after")
     def _check_limit(self) -> ControlRequest:
         if (self.order is Order.limit) != (self.limit is not None):
-            raise ValueError("exactly a limit has a number")
+            raise ValueError("limit needs a number, and other orders take none")
         return self
 
 
@@ -253,7 +253,7 @@ def _wait_until_heard(home: Home, file: Path, process: int, deadline: float) -> 
         if working is None or working.process != process:
             raise RequestError(f"process {process} in {home.root} ended before it answered; the request is withdrawn.")
         if time.monotonic() > deadline:
-            raise RequestError(f"process {process} in {home.root} does not answer; it hangs, or the disk is full: `flywheel top` shows it.")
+            raise RequestError(f"process {process} in {home.root} does not answer; it hangs, or the disk is full: see `flywheel top`.")
         time.sleep(0.1)
 
 
@@ -315,7 +315,7 @@ class RequestListener:
             if request is None:
                 self._note("invalid", f"{heard.file.name} is not a valid request: {heard.fault}", {})
             elif request.process != os.getpid():
-                self._note("unheard", f"{request.order} was asked of process {request.process}, which is gone", _facts(request))
+                self._note("unheard", f"{request.order} was sent to process {request.process}, which has ended", _facts(request))
             else:
                 self._control.obey(request.order, request.limit)
                 self._obeyed()
@@ -332,7 +332,7 @@ def _sentence(request: ControlRequest) -> str:
     if request.order is Order.limit:
         return f"limited to {request.limit} concurrent trajectories"
     if request.order is Order.pause:
-        return "paused: running trajectories finish, nothing new begins"
+        return "paused: running trajectories finish, nothing new starts"
     return "resumed"
 
 
@@ -344,7 +344,7 @@ def _facts(request: ControlRequest) -> dict[str, Any]:
 def _read(file: Path) -> _Heard:
     try:
         if not stat.S_ISREG(file.lstat().st_mode):  # reading a pipe would block forever
-            return _Heard(file, None, "it is no file")
+            return _Heard(file, None, "it is not a regular file")
         with file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
