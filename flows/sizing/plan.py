@@ -69,7 +69,7 @@ class Assumptions:
     def card(self) -> Device:
         """The card. Raises RequestError if none was named."""
         if self.device is None:
-            raise RequestError("the profile reserves GPUs: say which with --device.")
+            raise RequestError("the profile reserves GPUs: choose the card with --device.")
         return self.device
 
     @property
@@ -397,11 +397,11 @@ def architecture_of(config: FlywheelConfig) -> Architecture:
         return Architecture.of_policy(config.policy)
     file = folder / "config.json"
     if not file.is_file():
-        raise RequestError(f"policy.path: there is no {file}; name the folder of a model, of which `flywheel plan` reads the sizes alone.")
+        raise RequestError(f"policy.path: there is no {file}; choose the folder of a model, of which `flywheel plan` reads only the sizes.")
     try:
         return Architecture.of_config(json.loads(file.read_text()))
     except ValueError as error:
-        raise RequestError(f"policy.path: {file} cannot be planned for: {error}; name another model.") from error
+        raise RequestError(f"policy.path: {file} cannot be used for planning: {error}; choose another model.") from error
 
 
 def _no_room(config: FlywheelConfig, machines: Sequence[Machine]) -> str | None:
@@ -420,7 +420,7 @@ def _changes(config: FlywheelConfig, found: Sequence[Card], stages: Sequence[Sta
             yield _to_make_fit(card, config)
     given, held = at_once
     if config.rollout.engine.gpus and held < given:
-        yield f"an engine's cache holds {held} trajectories and it is given {given}: raise rollout.engine.kv_cache_gib"
+        yield f"an engine's cache fits {held} trajectories, and the engine gets {given}: raise rollout.engine.kv_cache_gib"
     for stage in stages:
         yield from _to_make_faster(stage, config)
 
@@ -438,9 +438,9 @@ def _to_make_fit(card: Card, config: FlywheelConfig) -> str:
             "rollout.limits.max_context_tokens"
         ),
         "learner, logits": f"lower {pass_key}",
-    }.get(largest, f"set {stage}.lora, or share the states out by {stage}.learner.workers and .sharded")
+    }.get(largest, f"set {stage}.lora, or shard the states with {stage}.learner.workers and .sharded")
     missing = (card.total - (card.limit or 0)) / GIB
-    return f"{card.name}: {missing:.1f} GiB too much, most of all «{largest}»: {advice}"
+    return f"{card.name}: {missing:.1f} GiB too much, largest part «{largest}»: {advice}"
 
 
 def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
@@ -449,15 +449,17 @@ def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
         return
     sampled = stage.seconds["sampling"] + stage.seconds["reading"]
     if stage.seconds["weights"] > MOST_SHARE * whole:
-        faster = "put the home on a faster disk, send them (rollout.engine.transfer)" if config.rollout.engine.transfer == "files" else ""
-        yield "weights on their way take most of a step: " + ", or ".join(filter(None, (faster, "make larger steps (rl.tasks_per_step)")))
+        faster = (
+            "use a faster disk for the home, send weights (rollout.engine.transfer)" if config.rollout.engine.transfer == "files" else ""
+        )
+        yield "weight transfer takes most of a step: " + ", or ".join(filter(None, (faster, "use larger steps (rl.tasks_per_step)")))
     elif sampled > MOST_SHARE * whole:
         more = (
             ""
             if config.rl.mode != "synchronous" or config.rollout.engine.sleep_level
             else ", or let them run ahead (rl.mode = one_step_off)"
         )
-        yield f"rollouts hold the step up: more engines (rollout.engine.count) or more at once on each{more}"
+        yield f"rollouts are the bottleneck: use more engines (rollout.engine.count) or more trajectories on each{more}"
     elif stage.seconds["learning"] > MOST_SHARE * whole:
-        more = "a card of its own" if shares(config, "rl", config.for_turn(1)) else "more rl.learner.workers"
-        yield f"the learner holds the step up: {more}, or no rl.gradient_checkpointing where activations fit"
+        more = "give it its own card" if shares(config, "rl", config.for_turn(1)) else "raise rl.learner.workers"
+        yield f"the learner is the bottleneck: {more}, or turn off rl.gradient_checkpointing if activations fit"

@@ -25,7 +25,7 @@ def print_plan(plan: SizingPlan) -> None:
     if any(stage.seconds is None for stage in plan.stages):
         console.print("seconds are known for GPUs only; `flywheel top` shows those of a run")
     given, held = plan.at_once
-    console.print(f"\nan engine is given {given:,} trajectories at a time, and its cache holds {held:,} of them")
+    console.print(f"\nan engine gets {given:,} trajectories at a time, and its cache fits {held:,}")
     console.print(f"peak disk of an iteration, without the lake: {plan.disk / GIB:,.1f} GiB")
     console.print(f"written in an iteration: {sum(plan.written.values()) / GIB:,.1f} GiB")
     console.print(_list((f"  {name}", f"{size / GIB:,.1f} GiB") for name, size in plan.written.items() if size))
@@ -38,7 +38,7 @@ def print_plan(plan: SizingPlan) -> None:
 
 
 def _cards(cards: Sequence[Card]) -> Table:
-    table = _table(("at its fullest", "left"), ("GiB", "right"), ("of", "right"), ("on", "left"))
+    table = _table(("at peak", "left"), ("GiB", "right"), ("of", "right"), ("on", "left"))
     for card in cards:
         limit = "" if card.limit is None else f"{card.limit / GIB:,.0f}"
         table.add_row(card.name, f"{card.total / GIB:,.2f}", limit, card.device, style="bold" if card.fits else "bold red")
@@ -47,7 +47,7 @@ def _cards(cards: Sequence[Card]) -> Table:
 
 
 def _stages(stages: Sequence[StageTime]) -> Table:
-    table = _table(("stage", "left"), ("steps", "right"), ("tokens a step", "right"), ("seconds a step", "right"))
+    table = _table(("stage", "left"), ("steps", "right"), ("tokens per step", "right"), ("seconds per step", "right"))
     for stage in stages:
         steps, seconds = "" if stage.steps is None else f"{stage.steps:,}", stage.step_seconds
         table.add_row(stage.stage, steps, f"{stage.tokens:,}", "" if seconds is None else f"{seconds:,.2f}", style="bold")
