@@ -74,7 +74,7 @@ class AsyncEvaluation:
     def leave_out(self, reason: str) -> None:
         """Record that the running evaluation is left unfinished."""
         if self.under_way is not None:
-            self._record("left_out", self._version, f"the evaluation of version {self._version} is not ended: {reason}")
+            self._record("left_out", self._version, f"the evaluation of version {self._version} did not finish: {reason}")
 
     def close(self) -> None:
         """Stop the running evaluation; its finished trajectories are kept."""
@@ -103,7 +103,7 @@ class AsyncEvaluation:
         if self._is_done(version):
             return
         if (busy := self.under_way) is not None:
-            late = f"version {version} is not evaluated: the evaluation of version {busy} is still under way; raise rl.evaluate.every or "
+            late = f"version {version} is not evaluated: the evaluation of version {busy} is still running; raise rl.evaluate.every or "
             self._record("left_out", version, f"{late}.at_once, or lower .tasks")
             return
         self._wait()
@@ -126,7 +126,7 @@ class AsyncEvaluation:
             self._roll_out(requests)
         except Exception as error:  # training continues in any case
             first = _first(error)
-            self._record("fault", version, f"the evaluation of version {version} broke off: {type(first).__name__}: {str(first)[:500]}")
+            self._record("fault", version, f"the evaluation of version {version} failed: {type(first).__name__}: {str(first)[:500]}")
             return
         if not self._closing.is_set():
             self._conclude(version, list(requests), time.monotonic() - began)
@@ -186,7 +186,7 @@ def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
     tasks = sorted(context.lake.tasks(split=suite), key=lambda task: task.key)
     if not tasks:
         home = context.home.root
-        raise RequestError(f"rl.evaluate: {home} has no tasks of the suite {suite}; name another, or {bringing_tasks(home, suite)}.")
+        raise RequestError(f"rl.evaluate: {home} has no tasks of the suite {suite}; choose another, or {bringing_tasks(home, suite)}.")
     chosen = random.Random(seed_from(context.config.seed, PREFIX, suite))
     return tasks if count is None or count >= len(tasks) else sorted(chosen.sample(tasks, count), key=lambda task: task.key)
 

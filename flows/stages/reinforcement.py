@@ -261,8 +261,8 @@ class LakeStore:
         now = lake.snapshot()
         if now < state["snapshot"]:
             raise RequestError(
-                f"The checkpoint was written at snapshot {state['snapshot']} of the lake, and that in {lake.place.home} is at {now}: "
-                f"bring back the lake that belongs to it, or remove the run's checkpoints to begin anew."
+                f"The checkpoint was written at snapshot {state['snapshot']} of the lake, but the lake in {lake.place.home} is at {now}: "
+                f"restore the lake of the checkpoint, or remove the run's checkpoints to start over."
             )
 
 
@@ -299,5 +299,5 @@ def _evidence(task: Task, stating: dict[frozenset[str], list[str]], titles: dict
     documents = [document for pair in pairwise(path) for document in stating.get(frozenset(pair), ())]
     found = frozenset(titles[document] for document in documents if document in titles)
     if not found:
-        raise RequestError(f"rl.rewards.parts.evidence needs the documents that prove a task, and task {task.key} names none: take it out.")
+        raise RequestError(f"rl.rewards.parts.evidence needs the documents that prove a task, and task {task.key} has none: exclude it.")
     return found

@@ -184,7 +184,7 @@ def _decisions(
     try:
         found = judged_trajectories(work.context.lake, f"({where}) AND stage <> '{CONTINUATION}'", parameters)
     except duckdb.Error as error:
-        raise RequestError(f"synth.has.where is no condition on the table trajectories: {first_line(error)}") from error
+        raise RequestError(f"synth.has.where is not a valid condition on the table trajectories: {first_line(error)}") from error
     chosen = random.Random(work.seed("has")).sample(found, min(len(found), work.settings.has_count))
     tasks = {task.key: task for task in work.context.lake.tasks()} if chosen else {}
     others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}

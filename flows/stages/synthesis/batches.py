@@ -182,7 +182,7 @@ def _check_replies(run: StageRun, batch: Batch, counts: Mapping[str, float]) -> 
     listed = ", ".join(f"{kind} {count}" for kind, count in missed.items())
     why = f"{run.id} stops at {batch.part} {batch.number}, where the teacher left requests without a reply ({listed})"
     run.lake.add([Failure(STAGE, "unanswered", why, {"run": run.id, "part": batch.part, "number": batch.number, **missed})])
-    resumes = "the same command resumes, and repeats no request that has a reply"
+    resumes = "run the same command to resume; answered requests are not repeated"
     if Fault.BUDGET in missed:
         raise RequestError(f"{why}: raise synth.teacher.max_requests or synth.teacher.max_tokens; {resumes}.")
     raise WorkFailed(f"{why}: check its server, or raise synth.teacher.timeout_seconds or attempts; {resumes}.")

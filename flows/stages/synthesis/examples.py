@@ -144,7 +144,7 @@ def stored_runs(work: Work, material: Material, guard: Guard, part: str, chosen:
         try:
             found = judged_trajectories(lake, f"({chosen}) AND ({config.where})")
         except duckdb.Error as error:
-            raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {first_line(error)}") from error
+            raise RequestError(f"sft.{part}.where is not a valid condition on the table trajectories: {first_line(error)}") from error
         tasks = {task.key: task for task in lake.tasks()}
         own, tried = frozenset(policy.id for policy in lake.policies()), {trajectory.task_key for trajectory in found}
         asked = {task.key for suite in guard.suites().values() for task in suite}

@@ -83,9 +83,7 @@ def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config:
     """Name the `setting` that requests too many questions in each shortfall among `failures`, and log a warning."""
     wanted = sum(config.wanted().values())
     if len(made) < wanted:
-        log.warning(
-            "%s asks for %d questions, and the graph gives %d: lower it, or bring more facts and documents", setting, wanted, len(made)
-        )
+        log.warning("%s requests %d questions, and the graph gives %d: lower it, or add facts and documents", setting, wanted, len(made))
     return [
         replace(failure, reason=f"{failure.reason}; {setting} asks for them", item={**failure.item, "setting": setting})
         if failure.kind == RejectionReason.SHORTFALL
@@ -133,7 +131,7 @@ class DirectAttempts:
         folder = context.config.policy.folder if champion is None else context.folder(champion)
         if folder is None:
             raise RequestError(
-                f"{context.home.root} has no policy promoted before turn {work.turn} that could attempt questions; set "
+                f"{context.home.root} has no policy promoted before turn {work.turn} to attempt questions; set "
                 "synth.direct_attempts.by = teacher, or set it under later."
             )
         rollouts = context.rollouts(folder)

@@ -114,7 +114,7 @@ def read_files(folder: Path, wordings: Path | None = None) -> Corpus:
 def _only(folder: Path, stem: str) -> Path:
     found = sorted(folder.glob(f"{stem}.*"))
     if len(found) != 1:
-        raise RequestError(f"{folder} must hold one file named {stem}.csv, .tsv, .jsonl or .parquet; it holds {len(found)}.")
+        raise RequestError(f"{folder} must have exactly one file named {stem}.csv, .tsv, .jsonl or .parquet; it has {len(found)}.")
     return found[0]
 
 

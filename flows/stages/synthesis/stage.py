@@ -84,7 +84,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count, settings.has.where)
     if kind == "toolworld" and settings.tool_worlds is None:
-        raise RequestError("synth.tool_worlds describes no tool world: give --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
+        raise RequestError("synth.tool_worlds describes no tool world: use --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
     asked = settings.teacher_of(kind)
     if asked is not None and asked.kind == "engine":
         context.stop_engines()  # replaced by the teacher's own
@@ -119,14 +119,14 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
         setting = "synth.webshaper" if first == "train" else context.config.evaluation.setting_of(first)
         deepest = max(depth for depth, count in config.wanted().items() if count)
         raise RequestError(
-            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} asks for up to {deepest} {config.unit}; ask for "
-            f"fewer, or bring more facts and documents that state them. The reasons are in the lake: "
+            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} requests up to {deepest} {config.unit}; request "
+            f"fewer, or add facts and documents that state them. The reasons are in the lake: "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {context.home.root}'
         )
     left = [split for split in empty if split != "train"]
     if left:
         raise RequestError(
-            f"the suite {left[0]} has no task, and {context.config.evaluation.setting_of(left[0])}.counts asks for none: raise it, or "
+            f"the suite {left[0]} has no task, and {context.config.evaluation.setting_of(left[0])}.counts requests none: raise it, or "
             f"import tasks with `flywheel import tasks PATH --split {left[0]}`."
         )
     if kind == "all" and "rl" in context.config.wheel.stages:
@@ -136,9 +136,9 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
 def _check_trajectories(context: RunContext, turn: int, wanted: int, where: str | None) -> None:
     """Check that `flywheel synth has` has trajectories to work on."""
     if not wanted:
-        raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
+        raise RequestError("synth.has_count is 0: set it to the number of trajectories to turn into decision records.")
     if where is None and not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
-        raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
+        raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; import some with `flywheel import`.")
 
 
 def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> RequestError:
@@ -150,7 +150,7 @@ def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> 
     counted = context.lake.query(sql, [stage, asked_teacher.STAGE, run.run.started.replace(tzinfo=None)]).to_pylist()
     most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in counted)
     ask = f'flywheel sql "SELECT stage, kind, reason, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
-    return RequestError(f"no {what} is left of what the teacher was asked for{most}. All reasons: {ask}")
+    return RequestError(f"no {what} from the teacher passed the checks{most}. All reasons: {ask}")
 
 
 def _count(context: RunContext, table: str, where: str, parameters: Sequence[Any]) -> int:
