@@ -78,7 +78,7 @@ class HomeSource(Section):
     @classmethod
     def _check(cls, splits: tuple[str, ...]) -> tuple[str, ...]:
         if trained := [split for split in splits if split in RESERVED]:
-            raise ValueError(f"{trained[0]} is no held-out split")
+            raise ValueError(f"{trained[0]} is not a held-out split")
         return splits
 
 
@@ -120,7 +120,7 @@ class SuiteConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> SuiteConfig:
         if self.name in RESERVED:
-            raise ValueError(f"name: {self.name!r} is what other tasks are called; choose another")
+            raise ValueError(f"name: {self.name!r} is a reserved name; choose another")
         if self.verifier is not None and not is_verifier(self.verifier):
             raise ValueError(f"verifier: {unknown(self.verifier)}")
         headline = HEADLINES.fullmatch(self.headline)
@@ -131,7 +131,7 @@ class SuiteConfig(Section):
         if self.samples > 1 and self.temperature == 0:
             raise ValueError("temperature 0 gives the same attempt each time; with several samples set a higher one")
         if self.kind is not None and self.environment is None:
-            raise ValueError("kind says how an environment is set up: name it under environment")
+            raise ValueError("kind configures an environment: set environment to its name")
         return self
 
     @property
@@ -153,18 +153,18 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     """
     if name in evaluation.all_suites:
         if overrides:
-            raise RequestError(f"the suite {name} belongs to the home's configuration: --set is for suites of a TOML file.")
+            raise RequestError(f"the suite {name} belongs to the home's configuration: --set only applies to suites of a TOML file.")
         return own_suite(name, evaluation)
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
         known = ", ".join(sorted([*evaluation.all_suites, *(file.stem for file in FOLDER.glob("*.toml"))]))
-        raise RequestError(f"there is no suite {name!r}; choose one of {known}, or name a TOML file.")
+        raise RequestError(f"there is no suite {name!r}; choose one of {known}, or the path of a TOML file.")
     try:
         suite = SuiteConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
         raise RequestError(describe(error, str(path), overrides, SuiteConfig, "the suite")) from error
     if suite.name in evaluation.all_suites:
-        raise RequestError(f"{path}: the home has a suite {suite.name} of its own; give this one another name with --set name=NAME.")
+        raise RequestError(f"{path}: the home already has a suite {suite.name}; rename this one with --set name=NAME.")
     return suite
 
 
@@ -223,9 +223,9 @@ def check_data(suite: SuiteConfig) -> None:
     path = place_of(suite.source)
     if not path.exists():
         raise RequestError(
-            f"the suite {suite.name} needs {suite.source.kind} in {path}, and there is no such file or folder: put the data there, "
-            f"or name another place with --set source.path=PATH."
+            f"the suite {suite.name} needs {suite.source.kind} in {path}, which does not exist: put the data there, "
+            f"or choose another path with --set source.path=PATH."
         )
     documents = suite.source.documents if isinstance(suite.source, TaskSource) else None
     if documents is not None and not documents.exists():
-        raise RequestError(f"the suite {suite.name} searches {documents}, and there is nothing: name its documents with source.documents.")
+        raise RequestError(f"the suite {suite.name} searches {documents}, which does not exist: set its documents with source.documents.")

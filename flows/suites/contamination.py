@@ -112,7 +112,7 @@ def print_contamination(policy: str, report: ContaminationReport) -> None:
         table.add_row(sort, str(count))
     console.print(table)
     for name, reason in report.unknown.items():
-        console.print(f"not known of {escape(name)}: {escape(reason)}")
+        console.print(f"unknown for {escape(name)}: {escape(reason)}")
     for one in report.met[:LISTED]:
         console.print(f"  {one.sort.value}: {escape(one.task)} in {escape(one.item)} ({escape(one.policy)})", soft_wrap=True)
     if len(report.met) > LISTED:

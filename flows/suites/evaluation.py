@@ -85,8 +85,8 @@ def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | N
         earlier = run.figures.get("documents_digest")
         if earlier not in (None, found) and run.id in {evaluation_id(policy, suite.name) for policy in policies_on(lake, suite.name)}:
             raise RequestError(
-                f"the documents of the suite {suite.name} are other ones than {lake.place.home} was evaluated over: give the suite another "
-                f"name with --set name=NAME."
+                f"the documents of the suite {suite.name} differ from those that {lake.place.home} was evaluated on: rename the suite "
+                f"with --set name=NAME."
             )
     return found
 
@@ -97,12 +97,10 @@ def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
     if stored and digest_of(stored) != drawn.digest:
         if policies_on(lake, suite.name):
             raise RequestError(
-                f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
-                f"give the suite another name with --set name=NAME."
+                f"the tasks of the suite {suite.name} differ from those that {lake.place.home} was evaluated on: its data has changed; "
+                f"rename the suite with --set name=NAME."
             )
         if any(PLACE in task.provenance for task in stored):
-            raise RequestError(
-                f"{lake.place.home} has imported other tasks as {suite.name}: give this suite another name with --set name=NAME."
-            )
+            raise RequestError(f"{lake.place.home} has imported other tasks as {suite.name}: rename this suite with --set name=NAME.")
         lake.remove(Task, [task.key for task in stored])
     lake.add([*drawn.tasks, *drawn.failures])

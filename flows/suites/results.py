@@ -47,8 +47,8 @@ class StatedAnswers:
         if not self.stating:
             return None
         return (
-            f"{self.stating} of {self.failures} failures state an accepted answer among other words: ask for the answer alone (in the "
-            "question, or in the system prompt by rollout.dialects.NAME.system), or have a model judge (suite verifier = judge, "
+            f"{self.stating} of {self.failures} failures contain an accepted answer among other words: ask for the answer alone (in the "
+            "question, or in the system prompt by rollout.dialects.NAME.system), or let a model judge (suite verifier = judge, "
             "evaluation.judge)"
         )
 
@@ -180,7 +180,7 @@ def check_same(lake: Lake, suite: SuiteConfig) -> None:
             differing = ", ".join(sorted(key for key in {*stored, *wanted} if stored.get(key) != wanted.get(key)))
             raise RequestError(
                 f"{lake.place.home} has run a suite {suite.name} with other settings ({differing} differ): "
-                f"give this one another name with --set name=NAME."
+                f"rename this one with --set name=NAME."
             )
 
 
@@ -215,7 +215,7 @@ def print_report(report: SuiteReport) -> None:
     console.print(
         f"{covered.tasks} tasks, {covered.wanted} attempts: {covered.judged} judged, {covered.invalid} invalid, {covered.missing} missing"
     )
-    console.print(f"replies that looked like calls and were not taken: {report.untaken_calls}")
+    console.print(f"replies that looked like calls but were not read as calls: {report.untaken_calls}")
     if report.objection is not None:
         console.print(f"[bold]no result:[/bold] {report.objection}")
         return
@@ -228,7 +228,7 @@ def print_report(report: SuiteReport) -> None:
         console.print(_figures_table(axis, [(str(value), figure) for value, figure in figures.items()]))
     _print_cost(console, report)
     if report.against is not None:
-        untried = f"not compared, for {report.not_compared}: evaluate it too, with --policy {escape(report.against)}"
+        untried = f"not compared, since {report.not_compared}: evaluate it too with --policy {escape(report.against)}"
         compared = untried if report.comparison is None else report.comparison.statement
         console.print(f"against {escape(report.against)}: {compared}")
 
@@ -239,8 +239,8 @@ def _print_cost(console: Screen, report: SuiteReport) -> None:
         return
     seconds = "" if spent.seconds is None else f", {spent.seconds:.2f} seconds"
     console.print(
-        f"an attempt: {spent.turns:.1f} turns, {spent.calls:.1f} calls, {spent.prompt_tokens:.0f} tokens of the prompt, "
-        f"{spent.action_tokens:.0f} of actions, {spent.observation_tokens:.0f} of observations{seconds}"
+        f"per attempt: {spent.turns:.1f} turns, {spent.calls:.1f} calls, {spent.prompt_tokens:.0f} prompt tokens, "
+        f"{spent.action_tokens:.0f} action tokens, {spent.observation_tokens:.0f} observation tokens{seconds}"
     )
 
 

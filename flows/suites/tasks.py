@@ -68,7 +68,7 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
     chosen = deepest(found, suite.number) if suite.draw == "deepest" else _any(found, suite)
     if not chosen:
         raise RequestError(
-            f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted; see to source, number and draw."
+            f"the suite {suite.name} has no task: its source gives {len(found)}, and none is selected; check source, number and draw."
         )
     if suite.number is not None and len(chosen) < suite.number:
         few = f"number of the suite {suite.name} asks for {suite.number} tasks, and its source gives {len(chosen)}"
@@ -139,4 +139,4 @@ def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: Flywhe
         try:
             ENVIRONMENTS.resolve_recorded(task.environment, listed)
         except RequestError as error:
-            raise RequestError(f"task {task.key!r:.100}: {error} Or name the suite's environment with --set environment=NAME.") from error
+            raise RequestError(f"task {task.key!r:.100}: {error} Or set the suite's environment with --set environment=NAME.") from error

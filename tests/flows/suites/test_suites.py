@@ -39,8 +39,8 @@ def lake(tmp_path: Path) -> Lake:
     [
         (["horizn=3"], "unknown key horizn"),
         (["name=../x"], "name"),
-        (["name=held_out"], "has a suite held_out of its own"),
-        (['kind={"options": {}}', "environment=null"], "name it under environment"),
+        (["name=held_out"], "already has a suite held_out"),
+        (['kind={"options": {}}', "environment=null"], "set environment"),
     ],
 )
 def test_a_wrong_suite_is_refused_in_one_sentence(overrides: list[str], told: str) -> None:
