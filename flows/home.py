@@ -104,7 +104,7 @@ class Home:
                 self._write(resolved)
             return
         if self.root.is_dir() and any(entry.name not in BEFORE for entry in self.root.iterdir()):
-            raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
+            raise RequestError(f"{self.root} is not empty and has no config.json; choose an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
         self._write(resolved)
 
@@ -151,7 +151,7 @@ class Home:
                 draft.write_text(f"{found}\n")
         elif self.corpus_digest.read_text().strip() != found:
             raise RequestError(
-                f"the facts or documents in {folder} are not those that {self.root} began with: put them back, or begin another --home."
+                f"the facts or documents in {folder} have changed since {self.root} began: restore them, or choose another --home."
             )
 
     def _write(self, resolved: dict[str, Any]) -> None:
@@ -161,11 +161,11 @@ class Home:
     def load(self) -> FlywheelConfig:
         """Load the home's configuration. Raise RequestError if there is none, or it is damaged or does not fit this version."""
         if not self.config_file.is_file():
-            raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
+            raise RequestError(f"{self.root} is not a home: it has no config.json; create one with `flywheel run --home {self.root}`.")
         try:
             return FlywheelConfig.model_validate(read_json(self.config_file.read_text())["config"])
         except OSError as error:
-            raise RequestError(f"{self.config_file} cannot be read ({error.strerror}); see to its permissions.") from error
+            raise RequestError(f"{self.config_file} cannot be read ({error.strerror}); check its permissions.") from error
         except ValidationError as error:
             why = f"{self.config_file} does not fit this version ({fault_of(error)})"
             raise RequestError(f"{why}; start over with another --home.") from error
@@ -193,12 +193,12 @@ def check_place(root: Path) -> None:
     above = (root.absolute(), *root.absolute().parents)
     there = next(place for place in above if place.exists() or place.is_symlink())
     if not there.is_dir():
-        raise RequestError(f"{root} cannot be a home, for {there} is no folder; name another --home.")
+        raise RequestError(f"{root} cannot be a home: {there} is not a folder. Choose another --home.")
     disk = os.statvfs(there)
     if disk.f_flag & os.ST_RDONLY or not os.access(there, os.W_OK | os.X_OK):
-        raise RequestError(f"{root} cannot be written to: {there} is read-only; name another --home.")
+        raise RequestError(f"{root} cannot be written to: {there} is read-only. Choose another --home.")
     if not disk.f_blocks:
-        raise RequestError(f"{root} cannot be a home, for no files can be made in {there}; name another --home.")
+        raise RequestError(f"{root} cannot be a home: no files can be created in {there}. Choose another --home.")
 
 
 def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new: bool = True) -> FlywheelConfig:
@@ -249,7 +249,7 @@ def exclusive(path: Path, patience_seconds: float = 0.0) -> Iterator[None]:
             if time.monotonic() >= deadline:
                 raise HomeBusy(f"{path.parent} is in use by process {holder}; wait for it, or choose another --home.")
             if not logged:
-                log.info("waiting for process %s, which is at work in %s", holder, path.parent)
+                log.info("waiting for process %s, which is using %s", holder, path.parent)
                 logged = True
             time.sleep(LOOK_SECONDS)
         file.truncate(0)

@@ -63,7 +63,7 @@ def check_conditions(config: FlywheelConfig) -> None:
         try:
             statements = duckdb.extract_statements(_query(condition))
         except duckdb.Error as error:
-            raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {first_line(error)}") from error
+            raise RequestError(f"rl.tasks = {condition!r} is not a valid condition on the table tasks: {first_line(error)}") from error
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise RequestError(f"rl.tasks = {condition!r} is more than a condition on the table tasks: write only what follows WHERE.")
 
@@ -77,7 +77,7 @@ def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | N
     suites, _ = by_suite(lake.tasks(at=at), config)
     tasks, met = EvaluationIndex.of(suites, config.synth.decontamination).clear_tasks(found)
     if met and not tasks:
-        raise RequestError(f"all {len(met)} tasks that meet rl.tasks are asked by suites, such as {met[0].reason}: import others.")
+        raise RequestError(f"all {len(met)} tasks that match rl.tasks overlap with suites, for example {met[0].reason}: import others.")
     if not tasks:
         raise RequestError(_no_task(config, iteration, lake.place.home))
     _check_environments(tasks, config)
@@ -108,13 +108,13 @@ def _selected(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None
     try:
         keys = lake.query(_query(condition), at=at).column("key").to_pylist()
     except RequestError as error:
-        raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {error}") from error
+        raise RequestError(f"rl.tasks = {condition!r} is not a valid condition on the table tasks: {error}") from error
     tasks = lake.read(Task, "key IN (SELECT unnest(?))", [keys], at)
     held_out = [task for task in tasks if suite_of(task) is not None or task.split in config.evaluation.all_suites]
     if held_out:
         suites = ", ".join(sorted({suite_of(task) or task.split for task in held_out}))
         raise RequestError(
-            f"rl.tasks = {condition!r} meets {len(held_out)} tasks of {suites}, which is for evaluation: leave them out, for example by "
+            f"rl.tasks = {condition!r} matches {len(held_out)} tasks of {suites}, which is for evaluation: exclude them, for example with "
             "AND split = 'train'."
         )
     return tasks
@@ -130,13 +130,13 @@ def _check_environments(tasks: Iterable[Task], config: FlywheelConfig) -> None:
         try:
             check_environment(name, config.rollout.environments)
         except RequestError as error:
-            raise RequestError(f"the environment of the task {by_name[name]} cannot be made: {error}") from error
+            raise RequestError(f"the environment of the task {by_name[name]} cannot be created: {error}") from error
 
 
 def _no_task(config: FlywheelConfig, iteration: int, home: Path) -> str:
     return (
-        f"{home} has no task that meets rl.tasks = {config.for_turn(iteration).rl.tasks!r}: import some with `flywheel import tasks`, have "
-        "synthesis make some (synth.webshaper.counts, synth.seeds, synth.tool_worlds), or give another condition."
+        f"{home} has no task that matches rl.tasks = {config.for_turn(iteration).rl.tasks!r}: import some with `flywheel import tasks`, "
+        "generate some (synth.webshaper.counts, synth.seeds, synth.tool_worlds), or change the condition."
     )
 
 
@@ -149,8 +149,8 @@ def _check_suites(config: FlywheelConfig, home: Path, lake: Lake | None) -> None
     for name, suite in config.evaluation.all_suites.items():
         if name not in stored and not any(suite.wanted().values()) and (worlds is None or worlds.suite != name):
             raise RequestError(
-                f"{config.evaluation.setting_of(name)} has no task and asks for none: import some with `flywheel import tasks FILE --split "
-                f"{name} --environment NAME --verifier NAME --home {home}`, raise its counts, or take the suite out."
+                f"{config.evaluation.setting_of(name)} has no task and requests none: import some with `flywheel import tasks FILE --split "
+                f"{name} --environment NAME --verifier NAME --home {home}`, raise its counts, or remove the suite."
             )
 
 
@@ -159,11 +159,11 @@ def tasks_with(lake: Lake, condition: str) -> list[Task]:
     try:
         tasks = lake.read(Task, condition)
     except duckdb.Error as error:
-        raise RequestError(f"--tasks is no condition on the table tasks: {first_line(error)}") from error
+        raise RequestError(f"--tasks is not a valid condition on the table tasks: {first_line(error)}") from error
     if not tasks:
         counts = lake.query("SELECT split, count(*) AS n FROM tasks GROUP BY split ORDER BY split").to_pylist()
         has = ", ".join(f"{row['n']:,} in {row['split']}" for row in counts) or "none at all"
-        raise RequestError(f"{lake.place.home} has no task with {condition}; it has {has}; {bringing_tasks(lake.place.home)}.")
+        raise RequestError(f"{lake.place.home} has no task that matches {condition}; it has {has}; {bringing_tasks(lake.place.home)}.")
     return tasks
 
 
@@ -210,8 +210,8 @@ def check_examples(lake: Lake, config: FlywheelConfig, stage: str, iteration: in
         home, settings = lake.place.home, config.for_turn(iteration)
         sources = ", ".join(settings.cpt.sources if stage == "cpt" else settings.sft.sources)
         raise RequestError(
-            f"{policy_id(iteration, stage)} has nothing to train on: {stage}.from names {sources}, which gave no example "
-            f"(a policy without a success has none of its own): name another source as well. What was dropped, and why: "
+            f"{policy_id(iteration, stage)} has nothing to train on: {stage}.from lists {sources}, which gave no example "
+            f"(a policy without a success has none of its own): add another source. What was dropped, and why: "
             f'flywheel sql "SELECT kind, reason, count(*) FROM failures GROUP BY ALL" --home {home}'
         )
 
@@ -256,7 +256,7 @@ def _stored(
     try:
         runs = judged_trajectories(lake, f"({chosen}) AND ({choice.where})")
     except duckdb.Error as error:
-        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {first_line(error)}") from error
+        raise RequestError(f"sft.{part}.where is not a valid condition on the table trajectories: {first_line(error)}") from error
     if not runs:
         return 0
     tasks = {task.key: task for task in lake.tasks()}
@@ -277,11 +277,11 @@ def tools_of(config: FlywheelConfig, iteration: int) -> tuple[Schema, ...]:
 def _empty(config: FlywheelConfig, home: Path, stage: str, iteration: int, reasons: Counter[str]) -> str:
     settings = config.for_turn(iteration)
     sources = ", ".join(settings.cpt.sources if stage == "cpt" else settings.sft.sources)
-    why = "; ".join(f"{count} runs are not taken: {reason}" for reason, count in reasons.most_common(1))
+    why = "; ".join(f"{count} runs are not used: {reason}" for reason, count in reasons.most_common(1))
     hint = why or (
-        "import runs with `flywheel import`, or name another source" if stage == "sft" else "name another source, or raise its count"
+        "import runs with `flywheel import`, or add another source" if stage == "sft" else "add another source, or raise its count"
     )
-    return f"{policy_id(iteration, stage)} would train on nothing: {stage}.from names {sources}, and {home} has no example of it; {hint}."
+    return f"{policy_id(iteration, stage)} would train on nothing: {home} has no example from {sources} ({stage}.from); {hint}."
 
 
 def describe_counts(found: dict[str, Counts]) -> dict[str, dict[str, Any]]:
@@ -296,7 +296,7 @@ def check_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, vari
     commands = list(dict.fromkeys(_commands_before(lake, config, stage, turn, variant)))
     if commands:
         named = ", then ".join(f"`{command}`" for command in commands)
-        raise RequestError(f"{lake.place.home} is not ready for {policy_id(turn, stage, variant)}: run first {named}.")
+        raise RequestError(f"{lake.place.home} is not ready for {policy_id(turn, stage, variant)}: run {named} first.")
 
 
 def _commands_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> Iterator[str]:

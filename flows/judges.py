@@ -14,9 +14,9 @@ from synth.teachers.teacher import Teacher
 from warehouse import Lake
 from warehouse.errors import RequestError
 
-NEEDS_MODEL = "a judge is asked for and has no model: set evaluation.judge.kind = openai, and its model and base_url."
+NEEDS_MODEL = "a judge is required but has no model: set evaluation.judge.kind = openai, and its model and base_url."
 NEEDS_SERVER = (
-    "evaluation.judge.kind = engine judges what is stored (`flywheel reverify`): while rollouts run, their engines have the machine; serve "
+    "evaluation.judge.kind = engine can only judge stored trajectories (`flywheel reverify`): rollout engines occupy the machine; serve "
     "the model (`vllm serve`) and set kind = openai."
 )
 

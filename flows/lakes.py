@@ -85,4 +85,4 @@ def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict
 
 def _check(home: Path) -> None:
     if not (home / "lake").is_dir():
-        raise RequestError(f"{home} holds no lake; make one with `flywheel run --home {home}`, or name another folder with --home.")
+        raise RequestError(f"{home} has no lake; create one with `flywheel run --home {home}`, or choose another folder with --home.")

@@ -75,5 +75,5 @@ class EventsConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> EventsConfig:
         if self.command is not None and not self.command:
-            raise ValueError("command names no program")
+            raise ValueError("command is empty")
         return self

@@ -83,4 +83,4 @@ def _meant(key: Sequence[str], model: type[BaseModel]) -> str:
     for part in key[:-1]:
         sections = [inner for one in sections if part in one.model_fields for inner in models_in(one.model_fields[part].annotation)]
     close = get_close_matches(key[-1], [field.alias or name for one in sections for name, field in one.model_fields.items()], 1)
-    return f"; did you mean {'.'.join([*key[:-1], *close])}?" if close else "; docs/settings.md lists those there are."
+    return f"; did you mean {'.'.join([*key[:-1], *close])}?" if close else "; docs/settings.md lists all settings."

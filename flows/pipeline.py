@@ -436,7 +436,7 @@ def _check_budget(lake: Lake, run: Run, meter: Meter | None) -> None:
     if found is not None:
         reason = f"{run.id} is left out: {found[1]}"
         lake.add([over_budget(run, found[0], reason)])
-        raise BudgetSpent(f"{reason}; raise budget.{found[0]}, or go on with the next turn.")
+        raise BudgetSpent(f"{reason}; raise budget.{found[0]}, or continue with the next turn.")
 
 
 def _recorded(lake: Lake, run: Run, died: WorkerDied) -> WorkerDied:

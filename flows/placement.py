@@ -82,8 +82,8 @@ def _refusal(error: NoRoom, phase: Phase, machines: Sequence[Machine]) -> str:
     alongside = f" alongside {', '.join(others)}" if others else ""
     there = ", ".join(map(str, machines)) or "a cluster without machines"
     return (
-        f"{key}: {error.bundle} finds no room in {phase.name}: {error.reservation} do not fit{alongside} on {there}; "
-        f"{_advice(key)}, or give Ray more by rollout.ray."
+        f"{key}: {error.bundle} does not fit in {phase.name}: there is no room for {error.reservation}{alongside} on {there}; "
+        f"{_advice(key)}, or give Ray more with rollout.ray."
     )
 
 

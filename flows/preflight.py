@@ -72,8 +72,8 @@ def _suites_of_pages(config: FlywheelConfig) -> None:
     wanted = [name for name, suite in config.evaluation.all_suites.items() if sum(suite.wanted().values())]
     if config.corpus.kind == "pages" and wanted:
         raise RequestError(
-            f"corpus.kind = pages has no graph that {config.evaluation.setting_of(wanted[0])} could be drawn from: set its counts to {{}} "
-            "and import its tasks, have `flywheel extract` read a graph out of the pages, or make questions by `flywheel synth webshaper`."
+            f"corpus.kind = pages has no graph to draw {config.evaluation.setting_of(wanted[0])} from: set its counts to {{}} "
+            "and import its tasks, extract a graph with `flywheel extract`, or make questions with `flywheel synth webshaper`."
         )
 
 
@@ -85,8 +85,8 @@ def _room(config: FlywheelConfig, home: Path, stages: Sequence[str] | None) -> N
     if free < needed:
         each = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
         raise RequestError(
-            f"{home} is on a disk with {free / GIB:.1f} GiB free, and about {needed / GIB:.1f} GiB will be written ({each}): name another "
-            "--home, or make room."
+            f"{home} is on a disk with {free / GIB:.1f} GiB free, and about {needed / GIB:.1f} GiB will be written ({each}): choose "
+            "another --home, or free some space."
         )
 
 
@@ -145,7 +145,7 @@ def _files(config: FlywheelConfig) -> None:
         wanted += [("synth.tool_worlds.descriptions", path, Path.is_file) for path in (described.descriptions if described else ())]
     for key, path, is_there in wanted:
         if path is not None and not is_there(Path(path)):
-            raise RequestError(f"{key}: there is no {path}; put it there or name another place.")
+            raise RequestError(f"{key}: there is no {path}; create it or choose another path.")
 
 
 def _folder_of_policy(config: FlywheelConfig) -> None:
@@ -153,7 +153,7 @@ def _folder_of_policy(config: FlywheelConfig) -> None:
     folder = config.policy.folder
     if folder is not None and not (folder / "config.json").is_file():
         raise RequestError(
-            f"policy.path: {folder} holds no policy: there is no config.json in it; name the folder of a model, or write one there with "
+            f"policy.path: {folder} is not a model: it has no config.json; choose the folder of a model, or write one there with "
             f"`flywheel model smollm2 --to {folder}`."
         )
 
@@ -200,8 +200,8 @@ def _policy(config: FlywheelConfig) -> None:
         own = dialect_config(rollout.dialect, rollout.dialects)
         if own.kind == "chat" and own.template in ("own", "training"):  # TRL's training template replaces a model's own
             raise RequestError(
-                f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: name a model in "
-                "policy.path, a template in rollout.dialects, or take tags."
+                f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: set a model in "
+                "policy.path, or a template in rollout.dialects, or use tags."
             )
         DIALECTS.load(own.kind)
         return
@@ -215,11 +215,11 @@ def _policy(config: FlywheelConfig) -> None:
     try:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError) as error:
-        raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {first_line(error)[:200]}") from error
+        raise RequestError(f"policy.path: the tokenizer in {folder} cannot be read: {first_line(error)[:200]}") from error
     if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():
-        raise RequestError(f"policy.path: {folder} has no tokenizer that can write a sentence: is tokenizer.json missing?")
+        raise RequestError(f"policy.path: the tokenizer in {folder} cannot write a sentence: check that tokenizer.json is there.")
     if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
-        raise RequestError(f"policy.path: {folder} holds no weights: no file that ends in .safetensors or .bin.")
+        raise RequestError(f"policy.path: {folder} has no weights: no file ends in .safetensors or .bin.")
     if rollout.speaks_tags:
         _check_new_tags(config, add_tags(tokenizer))
     open_dialect(rollout.dialect, rollout.dialects, tokenizer)
@@ -230,8 +230,8 @@ def _check_new_tags(config: FlywheelConfig, new: int) -> None:
     first = config.wheel.stages[0]
     if new and getattr(config.for_turn(1), first).lora is not None:
         raise RequestError(
-            f"{first}.lora leaves embeddings as they are, and the dialect tags brings {new} tokens that the model in policy.path has never "
-            f"seen: take rollout.dialect = chat, or train the weights in {first}."
+            f"{first}.lora does not train embeddings, and the dialect tags adds {new} tokens that are new to the model in "
+            f"policy.path: use rollout.dialect = chat, or train all weights in {first}."
         )
 
 
@@ -257,5 +257,5 @@ def _reach(setting: str, teacher: TeacherConfig | None) -> None:
         httpx.get(f"{url.rstrip('/')}/models", timeout=REACH_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RequestError(
-            f"{setting}.base_url: nothing answers at {url} ({type(error).__name__}); start the server, or name another."
+            f"{setting}.base_url: nothing answers at {url} ({type(error).__name__}); start the server, or choose another."
         ) from error

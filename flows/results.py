@@ -143,14 +143,14 @@ def headline(wheel: Sequence[Standing]) -> str:
     if best is None:
         return f"{solved} after {STAGE_NAMES.get(last.stage, last.stage)}"
     if best.test is None:
-        return f"{solved}, and {percent(best.earlier.success)} of others by an earlier policy"
+        return f"{solved}; an earlier policy solved {percent(best.earlier.success)} of other tasks"
     points = f"{abs(best.points):.1f}{HARD_SPACE}points"
     match best.verdict:
         case "better":
             return f"{solved}, {points} more than by any policy before"
         case "worse":
             return f"{solved}, {points} less than by an earlier policy"
-    return f"{solved}; no gain over {best.earlier.policy}, the best policy before it, is shown"
+    return f"{solved}; no significant gain over {best.earlier.policy}, the best earlier policy"
 
 
 def comparison(wheel: Sequence[Standing]) -> str:
@@ -167,7 +167,7 @@ def comparison(wheel: Sequence[Standing]) -> str:
 def harm(wheel: Sequence[Standing]) -> list[str]:
     """Return a sentence for each stage that made its policy worse."""
     return [
-        f"{_capital(place_of(each.judged))} did harm: {in_words(each.stage)} against {place_of(each.stage.earlier)}."
+        f"{_capital(place_of(each.judged))} lowered success: {in_words(each.stage)} against {place_of(each.stage.earlier)}."
         for each in wheel
         if each.harmful and each.stage is not None
     ]
@@ -258,7 +258,7 @@ def _gate(lake: Lake) -> list[str]:
         if policy.wheel_turn == gates[-1].wheel_turn and parent is not None and parent.weights_digest == policy.weights_digest:
             lines.append(
                 f"{policy.id} has the weights of {parent.id}: it learned nothing. Rewards that are equal in every group give no gradient; "
-                f"see the metrics zero_variance, format and reward, begin with demonstrations (SFT), or take a larger model."
+                f"check the metrics zero_variance, format and reward, start with demonstrations (SFT), or use a larger model."
             )
     return lines
 

@@ -205,14 +205,14 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
             client.read_work_pool(pool)
         except ObjectNotFound as error:
             raise RequestError(
-                f"there is no work pool {pool!r}; make one with `prefect work-pool create {pool} --type process`, or name another."
+                f"there is no work pool {pool!r}; create one with `prefect work-pool create {pool} --type process`, or choose another."
             ) from error
         check_owner(client, found)
     for deployment in found:
         try:
             deployment.apply(work_pool_name=pool)
         except DeploymentApplyError as error:
-            raise RequestError(f"the server does not take {deployment.full_name}: {error}") from error
+            raise RequestError(f"the server rejected {deployment.full_name}: {error}") from error
     return [deployment.full_name for deployment in found]
 
 
@@ -226,8 +226,8 @@ def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> Non
         owner = known.parameters.get("home")
         if owner != deployment.parameters["home"]:
             raise RequestError(
-                f"the server has {deployment.full_name} for the home {owner}: give this one's another name with --name NAME, or, if that "
-                f"home is gone, take it away with `prefect deployment delete {deployment.full_name}`."
+                f"the server already has {deployment.full_name} for the home {owner}: choose another name with --name NAME, or, if that "
+                f"home no longer exists, delete it with `prefect deployment delete {deployment.full_name}`."
             )
 
 
@@ -236,15 +236,15 @@ def check_server() -> str:
     address = PREFECT_API_URL.value()
     if not address:
         raise RequestError(
-            "schedules need a Prefect server and none is named: start one with `prefect server start`, "
-            "and name it with `export PREFECT_API_URL=http://127.0.0.1:4200/api`."
+            "schedules need a Prefect server, and none is set: start one with `prefect server start`, "
+            "and set it with `export PREFECT_API_URL=http://127.0.0.1:4200/api`."
         )
     with get_client(sync_client=True) as client:
         fault = client.api_healthcheck()
     if fault is not None:
         raise RequestError(
             f"no Prefect server answers at {address} ({type(fault).__name__}): start it with `prefect server start`, "
-            "or name another in PREFECT_API_URL."
+            "or set another in PREFECT_API_URL."
         )
     return address
 
@@ -263,4 +263,4 @@ def _deployment(schedule: Schedule, home: Path, name: str, cron: str, pool: str 
             job_variables={"env": ENVIRONMENT} if pool is not None else None,
         )
     except ValidationError as error:
-        raise RequestError(f"{cron!r} is no time for {schedule.name}: write it as cron does, for example '0 1 * * *'.") from error
+        raise RequestError(f"{cron!r} is not a cron expression for {schedule.name}: write for example '0 1 * * *'.") from error

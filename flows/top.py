@@ -292,8 +292,8 @@ def _headline(state: State) -> Text:
         return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}", *_asked(state))
     if state.progress is not None:
         silence = words(state.now - state.progress.written)
-        who = f"no word from process {state.progress.process} for {silence}"
-        return Text(f"{who}: it was killed, or it hangs; the same command resumes it", "yellow")
+        who = f"no update from process {state.progress.process} for {silence}"
+        return Text(f"{who}: it was killed, or it hangs; run the same command to resume", "yellow")
     done = all(stage.state in ("done", "left out") for stage in state.stages)
     return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` continues", "green" if done else "yellow")
 
@@ -303,7 +303,7 @@ def _asked(state: State) -> Iterable[tuple[str, str]]:
     if control.paused_since is not None:
         yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` continues it", "bold yellow"
     if control.limit is not None:
-        yield f"   {control.limit:,} trajectories at most side by side", "yellow"
+        yield f"   at most {control.limit:,} concurrent trajectories", "yellow"
 
 
 def _left(remaining: Remaining) -> str:
@@ -368,8 +368,8 @@ def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:
     for engine in pool.engines:
         numbers = (engine.policy_version, engine.in_flight, engine.trajectories, engine.requests, engine.tokens)
         table.add_row(Text(in_line(engine.name)), engine.state.value, *(f"{number:,}" for number in numbers))
-    lost = f", {pool.replacements} replaced, {pool.retaken} requests taken up again" if pool.replacements or pool.retaken else ""
-    table.caption = f"{tokens_per_second:,.0f} tokens a second{lost}"
+    lost = f", {pool.replacements} replaced, {pool.retaken} requests reissued" if pool.replacements or pool.retaken else ""
+    table.caption = f"{tokens_per_second:,.0f} tokens per second{lost}"
     return table
 
 

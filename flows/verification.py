@@ -56,7 +56,7 @@ def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator
     elif is_verifier(name):
         yield find_verifier(name)
     else:
-        raise RequestError(f"there is no verifier {name!r}; choose one of {', '.join(NAMES)}, or name your own as file.py:attribute.")
+        raise RequestError(f"there is no verifier {name!r}; choose one of {', '.join(NAMES)}, or your own as file.py:attribute.")
 
 
 @contextmanager
@@ -105,9 +105,7 @@ def kind_of(name: str) -> Grader:
     """Return the grader of a name. Raise RequestError, which lists the known names, if it judges no answers."""
     grader = _judging(name) if name in GRADERS or ":" in name else None
     if grader is None:
-        raise RequestError(
-            f"There is no verifier {name!r} of answers: choose one of {', '.join(GRADERS)}, or file.py:attribute of a Grader."
-        )
+        raise RequestError(f"{name!r} is not a verifier of answers: choose one of {', '.join(GRADERS)}, or file.py:attribute of a Grader.")
     return grader
 
 
@@ -121,7 +119,7 @@ def _validate_group(name: str, grader: Grader | None, tasks: Sequence[Task]) -> 
     if grader is None:
         unjudged = Tally()
         for task in tasks:
-            unjudged.note(True, f"{task.key}: the verifier {name} looks at no answer")
+            unjudged.note(True, f"{task.key}: the verifier {name} does not look at answers")
         return Validation(Tally(), {}, unjudged)
     return validate(grader, [subject_of(task, grader) for task in tasks])
 
@@ -130,7 +128,7 @@ def _subject(row: Any) -> Subject:
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, Mapping) or "gold" not in row:
-        raise ValueError("it is no object with a gold")
+        raise ValueError("it is not an object with a gold")
     gold, options, question = row["gold"], row.get("options") or {}, row.get("question") or ""
     golds = [
         str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
@@ -139,7 +137,7 @@ def _subject(row: Any) -> Subject:
     if not all(
         isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(name, str) for name in item)) for item in golds
     ):
-        raise ValueError("gold holds something that is no text")
+        raise ValueError("gold contains a value that is not text")
     if not isinstance(options, dict) or not isinstance(question, str) or not golds:
         raise ValueError("options, question or gold cannot be read")
     return Subject(str(row.get("id")), golds, options, question)
@@ -299,8 +297,7 @@ def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Scor
         log.warning("%d demonstrations stay without a verdict: their tasks have no accepted answer to compare with", demonstrations)
     for name in sorted(left_out):
         log.warning(
-            "what names the verifier %s is left as it was judged: list it under evaluation.verifiers (evaluation.judge), or name it with "
-            "--verifier",
+            "trajectories of the verifier %s keep their verdicts: list it under evaluation.verifiers (evaluation.judge), or set --verifier",
             name,
         )
     return wanted

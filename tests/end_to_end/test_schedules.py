@@ -145,7 +145,7 @@ def test_a_run_that_fails_is_retried_and_then_reported(worked: SyncPrefectClient
     failing, wrong = (failed_run(worked, deployment.id, home) for home in (broken, tmp_path / "none"))
     tries = worked.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [failing.id]}), task_run_filter=TaskRunFilter())
     assert [(one.name, one.run_count, one.state_name) for one in tries] == [("open the home", 3, "Failed")]
-    assert "no run's home" in (wrong.state.message or "")
+    assert "not a home" in (wrong.state.message or "")
     assert worked.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [wrong.id]})) == [], "a wrong request is tried once"
     (told,) = soon(lambda: events(heard, "failed_schedule"), "somebody is told")
     assert told["home"] == str(broken) and "flywheel-evaluation failed" in told["sentence"]

@@ -91,7 +91,7 @@ def test_child_processes_import_nothing_from_the_current_folder(folder: Path, ch
 @pytest.mark.slow
 def test_the_command_line_imports_nothing_that_lies_in_the_current_folder(folder: Path) -> None:
     done = run(folder, "import sys\nfrom flows.cli import main\nsys.argv[1:] = ['sql', 'SELECT 1', '--home', 'none']\nmain()\n")
-    assert done.returncode == 2 and "holds no lake" in done.stderr
+    assert done.returncode == 2 and "has no lake" in done.stderr
     assert not (folder.parent / "trace").exists()
 
 

@@ -57,9 +57,9 @@ def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> Non
     ("rows", "settings", "told"),
     [
         ([], SFT, "t1-sft would train on nothing"),
-        ([ROWS["plain"][0]], (*SFT, 'sft.imported.unjudged="drop"'), "1 runs are not taken: not_judged"),
+        ([ROWS["plain"][0]], (*SFT, 'sft.imported.unjudged="drop"'), "1 runs are not used: not_judged"),
         ([ROWS["plain"][0]], (*SFT, "sft.imported.where=\"policy = 'x'\""), "t1-sft would train on nothing"),
-        ([], ('wheel.stages=["cpt"]', 'cpt.from=["documents"]', "synth.documents=0"), "cpt.from names documents"),
+        ([], ('wheel.stages=["cpt"]', 'cpt.from=["documents"]', "synth.documents=0"), "documents .cpt.from"),
     ],
 )  # fmt: skip
 def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(

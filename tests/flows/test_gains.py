@@ -43,7 +43,7 @@ def said(lake: Lake) -> list[str]:
 def test_what_mends_another_stages_harm_is_no_gain_and_the_harm_is_named(lake: Lake) -> None:
     tried(lake, MENDED)
     headline, before, harm = said(lake)
-    assert "90.0 %" in headline and "no gain over t1-cpt" in headline
+    assert "90.0 %" in headline and "no significant gain over t1-cpt" in headline
     assert "90.0 % (78.6 % to 95.7 %): +0.0 points (p = 1.000, McNemar on 50 common tasks)" in before
     assert "cold start of turn 1" in harm and "−50.0 points (p < 0.001, McNemar on 50 common tasks)" in harm
 

@@ -58,9 +58,9 @@ def ran(name: str, task: Task, answer: str) -> Trajectory:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["evaluation.verifier=judge"], "evaluation.judge is needed, for evaluation.verifier"),
-        (["rl.rewards.parts={turn_judge=0.2}"], "evaluation.judge is needed, for rl.rewards.parts.turn_judge"),
-        (["evaluation.verifier=judge", *ENGINE], "stored alone, and evaluation.verifier"),
+        (["evaluation.verifier=judge"], "evaluation.verifier needs evaluation.judge"),
+        (["rl.rewards.parts={turn_judge=0.2}"], "rl.rewards.parts.turn_judge needs evaluation.judge"),
+        (["evaluation.verifier=judge", *ENGINE], "evaluation.judge.kind = engine .* evaluation.verifier"),
     ],
 )
 def test_a_judge_without_a_model_that_serves_is_refused_by_its_key(settings: list[str], told: str) -> None:

@@ -73,7 +73,7 @@ def test_each_command_needs_room_for_what_it_writes(tmp_path: Path, monkeypatch:
         free[0] = needed
         preflight(config, tmp_path, stages=[stage])
         free[0] = needed - 1
-        with pytest.raises(RequestError, match="make room"):
+        with pytest.raises(RequestError, match=r"GiB free, .* GiB will be written"):
             preflight(config, tmp_path, stages=[stage])
     assert 8 * asked["init"] <= asked["sft"] + asked["init"] < asked["rl"] + asked["init"], "checkpoints are what costs"
 

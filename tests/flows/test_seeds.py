@@ -100,7 +100,7 @@ def test_pages_that_were_edited_since_the_home_began_are_refused(tmp_path: Path)
     with home_at(tmp_path / "home", *settings(pages), "synth.teacher.kind=openai", "synth.teacher.model=m") as context:
         assert Material(context, 1).sources.train.documents
         first.write_text(f"{text}\nIt was torn down in 1950.\n")
-        with pytest.raises(RequestError, match="/notes are not those"):
+        with pytest.raises(RequestError, match="/notes have changed"):
             _ = Material(context, 2).sources
         first.write_text(text)
         assert Material(context, 2).sources.train.documents

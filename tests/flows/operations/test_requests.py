@@ -99,7 +99,7 @@ def test_a_request_to_a_home_where_nothing_runs_is_refused(home: Home, tmp_path:
         with pytest.raises(RequestError, match="nothing runs in"):
             flywheel(*arguments, "--home", home.root)
     assert not home.requests.exists()
-    with pytest.raises(RequestError, match="is no run's home"):
+    with pytest.raises(RequestError, match="none is not a home"):
         ask(Home(tmp_path / "none"), Order.pause)
     home.progress.write_text('{"process": 77, "written": 1000.0}')
     with pytest.raises(RequestError, match="nothing runs in"):
