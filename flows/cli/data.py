@@ -96,7 +96,7 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
         stages = "stage IN ('import', 'decontamination')"
         say(f'  flywheel sql "SELECT kind, reason, item FROM failures WHERE {stages}" --home {home}')
     if figures.get("training_tasks_met"):
-        say(f"  {figures['training_tasks_met']} existing training tasks overlap with this suite; remove them with:")
+        say(f"  {figures['training_tasks_met']} training tasks of this home overlap with this suite; remove them with:")
         say(f"  flywheel decontaminate --home {home}")
 
 
