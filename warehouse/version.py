@@ -42,9 +42,9 @@ def define(cursor: Cursor, home: str) -> None:
     state = _state(cursor)
     if state is None and not _has(cursor, "turns"):
         cursor.execute(f"CREATE TABLE {TABLE} (version BIGINT, definitions VARCHAR, recorded TIMESTAMP)")
-        cursor.execute(f"COMMENT ON TABLE {TABLE} IS 'The version of the tables, a row for each time that views and comments were made.'")
+        cursor.execute(f"COMMENT ON TABLE {TABLE} IS 'Version of the tables; one row each time views and comments were created.'")
         cursor.execute(f"COMMENT ON COLUMN {TABLE}.version IS 'Version of the tables.'")
-        cursor.execute(f"COMMENT ON COLUMN {TABLE}.definitions IS 'Digest of the views, macros and comments that were made then.'")
+        cursor.execute(f"COMMENT ON COLUMN {TABLE}.definitions IS 'Digest of the views, macros and comments.'")
         cursor.execute(f"COMMENT ON COLUMN {TABLE}.recorded IS '{RECORDED}'")
         for table in TABLES:
             cursor.execute(table.ddl)

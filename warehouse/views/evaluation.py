@@ -19,7 +19,7 @@ _JUDGED = "count(*) FILTER (outcome IN ('success', 'failure'))"
 VIEWS = (
     View(
         "outcomes",
-        "What did each trajectory come to, by the latest verdict on it? With what most questions group by.",
+        "Outcome of each trajectory by its latest verdict, with the columns most queries group by.",
         """
 WITH judged AS (
     SELECT trajectory_id, verdict, value, recorded, rowid AS place FROM scores WHERE NOT starts_with(verifier, 'unsupervised:')
@@ -40,7 +40,7 @@ FROM trajectories t LEFT JOIN latest s ON s.trajectory_id = t.id
     ),
     View(
         "pass_rate",
-        "How often does each policy solve each task? Evaluations beside its training are left out.",
+        "How often does each policy solve each task? Evaluations alongside training are excluded.",
         f"""
 WITH counted AS (
     SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o WHERE o.stage IS DISTINCT FROM 'eval_beside'
@@ -52,7 +52,7 @@ FROM counted c LEFT JOIN tasks k ON k.key = c.task_key
     ),
     View(
         "pass_rate_by_horizon",
-        "How does success depend on the depth of the task and on the turns that were allowed?",
+        "How does success depend on the depth of the task and on the maximum turns?",
         f"""
 WITH counted AS (
     SELECT o.stage, o.policy, o.suite, k.hops, o.horizon, count(*) AS trajectories, {_COUNTS}
@@ -91,8 +91,8 @@ GROUP BY m.task_key, m.policy, m.stage, m.step, m.successes, m.failures
     ),
     View(
         "evaluations",
-        "How good is each policy on each suite, in the order of the wheel? hops is NULL in the row for all depths; low and high hold 95 %, "
-        "by as many independent attempts as those at each task, which are alike, are worth.",
+        "How good is each policy on each suite, in training order? hops is NULL in the row for all depths. low and high bound a 95 % "
+        "interval, by the effective number of independent attempts (those at one task are correlated).",
         f"""
 WITH tried AS (
     SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops, o.task_key, count(*) AS trajectories, {_COUNTS}
@@ -118,8 +118,8 @@ FROM weighed ORDER BY suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], s
     ),
     View(
         "evaluations_beside",
-        "How good was a policy while it was being trained? version is that of the weights when it was begun, first_version "
-        "to last_version are those that sampled its tokens, own_tokens the share that is of version; low and high hold 95 %.",
+        "How good was a policy during training? version is that of the weights at the start of the evaluation, first_version to "
+        "last_version those that sampled its tokens, own_tokens the share sampled by version. low and high bound a 95 % interval.",
         f"""
 WITH told AS (
     SELECT wheel_turn AS turn, run_id AS run, step AS version, value,
@@ -141,7 +141,7 @@ FROM counted ORDER BY turn, run, suite, version
     ),
     View(
         "invalid_by_kind",
-        "What made trajectories invalid? kind is what their errors begin with; share is of all trajectories of that stage and policy.",
+        "What made trajectories invalid? kind is the start of the error; share is relative to all trajectories of the stage and policy.",
         """
 WITH told AS (
     SELECT wheel_turn AS turn, stage, policy, stop_reason, error,
@@ -156,7 +156,7 @@ FROM (SELECT *, trajectories / sum(trajectories) OVER (PARTITION BY turn, stage,
     ),
     View(
         "suite_coverage",
-        "Of the attempts that a suite asks for, how many are judged, invalid and missing? is_result: none missing, at most 2 % invalid.",
+        "How many attempts of a suite are judged, invalid and missing? is_result is true if none is missing and at most 2 % are invalid.",
         f"""
 WITH sizes AS (
     SELECT split AS suite, count(*) AS tasks FROM tasks GROUP BY split
@@ -186,7 +186,7 @@ FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite,
     View(
         "suite_at_k",
         "What are pass@k and pass^k of each policy on each suite, for k up to 128, over the tasks with k judged attempts or more? "
-        "Unbiased. tried counts all tasks with an attempt; there is no figure where more than 2 % of them have fewer judged ones.",
+        "Unbiased. tried counts all tasks with an attempt; NULL if more than 2 % of them have fewer judged attempts.",
         """
 WITH tasks_tried AS (
     SELECT policy, suite, n, c, count(*) OVER (PARTITION BY policy, suite) AS tried FROM suite_tasks
@@ -209,7 +209,7 @@ FROM averaged
     ),
     View(
         "suite_by_turns",
-        "How does success on a suite depend on the turns that an attempt took? low and high hold 95 %, as if attempts were independent.",
+        "How does success on a suite depend on the turns taken? low and high bound a 95 % interval, as if attempts were independent.",
         f"""
 WITH counted AS (
     SELECT policy, suite, n_turns AS turns, {_JUDGED} AS valid, count(*) FILTER (outcome = 'success') AS successes
@@ -231,7 +231,7 @@ FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, su
     ),
     View(
         "untaken_calls",
-        "Which replies looked like calls and were not taken as one: read as the answer, or malformed? Reasoning is left out.",
+        "Which replies looked like a tool call but were read as an answer or as malformed? Reasoning is excluded.",
         r"""
 WITH said AS (
     SELECT t.trajectory_id, t."index", t.tool_outcome, t.action, regexp_replace(t.action, '^.*</think>', '', 's') AS reply
@@ -250,7 +250,7 @@ FROM alike a JOIN trajectories o ON o.id = a.trajectory_id
     ),
     View(
         "suite_pairs",
-        "Two policies on the tasks that both were judged on, once each: how many both, only a, only b and neither solved.",
+        "Two policies on the tasks both were judged on: how many did both, only a, only b and neither solve?",
         """
 WITH s AS MATERIALIZED (SELECT suite, policy, task_key, c FROM suite_tasks WHERE n = 1)
 SELECT a.suite, a.policy AS a, b.policy AS b, count(*) AS tasks, count(*) FILTER (a.c = 1 AND b.c = 1) AS both_solved,

@@ -39,7 +39,7 @@ FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' AND t.
     ),
     View(
         "synthesis_outcomes",
-        "How many samples of each kind were kept, and why were the others removed? What is said of a batch or a stage is none of them.",
+        "How many samples of each kind were kept, and why were the others rejected? Failures of whole batches and stages are excluded.",
         """
 WITH removed AS (
     SELECT CASE WHEN stage <> 'synth' THEN stage
@@ -62,7 +62,7 @@ SELECT kind, outcome, reason, samples, samples / sum(samples) OVER (PARTITION BY
     ),
     View(
         "synthesis_yields",
-        "What did each part of synthesis ask of a teacher, count, make and drop?",
+        "What did each part of synthesis ask of a teacher, keep and drop?",
         """
 SELECT run_id AS run, wheel_turn AS turn, regexp_extract(name, '^(?:count\\.[a-z_]+|made|dropped)\\.(.*)$', 1) AS part,
     regexp_extract(name, '^(?:count\\.)?([a-z_]+)\\.', 1) AS figure, sum(value) AS value
@@ -71,7 +71,7 @@ FROM metrics WHERE stage = 'synth' AND regexp_matches(name, '^(count\\.[a-z_]+|m
     ),
     View(
         "unproven",
-        "What could not be proven of which question? Only the rows of questions that a model made, or changed, over documents.",
+        "What could not be proven of which question? Only questions that a model wrote or changed over documents.",
         """
 SELECT key AS task_key, split, coalesce(provenance->>'expander', provenance->>'seeded_by') AS teacher,
     coalesce(provenance->>'expanded_by', provenance->>'shape') AS structure,
@@ -128,7 +128,7 @@ GROUP BY i.policy, i.stage, i.turn, i.snapshot, i.kind ORDER BY i.turn DESC, i.s
     Macro(
         "facts_behind",
         "wanted",
-        "Which facts stand behind what a policy was trained on: stated by its documents, or on the path of its tasks?",
+        "Which facts are behind a policy's training data: stated by its documents or on the path of its tasks?",
         """
 WITH items AS MATERIALIZED (
     SELECT kind, item FROM training_items WHERE policy = wanted
@@ -152,7 +152,7 @@ SELECT f.source, f.subject, f.relation, f.object FROM facts f SEMI JOIN edges e 
     Macro(
         "scores_after",
         "wanted",
-        "How did a policy, and those that descend from it, do on every suite?",
+        "How did a policy and its descendants do on every suite?",
         """
 SELECT l.depth, e.policy, e.turn, e.stage, e.suite, e.tasks, e.invalid, e.success, e.low, e.high
 FROM evaluations e JOIN lineage l ON l.policy = e.policy

@@ -74,7 +74,7 @@ GROUP BY t.trajectory_id
 VIEWS = (
     View(
         "search_habits",
-        "How often did each trajectory search, in vain, again (same words, another page, other words), and after it saw its answer?",
+        "How often did each trajectory search, in vain, again (same words, another page, other words), and after it saw the answer?",
         f"""
 WITH counted AS (
     SELECT * EXCLUDE (recorded) FROM search_counts UNION ALL BY NAME SELECT * FROM ({counts_of(_uncounted(_ANY))})
@@ -86,8 +86,8 @@ FROM outcomes o LEFT JOIN counted c ON c.trajectory_id = o.trajectory_id
     ),
     View(
         "persistence",
-        "How often does a policy search for something a second time, read a further page, ask in other words, or look on after it saw its "
-        "answer? Shares of the valid trajectories; retried is the share of the searches in vain after which the next one tried again.",
+        "How often does a policy repeat a search, open a further page, rephrase a query, or keep searching after it saw the answer? "
+        "Shares of valid trajectories; retried is the share of searches in vain that were followed by another try.",
         """
 WITH told AS (SELECT *, same + pages + words > 0 AS again FROM search_habits WHERE outcome IN ('success', 'failure'))
 SELECT turn, stage, policy, suite, count(*) AS trajectories, avg(searches) AS searches, avg(again::INTEGER) AS second_search,

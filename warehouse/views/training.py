@@ -12,7 +12,7 @@ VIEWS = (
     ),
     View(
         "loss_curve",
-        "How did the loss fall? smooth is its mean over the last ten steps that were recorded.",
+        "Loss by step; smooth is the mean over the last ten recorded steps.",
         """
 SELECT wheel_turn AS turn, stage, run_id AS run, step, value AS loss,
     avg(value) OVER (PARTITION BY run_id, stage ORDER BY step ROWS 9 PRECEDING) AS smooth
@@ -21,7 +21,7 @@ FROM metrics WHERE name = 'loss'
     ),
     View(
         "horizon_curve",
-        "How do horizon, turns used, tool calls and success move over the steps of RL?",
+        "How do horizon, turns, tool calls and success change over the steps of RL?",
         """
 SELECT wheel_turn AS turn, policy, step, horizon, count(*) AS trajectories, count(*) FILTER (outcome = 'invalid') AS invalid,
     avg(n_turns) FILTER (outcome IS DISTINCT FROM 'invalid') AS mean_turns,
@@ -32,8 +32,8 @@ FROM outcomes WHERE stage = 'rl' GROUP BY wheel_turn, policy, step, horizon
     ),
     View(
         "reward_summary",
-        "What were rewards made of? "
-        "A row is a part of the reward, a verifier with its version (unless a part is its value), an environment's turns, or the total.",
+        "What were rewards made of? One row per part of the reward, per verifier and version (unless a part is its value), for the "
+        "environment's turn rewards, and for the total.",
         """
 WITH parts AS (
     SELECT trajectory_id, name AS part, value FROM reward_parts WHERE value IS NOT NULL
@@ -70,7 +70,7 @@ FROM completions GROUP BY teacher
     ),
     View(
         "tool_use",
-        "Which tools does each policy call, and what comes of the calls?",
+        "Which tools does each policy call, and with what outcomes?",
         """
 SELECT t.wheel_turn AS turn, t.policy, t.stage, c.tool, c.outcome, count(*) AS calls,
     count(*) FILTER (c.is_first) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries)::BIGINT AS retries,
@@ -90,7 +90,7 @@ FROM tool_calls WHERE latency_seconds IS NOT NULL GROUP BY tool
     ),
     View(
         "tool_failures",
-        "How often does each tool answer with something other than ok? An answer has no outcome and is left out.",
+        "How often does each tool answer with something other than ok? Answers are excluded.",
         """
 SELECT tool, outcome, calls, calls / sum(calls) OVER (PARTITION BY tool) AS share, retries, example
 FROM (
