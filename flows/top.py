@@ -289,8 +289,8 @@ def words(seconds: float) -> str:
 def _headline(state: State) -> Text:
     if state.at_work is not None:
         turn = max(1, state.at_work.wheel_turn)
-        return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}", *_asked(state))
-    if state.progress is not None:
+        return Text.assemble((f"iteration {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}", *_asked(state))
+    if state.progress is not None and not state.warnings:
         silence = words(state.now - state.progress.written)
         who = f"no update from process {state.progress.process} for {silence}"
         return Text(f"{who}: it was killed, or it hangs; run the same command to resume", "yellow")

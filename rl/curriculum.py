@@ -75,7 +75,7 @@ class CurriculumConfig(Section):
     """Update success rates from this run's trajectories."""
 
 
-def horizon(step: int, rounds: Sequence[int], every: int) -> int:
+def value_at(step: int, rounds: Sequence[int], every: int) -> int:
     """`rounds[min((step - 1) // every, len(rounds) - 1)]` for `step` from 1."""
     if step < 1:
         raise ValueError(f"steps count from 1, got {step}")
@@ -83,7 +83,7 @@ def horizon(step: int, rounds: Sequence[int], every: int) -> int:
 
 
 def max_hops(step: int, config: CurriculumConfig) -> int:
-    return horizon(step, config.hops, config.hops_every)
+    return value_at(step, config.hops, config.hops_every)
 
 
 def pool_of(pass_rate: float | None) -> Pool:
@@ -236,7 +236,7 @@ class Curriculum:
         """Maximum turns at `step`, which must follow the last observed step."""
         if self._config.gate is not None:
             return self._config.rounds[self._stage]
-        return horizon(step, self._config.rounds, self._config.every)
+        return value_at(step, self._config.rounds, self._config.every)
 
     @property
     def pass_rates(self) -> dict[str, float]:

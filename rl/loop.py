@@ -1,7 +1,7 @@
 """The RL loop: what happens in a step, in order.
 
     publish      give the engines the weights of the previous step and verify that they use them
-    collect      sample tasks, roll them out, grade and filter                      rl/rollouts/collect.py, asynchronous.py
+    collect      choose horizon and tasks, roll them out, grade and filter          rl/curriculum.py, rl/rollouts/collect.py, asynchronous.py
     advantages   compare each action with its group or with a critic                rl/advantages.py, rl/learner/batches.py
     update       take optimizer steps with TRL's loss over the rows                 rl/learner
     record       write metrics to the lake and the trackers, check them against limits
@@ -181,7 +181,7 @@ class ReinforceLoop:
     def advantages(self, step: int, collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
         """Compute advantages; return the rows to train on, what was collected, and the metrics so far."""
         config, learner = self.config, self.learner
-        rows = self.readable(rows_of(collected.kept, ESTIMATORS.get(config.estimator), collected.environments))
+        rows = self.readable(rows_of(collected.kept, None if config.has_critic else ESTIMATORS[config.estimator], collected.environments))
         metrics = {**describe(collected.trajectories), **staleness_metrics(rows, step - 1), **self.information(collected.trajectories)}
         if config.has_critic or config.correction.needed:
             logprobs, values = learner.score(rows)

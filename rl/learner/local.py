@@ -31,7 +31,7 @@ from rl.engines.weight_sync import WeightSyncHandle
 from rl.learner.base import Encoding, EngineWeights, PassRecord, Scores, Update
 from rl.learner.batches import Row, share_groups, share_rows, split_rows
 from rl.learner.config import ReinforceConfig
-from rl.learner.losses import NAME, MicroBatch, PolicyLoss
+from rl.learner.losses import VALUE_HEAD, MicroBatch, PolicyLoss
 from rl.learner.metrics import device_name, flops_of, peak_memory_gib, ratio_metrics
 from rl.learner.optimizers import optimizer_factory
 from rl.learner.trainers import CHECKPOINTS, gather_adapters, gather_policy, keep_float32, offloading, write_policy
@@ -133,7 +133,7 @@ class LocalLearner:
         if self._config.lora is not None and self._engines.adapters:
             config, weights = gather_adapters(self.loss)
             return self._publisher.publish_adapters(config, weights, version) if main else None
-        policy, weights = gather_policy(self.loss, self._config.lora, without=(NAME,))
+        policy, weights = gather_policy(self.loss, self._config.lora, without=(VALUE_HEAD,))
         self._give_back_cache()
         return self._publisher.publish(policy, weights, version, record) if main else None
 
@@ -163,7 +163,7 @@ class LocalLearner:
         return _step(found[-1]), json.loads((found[-1] / STATE_FILE).read_text())
 
     def write(self, folder: Path) -> None:
-        write_policy(self.loss, self._tokenizer, folder, self._config, without=(NAME,))
+        write_policy(self.loss, self._tokenizer, folder, self._config, without=(VALUE_HEAD,))
 
     def close(self) -> None:
         try:

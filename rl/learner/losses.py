@@ -57,7 +57,7 @@ class PolicyLoss(GRPOTrainer):
             args=_arguments(model, config, output, seed, vision is not None),
             train_dataset=Dataset.from_dict({"prompt": [""]}),  # required by the constructor, never read
             processing_class=tokenizer,
-            **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
+            **adapter_arguments(config.lora, seed, VALUE_HEAD if config.has_critic else None),
         )
         count_from_first(model)
         if self.ref_model is not None:
@@ -246,7 +246,7 @@ def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
     raise AssertionError("rewards come with the trajectories")
 
 
-NAME = "value_head"
+VALUE_HEAD = "value_head"
 """Attribute of the model that holds the value head."""
 
 
@@ -275,7 +275,7 @@ class Critic:
     def __init__(self, model: PreTrainedModel, seed: int, trunk_gradient: float) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            setattr(model, NAME, ValueHead(model.config.get_text_config().hidden_size))
+            setattr(model, VALUE_HEAD, ValueHead(model.config.get_text_config().hidden_size))
         model._no_split_modules = {*(model._no_split_modules or ()), ValueHead.__name__}  # FSDP gathers it as one unit
         model.base_model.register_forward_hook(self._keep)
         self._model = model
@@ -285,7 +285,7 @@ class Critic:
     @property
     def head(self) -> nn.Module:
         """The value head, possibly wrapped by peft."""
-        return getattr(self._model, NAME)
+        return getattr(self._model, VALUE_HEAD)
 
     @property
     def parameters(self) -> list[nn.Parameter]:

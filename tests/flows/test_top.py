@@ -70,7 +70,7 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     now = time.time()
     tell(home, replace(WORKING, written=now, stage=replace(RL, began=now - 40)))
     shown = text(watcher.look())
-    assert "turn 2 of 2" in shown
+    assert "iteration 2 of 2" in shown
     assert "▶ rl" in shown and "✓ cpt 2 min" in shown and "✓ t1-rl-fixed_last" in shown
     left = re.search(r"step 30 of 50 .* left: (\d+) s", shown)
     assert left is not None and 40 <= int(left[1]) < 80, "20 steps took 40 s"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.curriculum import Curriculum, CurriculumConfig, GateConfig, Pool, frontier_weight, horizon, max_hops, pool_of, sample_tasks
+from rl.curriculum import Curriculum, CurriculumConfig, GateConfig, Pool, frontier_weight, max_hops, pool_of, sample_tasks, value_at
 from tests.rl.toy import trajectory, turn
 from warehouse.errors import RequestError
 from warehouse.records import StopReason, Task, Trajectory
@@ -22,7 +22,7 @@ TASKS = [Task(f"task-{number}", "search", f"Question {number}?", ("x",), hops=1 
 
 
 def test_horizon_grows_stage_by_stage_and_stays_at_the_last() -> None:
-    found = [horizon(step, CONFIG.rounds, CONFIG.every) for step in (1, 10, 11, 20, 21, 30, 31, 1000)]
+    found = [value_at(step, CONFIG.rounds, CONFIG.every) for step in (1, 10, 11, 20, 21, 30, 31, 1000)]
     assert found == [2, 2, 4, 4, 6, 6, 6, 6]
 
 
