@@ -1,7 +1,7 @@
 """The RL loop: what happens in a step, in order.
 
     publish      give the engines the weights of the previous step and verify that they use them
-    collect      choose horizon and tasks, roll them out, grade and filter          rl/curriculum.py, rl/rollouts/collect.py, asynchronous.py
+    collect      choose horizon and tasks, roll out, grade, filter    rl/curriculum.py, rl/rollouts/collect.py, asynchronous.py
     advantages   compare each action with its group or with a critic                rl/advantages.py, rl/learner/batches.py
     update       take optimizer steps with TRL's loss over the rows                 rl/learner
     record       write metrics to the lake and the trackers, check them against limits

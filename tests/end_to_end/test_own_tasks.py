@@ -20,17 +20,17 @@ from rl.envs.agentgym import SERVICES
 from synth.worlds.tool_tasks import generate_tasks
 from tests.eval.graders.small_repository import FILES, HIDDEN
 from tests.eval.graders.small_repository import TASK as REPAIR
+from tests.real_data import DATA, needs
 from tests.rl.envs.test_agentgym import Counting
 from tests.rl.http_server import served
 from warehouse import Lake
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 SMALL = str(Path(__file__).parent / "small.toml")
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.end_to_end,
     pytest.mark.long,
-    pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there"),
+    needs("math_gsm8k", "code_humaneval"),
     pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}"),
 ]
 PLACES = (("Lunden", "Ann Berg"), ("Norby", "Ole Dahl"), ("Vesten", "Ida Holm"), ("Ostmark", "Per Lund"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,9 @@ from eval.graders.answers import exact_match, f1, set_scores, squad_match, sub_m
 from eval.graders.dates import Granularity, same_date
 from eval.graders.numbers import final_number
 from eval.graders.text import fold
+from tests.real_data import DATA, needs
 
-FIREACT = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "fireact"
+FIREACT = DATA / "trajectories" / "fireact"
 
 
 def test_emptiness_matches_nothing() -> None:
@@ -45,7 +45,7 @@ def test_set_scores() -> None:
         set_scores(["red"], [])
 
 
-@pytest.mark.skipif(not FIREACT.is_dir(), reason="../shared/data/trajectories/fireact is absent")
+@needs("trajectories/fireact")
 def test_fireact_scores_are_reproduced() -> None:
     for path in sorted(FIREACT.glob("*.json")):
         for row in json.loads(path.read_text()).values():
@@ -55,10 +55,10 @@ def test_fireact_scores_are_reproduced() -> None:
             assert f1(row["pred"], [row["gt"]]) == pytest.approx(float(row["f1"])), row
 
 
-GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
+GSM8K = DATA / "math_gsm8k" / "test.jsonl"
 
 
-@pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
+@needs("math_gsm8k")
 def test_every_reference_ends_on_its_own_number() -> None:
     answers = [json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()]
     assert len(answers) == 1319

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +23,11 @@ from eval.graders.verifiers import GRADERS, AnswerVerifier
 from eval.sandbox.sandbox import SandboxConfig, isolation
 from tests.eval.graders.cheats import CHEATS, SOLUTION, TESTS
 from tests.eval.graders.test_verifiers import attempt
+from tests.real_data import DATA, needs
 from warehouse.records import Outcome, Task
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 HUMANEVAL, MBPP = DATA / "code_humaneval" / "HumanEval.jsonl.gz", DATA / "code_mbpp_sanitized" / "test.jsonl"
 LIMITS = SandboxConfig(wall_seconds=3, memory_mib=256, libraries=False)
 PROBLEM = CodeTests("\n".join(TESTS))
@@ -135,7 +134,7 @@ def _many(rows: list[dict[str, Any]]) -> Iterator[Judgement]:
 
 
 @SAMPLED
-@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="../shared/data/code_humaneval is absent")
+@needs("code_humaneval")
 def test_humaneval_gold_passes_and_empty_fails(every: int) -> None:
     with gzip.open(HUMANEVAL, "rt") as file:
         whole = [json.loads(line) for line in file]
@@ -149,7 +148,7 @@ def test_humaneval_gold_passes_and_empty_fails(every: int) -> None:
 
 
 @SAMPLED
-@pytest.mark.skipif(not MBPP.is_file(), reason="../shared/data/code_mbpp_sanitized is absent")
+@needs("code_mbpp_sanitized")
 def test_mbpp_gold_passes_and_empty_fails(every: int) -> None:
     whole = [json.loads(line) for line in MBPP.read_text().splitlines()]
     assert len(whole) == 257

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eval.graders.verifiers import GRADERS, Grader
 from eval.suites.validation import Subject, Tally, TraitState, Validation, grading, label_quality, size, validate
+from tests.real_data import DATA, needs
 
-GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
+GSM8K = DATA / "math_gsm8k" / "test.jsonl"
 LAKES = [Subject("1", ("Green Lake", "GL"), question="Which lake?"), Subject("2", ("Blue River",), question="Which river?")]
 
 
@@ -52,7 +52,7 @@ def test_a_gold_that_fails_or_cannot_be_judged_is_found() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
+@needs("math_gsm8k")
 def test_the_references_of_gsm8k_are_proven() -> None:
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
     found = validate(GRADERS["gsm8k"], [Subject(str(n), (row["answer"],), question=row["question"]) for n, row in enumerate(rows)])

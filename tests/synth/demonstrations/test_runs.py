@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,13 @@ from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
 from rl.supervised.config import StoredRunsConfig
 from synth.demonstrations.cold_start import Rejection, choose_runs, choose_successes, without_images
+from tests.real_data import DATA, needs
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.synth.runs import run_of, turn_of
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import ANSWER, Call, Example, Failure, Image, Outcome, Part, PartKind, Task, Trajectory, Turn
 
-RUNS = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
+RUNS = DATA / "trajectories"
 WEBDANCER, FIREACT = RUNS / "webdancer", RUNS / "fireact" / "hotpotqa_dev500_llama2_7b.json"
 TASKS = {key: Task(key, "search", f"Where is {key}?", ("Green Lake",)) for key in ("x", "y", "z")}
 
@@ -177,7 +177,7 @@ def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not WEBDANCER.is_dir(), reason=f"{WEBDANCER} is not there")
+@needs("trajectories/webdancer")
 def test_the_released_runs_of_webdancer_become_examples_that_a_chat_dialect_can_write() -> None:
     read = read_webdancer(WEBDANCER)
     tasks = {record.key: record for record in read.records if isinstance(record, Task)}

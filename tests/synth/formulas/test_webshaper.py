@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from synth.formulas.triples import validate
 from synth.formulas.webshaper import Unreadable, parse_formalization, print_formalization, read_rows, task_of, write_rows
+from tests.real_data import DATA, needs
 from warehouse import Lake
 
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "webshaper_sample" / "webshaper.100.jsonl"
+SAMPLE = DATA / "webshaper_sample" / "webshaper.100.jsonl"
 GOOD: dict[str, Any] = {
     "id": "1",
     "question": "Who?",
@@ -93,7 +94,7 @@ def test_fields_of_others_and_their_order_survive(tmp_path: Path) -> None:
     assert out.read_text() == file.read_text()
 
 
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="the released sample is not there")
+@needs("webshaper_sample/webshaper.100.jsonl")
 @pytest.mark.slow
 def test_every_valid_row_of_the_released_sample_comes_back_equal(tmp_path: Path) -> None:
     rows, failures = read_rows(SAMPLE)

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ from synth.has.decisions import describe, option
 from synth.has.proposers import OthersProposer
 from synth.has.records import ActionOracle, HasConfig, HasExamples, build_has
 from synth.questions.paths import Retrieve
+from tests.real_data import DATA, needs
 from tests.synth.runs import run_of, turn_of
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import Image, Outcome, PartKind, Task, Trajectory
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+RUNS = DATA / "trajectories"
 
 CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47, 5: 20.52}
 """The value that chi-square passes by chance once in a thousand, by degrees of freedom."""
@@ -166,10 +165,10 @@ def read_option(text: str) -> object:
 
 
 @pytest.mark.slow
-@real
+@needs("trajectories/webdancer", "trajectories/fireact")
 @pytest.mark.parametrize(("unjudged", "made", "left_out"), [("drop", 965, 120), ("open", 1_085, 0)])
 def test_the_released_runs_become_decisions_without_a_graph(unjudged: str, made: int, left_out: int) -> None:
-    records = [*read_webdancer(DATA / "webdancer").records, *read_fireact(DATA / "fireact").records]
+    records = [*read_webdancer(RUNS / "webdancer").records, *read_fireact(RUNS / "fireact").records]
     runs = [record for record in records if isinstance(record, Trajectory)]
     tasks = {record.key: record for record in records if isinstance(record, Task)}
     config = HasConfig.model_validate({"n_alternatives": 3, "mixture": {"others": 1.0}, "unjudged": unjudged, "rendering": "listing"})

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.real_data import DATA, needs
 from tests.warehouse.rows import written
 from warehouse.benchmark_sets import CORPUS, QUESTIONS, read_gsm8k, read_humaneval, read_mbpp, read_musique, read_tasks
 from warehouse.errors import RequestError
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
-real_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 
 
 def test_programs_keep_their_tests_as_the_answer_and_their_solution_out_of_sight(tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_an_absent_or_broken_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@real_data
+@needs("math_gsm8k", "code_humaneval", "code_mbpp_sanitized", "multihop_musique")
 def test_the_real_sets_are_read_whole() -> None:
     assert len(read_gsm8k(DATA / "math_gsm8k" / "test.jsonl")) == 1319
     assert len(read_humaneval(DATA / "code_humaneval" / "HumanEval.jsonl.gz")) == 164

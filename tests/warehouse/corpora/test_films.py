@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.real_data import DATA, needs
 from warehouse import Fact, RequestError
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.films import read_films
-
-DATA = Path(__file__).parents[4] / "shared" / "data" / "kg_movies"
 
 
 def _film(title: str, year: int, cast: list[str], genres: list[str], href: str | None = None, extract: str | None = None) -> dict[str, Any]:
@@ -67,9 +66,9 @@ def test_a_folder_without_films_or_countries_and_a_broken_file_are_refused(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the real films are not at {DATA}")
+@needs("kg_movies")
 def test_the_real_films() -> None:
-    corpus = read_films(DATA)
+    corpus = read_films(DATA / "kg_movies")
     kinds, failures = Counter(corpus.types.values()), Counter(failure.kind for failure in corpus.failures)
     assert kinds["film"] > 36_000 and len(corpus.documents) > 34_000
     assert 240 < failures["cast_debris"] < 300 and failures["double_id"] + failures["mislinked_article"] > 150
@@ -82,10 +81,10 @@ def test_the_real_films() -> None:
     assert all(fact.object.split(" (")[0] in text[fact.documents[0]] for fact in sample)
 
 
-COUNTRIES = Path(__file__).parents[4] / "shared" / "data" / "kg_countries"
+COUNTRIES = DATA / "kg_countries"
 
 
-@pytest.mark.skipif(not COUNTRIES.is_dir(), reason=f"the real countries are not at {COUNTRIES}")
+@needs("kg_countries", "corpus_factbook")
 @pytest.mark.slow
 def test_the_real_countries() -> None:
     corpus = read_countries(COUNTRIES)

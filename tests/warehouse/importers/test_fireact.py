@@ -11,12 +11,12 @@ import pytest
 
 from eval.graders.answers import exact_match, normalize
 from tests.clock import processor_seconds
+from tests.real_data import DATA, needs
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.runs import ImportedRuns
 from warehouse.records import NOT_RUN, Outcome, Score, Trajectory
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "fireact"
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+RUNS = DATA / "trajectories" / "fireact"
 
 SEARCH = "Thought: look.\nAction: search[amber]"
 FINISH = "Thought: done.\nAction: finish[Amber Stone]"
@@ -76,12 +76,12 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
     assert run.answer == "Amber Stone"
 
 
-@real
+@needs("trajectories/fireact")
 @pytest.mark.slow
 def test_the_released_runs_keep_every_call_and_figure() -> None:
-    made = read_fireact(DATA)
+    made = read_fireact(RUNS)
     assert (made.rows, len(made.trajectories), len(made.failures)) == (965, 965, 0)
-    source = {(path.stem, key): value for path in DATA.glob("*.json") for key, value in json.loads(path.read_text()).items()}
+    source = {(path.stem, key): value for path in RUNS.glob("*.json") for key, value in json.loads(path.read_text()).items()}
     scores = {(record.trajectory_id, record.verifier): record for record in made.records if isinstance(record, Score)}
     for run in made.trajectories:
         given = source[run.policy, run.task_key.removeprefix("fireact-")]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.real_data import DATA, needs
 from tests.warehouse.rows import written
 from warehouse.benchmark_sets import read_gsm8k, read_humaneval, read_mbpp
 from warehouse.errors import RequestError
 from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.records import Task
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 FORM = TaskFormat("mine", "search", "qa_em")
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
 
@@ -108,7 +108,7 @@ def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str],
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+@needs("math_gsm8k", "code_humaneval", "code_mbpp_sanitized")
 @pytest.mark.parametrize(
     ("path", "verifier", "reader"),
     [

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.clock import processor_seconds
+from tests.real_data import DATA, needs
 from tests.warehouse.rows import written
 from warehouse import Lake
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import Task, Trajectory
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "webdancer"
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+RUNS = DATA / "trajectories" / "webdancer"
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["q"]}}\n</tool_call>'
 
@@ -98,11 +98,11 @@ def test_instructions_that_list_no_tools_offer_none_and_the_run_is_kept(tmp_path
 
 
 @pytest.mark.slow
-@real
+@needs("trajectories/webdancer")
 def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
-    read = read_webdancer(DATA)
+    read = read_webdancer(RUNS)
     assert (read.rows, len(read.trajectories), len(read.failures)) == (120, 120, 0)
-    rows = [json.loads(line) for line in (DATA / "sample_traj.120.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (RUNS / "sample_traj.120.jsonl").read_text().splitlines()]
     for source, run in zip(rows, read.trajectories, strict=True):
         written = [message["content"] for message in source["messages"] if message["role"] == "assistant"]
         answered = [message["content"] for message in source["messages"][2:] if message["role"] == "user"]
@@ -114,7 +114,7 @@ def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([*read.records, *read.failures])
         before = lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist()
-        lake.add([*read_webdancer(DATA).records])
+        lake.add([*read_webdancer(RUNS).records])
         assert lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist() == before
         assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 249}]
         assert {run.id: run for run in lake.trajectories()} == {run.id: run for run in read.trajectories}

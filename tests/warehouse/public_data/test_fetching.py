@@ -8,14 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.real_data import DATA, needs
 from tests.warehouse.public_data.host import NOWHERE, Host, packed, serving
 from warehouse.errors import RequestError
 from warehouse.public_data import download as downloads
 from warehouse.public_data.catalogue import DATA_SETS, PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
 from warehouse.public_data.download import digest_of_tree, fetch, open_client, read_members
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
-real_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
 LONG = bytes(range(256)) * 2_000
 
 
@@ -145,8 +144,13 @@ def mirror(host: Host, data: PublicDataSet) -> PublicDataSet:
 
 
 @pytest.mark.slow
-@real_data
-@pytest.mark.parametrize("name", ["films", "countries", "gsm8k", "mbpp", "humaneval", "musique"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs(*(folder.name for folder in DATA_SETS[name].folders)))
+        for name in ("films", "countries", "gsm8k", "mbpp", "humaneval", "musique")
+    ],
+)
 def test_the_real_sets_come_as_they_were_pinned(name: str, host: Host, tmp_path: Path) -> None:
     data = mirror(host, DATA_SETS[name])
     fetch(data, tmp_path, unheard)
