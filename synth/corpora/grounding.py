@@ -64,6 +64,8 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
         return GroundingDefect.SELF
     titles = {name_key(title), name_key(unqualified(title))}
     ends = [end for end in (statement.subject, statement.object) if name_key(end) not in titles]
+    if cut := next((end for end in ends if _is_cut(end, text)), None):
+        return GroundingDefect.SUBJECT_NOT_NAMED if cut == statement.subject else GroundingDefect.OBJECT_NOT_NAMED
     quote, sentences = locate(text, statement.quote), sentences_of(text)
     quoted = [] if quote is None else [quote, *(each for each in sentences if quote in each)]
     said = without(f"{statement.relation} {statement.quote}", (statement.subject, statement.object))
@@ -81,6 +83,11 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
     if _is_passive(fact) and name_key(fact.object) in titles and not mentions(around, fact.object):
         return GroundingDefect.OBJECT_NOT_NAMED
     return fact.model_copy(update={"quote": evidence})
+
+
+def _is_cut(name: str, text: str) -> bool:
+    """Whether a name ends with an initial that the passage continues, as "Cirio H." of "Cirio H. Santiago"."""
+    return re.search(r"\b[A-Z]\.$", name) is not None and re.search(rf"{re.escape(name)} [A-Z]\w", text) is not None
 
 
 def _is_passive(statement: TypedFact) -> bool:

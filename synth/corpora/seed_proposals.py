@@ -63,9 +63,12 @@ filmmaker founder king man minister model musician novelist painter person philo
 president producer queen rapper scientist screenwriter singer songwriter star woman writer"""
 _PEOPLE = frozenset(_KINDS_OF_PEOPLE.split())
 _TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
+_QUANTITIES = frozenset(
+    ["age", "amount", "budget", "count", "distance", "duration", "height", "length", "number", "price", "runtime", "size"]
+)
 
 
-_INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what)\b((?: [\w-]+){0,3})")
+_INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what|how)\b((?: [\w-]+){0,4})")
 
 
 def question_word(kind: str) -> str:
@@ -74,19 +77,21 @@ def question_word(kind: str) -> str:
 
 def _family(kind: str) -> str:
     last = kind.split()[-1] if kind else ""
-    return "person" if last in _PEOPLE else "time" if last in _TIMES else "other"
+    families = {"person": _PEOPLE, "time": _TIMES, "quantity": _QUANTITIES}
+    return next((name for name, kinds in families.items() if {last, last.removesuffix("s")} & kinds), "other")
 
 
 def _asked_family(seed: Seed) -> str | None:
-    """Family that the first interrogative asks for; None if undetermined, as for "What is"."""
+    """Family that the first interrogative asks for; None if undetermined, as for "What is". "What directed" asks for a thing."""
     found = _INTERROGATIVE.search(seed.words.lower())
     if found is None:
         return None
     first, kinds = found.group(1), {kind for each in seed.facts for kind in each.types}
     if first in ("which", "what"):
-        nouns = [word for word in found.group(2).split() if word in kinds or _family(word) != "other"]
-        return _family(nouns[0]) if nouns else None
-    return {"when": "time", "where": "other"}.get(first, "person")
+        words = found.group(2).split()
+        nouns = [word for word in words if word in kinds or _family(word) != "other"]
+        return _family(nouns[0]) if nouns else None if {"is", "was", "are", "were"} & set(words[:1]) else "other"
+    return {"when": "time", "where": "other", "how": "quantity"}.get(first, "person")
 
 
 def objection_to_question(seed: Seed) -> Objection | None:

@@ -74,6 +74,10 @@ _FOUND_ANSWERS = (
         _ANSWERS.format(passages=_PASSAGES, question="Who wrote Sootlantern?"),
         '[{"answer": "Orla Vennick", "passage": 1, "quote": "a play of 1961 by Orla Vennick"}]',
     ),
+    (
+        _ANSWERS.format(passages=_PASSAGES, question="Which play of 1961 is by Orla Vennick?"),
+        '[{"answer": "Sootlantern", "passage": 1, "quote": "Sootlantern is a play of 1961 by Orla Vennick"}]',
+    ),
 )
 
 
@@ -270,8 +274,9 @@ ASKED = "walks"
 
 _WORDING = """{facts}
 
-Write one question in plain words that asks "{word} ...?" for the {asked} that is "?" in these facts. Letters stand for things that the \
-question does not name but describes by the facts. The question names {named}. Reply with JSON alone: {{"question": "..."}}"""
+Write one question in plain words that begins with "{word}" and asks for the {asked} that is "?" in these facts. Letters stand \
+for things that the question does not name but describes by the facts. The question names {named}. Reply with JSON alone: \
+{{"question": "..."}}"""
 WORDINGS = (
     (
         _WORDING.format(
@@ -280,7 +285,7 @@ WORDINGS = (
             asked="town",
             named="Sootlantern",
         ),
-        '{"question": "In which town did the author of Sootlantern grow up?"}',
+        '{"question": "Which town did the author of Sootlantern grow up in?"}',
     ),
     (
         _WORDING.format(

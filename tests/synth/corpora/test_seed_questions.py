@@ -149,6 +149,11 @@ def test_a_question_names_what_it_must_and_nothing_else(asked: Seed, kind: str |
         ("What film is by Karl Mason?", "film director", False),
         ("Which American director is with Karl Mason?", "film director", True),
         ("Who is with Karl Mason?", "thing", True),
+        ("What directed the work by Karl Mason?", "person", False),
+        ("How was the work by Karl Mason made?", "film", False),
+        ("How many films are by Karl Mason?", "film", False),
+        ("How many films are by Karl Mason?", "number", True),
+        ("Which of the two directors is with Karl Mason?", "director", True),
     ],
 )
 def test_a_question_asks_for_the_kind_of_its_answer(question: str, asked: str, kept: bool) -> None:
