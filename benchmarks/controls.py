@@ -145,7 +145,7 @@ def shuffled_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) 
     groups = defaultdict[str, list[int]](list)
     for place, attempt in enumerate(attempts):
         groups[attempt.task.key].append(place)
-    dealt = [RewardValue.unknown("no verifier has spoken")] * len(attempts)
+    dealt = [RewardValue.unknown("no verifier has scored it")] * len(attempts)
     for key, places in groups.items():
         names = sorted(attempts[place].trajectory.id for place in places)
         for place, source in zip(places, random.Random(seed_from("shuffled", key, names)).sample(places, len(places)), strict=True):

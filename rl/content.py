@@ -83,7 +83,7 @@ def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
     from PIL import Image
 
     if media_type not in FORMATS:
-        raise ImageFault(f"an image of type {media_type!r} is none of {', '.join(FORMATS)}")
+        raise ImageFault(f"an image has the type {media_type!r}; supported are {', '.join(FORMATS)}")
     try:
         with Image.open(BytesIO(data), formats=[FORMATS[media_type]]) as image:
             _check_size(*image.size)
@@ -92,20 +92,20 @@ def decode_image(data: bytes, media_type: str) -> PIL.Image.Image:
     except ImageFault:
         raise
     except Image.DecompressionBombError as error:
-        raise ImageFault(f"an image is larger than the {MAX_PIXELS:,} pixels that are decoded: {error}") from error
+        raise ImageFault(f"an image exceeds the limit of {MAX_PIXELS:,} pixels: {error}") from error
     except Exception as error:  # decoders raise many exception types on malicious bytes
-        raise ImageFault(f"the bytes of an image are not {media_type}, as it says: {type(error).__name__}: {error}"[:300]) from error
+        raise ImageFault(f"an image cannot be decoded as {media_type}: {type(error).__name__}: {error}"[:300]) from error
 
 
 def check_count(images: int) -> None:
     """Raise ImageFault if a tool result holds more than `MAX_IMAGES` images."""
     if images > MAX_IMAGES:
-        raise ImageFault(f"a result holds {images} images, and {MAX_IMAGES} are the most")
+        raise ImageFault(f"a result contains {images} images; the limit is {MAX_IMAGES}")
 
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
-        raise ImageFault(f"an image of {width} x {height} pixels is larger than the {MAX_PIXELS:,} pixels that are decoded")
+        raise ImageFault(f"an image of {width} x {height} pixels exceeds the limit of {MAX_PIXELS:,} pixels")
 
 
 def _on_white(image: PIL.Image.Image) -> PIL.Image.Image:

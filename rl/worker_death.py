@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warehouse.errors import WorkFailed
 
-WITHOUT_A_WORD = "without a word, as by SIGKILL, with which the kernel ends what it has no memory for"
+WITHOUT_A_WORD = "without a trace, as after SIGKILL, which the kernel sends when memory runs out"
 """Description of a process's end that left no trace."""
 LOG_BYTES = 32_768
 """Bytes kept from the end of a log."""
@@ -36,7 +36,7 @@ class WorkerDied(WorkFailed):
 
     def __str__(self) -> str:
         last = (self.log.strip().splitlines() or ["nothing"])[-1][:300]
-        where = f"its log is {self.file}" if self.file is not None else f"the last that it logged is: {last}"
+        where = f"its log is {self.file}" if self.file is not None else f"its last log line is: {last}"
         return (
             f"{self.what} died, {self.how}; {where}. Free memory with fewer or smaller workers and engines or fewer "
             "other processes, then run the same command again: stored results are intact."

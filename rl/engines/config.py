@@ -26,7 +26,7 @@ def as_sampled(temperature: float) -> float:
     """Return `temperature`. Raises ValueError if engines do not support it."""
     if temperature == 0 or LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         return temperature
-    raise ValueError(f"engines sample at 0 and from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}, not at {temperature:g}")
+    raise ValueError(f"engines support temperature 0 and {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}, not {temperature:g}")
 
 
 Temperature = Annotated[float, AfterValidator(as_sampled)]
@@ -123,7 +123,7 @@ class ServingEngineConfig(Section):
     def _check_gpus(self) -> Self:
         if (self.gpus > 1 and self.gpus != self.tensor_parallel) or 0 < self.gpus < self.tensor_parallel > 1:
             raise ValueError(
-                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
+                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker needs a GPU; make them equal"
             )
         return self
 
@@ -160,15 +160,15 @@ class EngineConfig(ServingEngineConfig):
         """Raise ValueError if the engines serve adapters and RL trains none."""
         if self.adapter_rank is not None and not trained:
             raise ValueError(
-                f"rollout.engine.adapter_rank = {self.adapter_rank} serves adapters, and RL trains none: set rl.lora, or leave it out"
+                f"rollout.engine.adapter_rank = {self.adapter_rank} serves adapters, but RL trains none: set rl.lora or unset adapter_rank"
             )
 
     @model_validator(mode="after")
     def _check_transfer(self) -> Self:
         if self.transfer in CUDA_TRANSFERS and self.gpus < (self.tensor_parallel if self.transfer == "nccl" else 0.01):
-            raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or take files or gloo")
+            raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or use files or gloo")
         if self.transfer == "ipc" and (self.count > 1 or self.tensor_parallel > 1):
-            raise ValueError("engine.transfer = ipc is for one engine of one worker, on the GPU of the learner: take nccl for more")
+            raise ValueError("engine.transfer = ipc supports one engine with one worker, on the learner's GPU: use nccl for more")
         return self
 
     @model_validator(mode="after")
@@ -176,17 +176,21 @@ class EngineConfig(ServingEngineConfig):
         if self.adapter_rank is None:
             return self
         if self.adapter_rank > ADAPTER_RANKS[-1]:
-            raise ValueError(f"engine.adapter_rank = {self.adapter_rank} is more than the {ADAPTER_RANKS[-1]} that vLLM serves")
+            raise ValueError(f"engine.adapter_rank = {self.adapter_rank} exceeds {ADAPTER_RANKS[-1]}, the maximum of vLLM")
         if self.transfer != "files":
-            raise ValueError(f"engine.adapter_rank goes without engine.transfer = {self.transfer}: adapters are sent by Ray's calls")
+            raise ValueError(
+                f"engine.adapter_rank does not support engine.transfer = {self.transfer}: adapters are sent through Ray; use files"
+            )
         if self.workers == "ray":
-            raise ValueError("engine.adapter_rank needs all workers of an engine on one machine: take engine.workers = processes")
+            raise ValueError("engine.adapter_rank needs all workers of an engine on one machine: use engine.workers = processes")
         if self.sleep_level == 2:
-            raise ValueError("engine.sleep_level = 2 loses the policy beneath adapters, and engine.adapter_rank brings these alone: take 1")
+            raise ValueError("engine.sleep_level = 2 discards the base policy, but engine.adapter_rank sends only adapters: use 1")
         return self
 
     @model_validator(mode="after")
     def _check_sleep(self) -> Self:
         if self.sleep_level == 2 and self.older:
-            raise ValueError("engine.sleep_level = 2 loses weights, and those of an older policy (engine.older) come from nowhere: take 1")
+            raise ValueError(
+                "engine.sleep_level = 2 discards weights, and those of an older policy (engine.older) cannot be restored: use 1"
+            )
         return self

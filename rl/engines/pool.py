@@ -119,7 +119,7 @@ class EnginePool:
             RequestError: the engines sleep and have lent their memory to the learner.
         """
         if self._memory_is_lent:
-            raise RequestError("the engines sleep and their memory is freed: add another when they are awake.")
+            raise RequestError("the engines are asleep and their memory is freed: add an engine after they wake.")
         replica = self._launch()
         try:
             await replica.ready
@@ -137,9 +137,9 @@ class EnginePool:
         """
         replica = next((replica for replica in self._replicas if replica.name == name and not replica.leaving), None)
         if replica is None:
-            raise RequestError(f"there is no engine {name!r}; there are {', '.join(self.engines)}.")
+            raise RequestError(f"there is no engine {name!r}, only {', '.join(self.engines)}.")
         if len(self.engines) == 1:
-            raise RequestError(f"engine {name!r} is the last one: add another before it leaves.")
+            raise RequestError(f"engine {name!r} is the last one: add another before removing it.")
         self._unpin(replica)
         replica.leaving = True
         if drain:
@@ -240,7 +240,7 @@ class EnginePool:
     async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
         """Run one step of vLLM's weight transfer on the held engines; after the last they continue. Raises as `Receivers.step` does."""
         if self._receivers is None:
-            raise EngineFault("the engines are not in a transfer")
+            raise EngineFault("no weight transfer is in progress")
         await self._receivers.step(step, info)
         if self._receivers.done:
             self._version = self._receivers.weights[1]
@@ -278,7 +278,7 @@ class EnginePool:
             shapes_in(folder)
             return True
         if self._config.adapter_rank is None:
-            raise RequestError(f"{folder} holds adapters only: set rollout.engine.adapter_rank, or give a whole policy.")
+            raise RequestError(f"{folder} contains only adapters: set rollout.engine.adapter_rank, or use a complete policy.")
         base_of(folder)
         return False
 
@@ -287,7 +287,7 @@ class EnginePool:
             async with asyncio.timeout(self._config.transfer_timeout_seconds if broken else None):
                 await replica.load_weights(self._weights)
         except TimeoutError as error:
-            raise EngineDead(f"{replica.name} did not return from a failed weight transfer") from error
+            raise EngineDead(f"{replica.name} did not recover from a failed weight transfer") from error
 
     def _is_due(self, replica: Replica, version: int) -> bool:
         held = replica.weights[1]
@@ -302,7 +302,7 @@ class EnginePool:
                 each for each in staying if older and not each.older
             ]
             if not candidates:
-                raise EngineFault(f"no engine is left, and all replacements are used up ({self._config.max_replacements} of each engine)")
+                raise EngineFault(f"no engine is left, and all replacements are used up ({self._config.max_replacements} per engine)")
             replica = min(candidates, key=lambda candidate: candidate.load)
             self._pinned[request_id, older] = replica
             replica.trajectories.add(request_id)
@@ -341,7 +341,9 @@ class EnginePool:
                         await replica.wake(self._weights)
         except TimeoutError as error:
             seconds = self._config.start_timeout_seconds
-            raise EngineDead(f"an engine did not start within {seconds:g} seconds; does Ray have the CPUs and GPUs it asks for?") from error
+            raise EngineDead(
+                f"an engine did not start within {seconds:g} seconds; does Ray have the CPUs and GPUs that it needs?"
+            ) from error
         except EngineFault as error:
             died = worker_died(f"the engine {replica.name}", error)
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)

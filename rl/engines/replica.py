@@ -126,7 +126,7 @@ class Replica:
         """Send a policy's files if the engine's machine does not have them. Raises as `call` does."""
         files = await asyncio.to_thread(files_in, Path(folder))
         if files and await self.call("misses", folder, files):
-            logger.info("%s does not see %s and is sent its %d bytes", self.name, folder, sum(file.size for file in files))
+            logger.info("%s cannot read %s; sending its %d bytes", self.name, folder, sum(file.size for file in files))
             parts = pieces(Path(folder), files)
             while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 await self.call("receive", *part)

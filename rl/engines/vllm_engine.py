@@ -121,7 +121,7 @@ class VllmEngine(BatchedActor):
 
     async def receive(self, name: str, piece: bytes) -> None:
         if self._received is None:
-            raise EngineFault(f"no file {name} was announced")
+            raise EngineFault(f"the file {name} was not announced")
         await asyncio.to_thread(self._received.take, name, piece)
 
     async def start(self) -> None:
@@ -136,7 +136,7 @@ class VllmEngine(BatchedActor):
         try:
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=self._stat_loggers())
         except RuntimeError as error:
-            raise own_process_died("vLLM's process of an engine", error) or error from error
+            raise own_process_died("the vLLM process of an engine", error) or error from error
         finally:
             self._drop_received()
         if self._config.adapter_rank is not None:
@@ -164,7 +164,7 @@ class VllmEngine(BatchedActor):
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
         if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):
-            raise EngineFault("the engine made other image placeholders than the context holds; check the policy's processor")
+            raise EngineFault("the engine's image placeholders differ from those of the context; check the policy's processor")
         return _as_generation(outputs[-1].outputs[0])
 
     @_tells_its_death

@@ -94,7 +94,7 @@ def _layers_with_matrices(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _refuse(*arguments: object) -> NoReturn:
-    raise RuntimeError("this engine's weights were freed when it went to sleep, and no others have been loaded")
+    raise RuntimeError("this engine's weights were freed when it went to sleep, and none have been loaded since")
 
 
 def _silence_vllm() -> None:
@@ -204,7 +204,7 @@ class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
     ) -> Self:
         """Listen, and return once all workers have joined."""
         if source is None:
-            raise ValueError("a learner without weights has none to transfer")
+            raise ValueError("the learner has no weights to transfer")
         engine = cls(client=client, source=source, is_sender=init_info.is_sender)
         if not engine.is_sender:
             return engine

@@ -58,7 +58,9 @@ class WeightSender:
             if pending.engines:
                 _within(pending.timeout_seconds, self._join(pending).send_weights)
         except (EngineFault, RuntimeError, OSError) as error:  # torch and NCCL raise RuntimeError
-            logger.warning("version %d could not be sent; the engines load its folder: %s: %s", version, type(error).__name__, error)
+            logger.warning(
+                "version %d could not be sent; the engines load it from its folder: %s: %s", version, type(error).__name__, error
+            )
             self.close()
             return False
         finally:

@@ -116,10 +116,12 @@ def check_fit(shapes: Shapes, folder: Path) -> None:
         elif name not in theirs:
             found = "the engines' policy has no such weight"
         elif shapes[name] != theirs[name]:
-            found = f"the learner's has the shape {list(shapes[name])}, the engines' {list(theirs[name])}"
+            found = f"its shape is {list(shapes[name])} in the learner and {list(theirs[name])} in the engines"
         else:
             continue
-        raise RequestError(f"The learner's weights do not fit the engines, which began with {folder}: {name}: {found}; train that policy.")
+        raise RequestError(
+            f"The learner's weights do not match the engines, which started with {folder}: {name}: {found}; train that policy."
+        )
 
 
 def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -130,11 +132,11 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
-        raise RequestError(f"{folder} holds no policy: it needs a config.json and weights as safetensors.")
+        raise RequestError(f"{folder} does not contain a policy: it needs a config.json and safetensors weights.")
     for index in folder.glob("*.safetensors.index.json"):
         missing = set(json.loads(index.read_text())["weight_map"].values()) - {file.name for file in files}
         if missing:
-            raise RequestError(f"{folder} holds an incomplete policy: {index.name} names {min(missing)}, and that is not there.")
+            raise RequestError(f"{folder} contains an incomplete policy: {index.name} lists {min(missing)}, which is missing.")
     shapes = {}
     for file in files:
         try:
@@ -151,6 +153,6 @@ def check_device(backend: str) -> None:
 
     if backend in CUDA_TRANSFERS and not torch.cuda.is_available():
         raise RequestError(
-            f"rollout.engine.transfer = {backend} needs a GPU with CUDA where the learner and the engines run, and there is none here: "
-            f"take gloo, or files."
+            f"rollout.engine.transfer = {backend} needs CUDA GPUs for the learner and the engines, and there is none here: "
+            f"use gloo or files."
         )

@@ -25,9 +25,7 @@ def _this_machine(declared: int | None) -> Machine:
     """The local machine with unlimited CPUs, which are a reservation here, not a limit."""
     visible = visible_gpus()
     if declared is not None and visible is not None and declared > visible:
-        raise RequestError(
-            f"rollout.ray.gpus = {declared} is more than the {visible} that CUDA_VISIBLE_DEVICES names: lower it, or unset the variable."
-        )
+        raise RequestError(f"rollout.ray.gpus = {declared} exceeds the {visible} of CUDA_VISIBLE_DEVICES: lower it, or unset the variable.")
     return Machine("this machine", math.inf, own_gpus() if declared is None else declared)
 
 
@@ -55,7 +53,7 @@ def _cluster(config: RayConfig) -> list[Machine]:
     except (OSError, RuntimeError, ValueError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RequestError(
-            f"rollout.ray.address: no Ray answers at {config.address} ({line[:200]}); start one, or name another."
+            f"rollout.ray.address: no Ray cluster answers at {config.address} ({line[:200]}); start one, or set another address."
         ) from error
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

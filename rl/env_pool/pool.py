@@ -161,7 +161,7 @@ class PooledEnvironment:
         if isinstance(error, CallFailed | RayTaskError):
             return error.cause if isinstance(error.cause, EnvironmentFault) else EnvironmentFault(_describe(error))
         if isinstance(error, TimeoutError):
-            return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
+            return EnvironmentFault("the environment's worker was stuck in a step and has been replaced", FaultKind.TIMEOUT)
         kind = self._worker.ended or FaultKind.DIED
         if isinstance(error, RayActorError):
             return EnvironmentFault("the environment's worker died", kind)
@@ -198,7 +198,7 @@ class EnvironmentPool:
             _end(kind)
             if (died := worker_died(f"the worker of the environment {name!r}", error)) is not None:
                 raise died from error
-            raise RequestError(f"the environment {name!r} cannot be made: {_start_fault(error, config)}") from error
+            raise RequestError(f"the environment {name!r} cannot be created: {_start_fault(error, config)}") from error
         self._kinds[name] = kind
 
     def client(self, name: str, trajectory_id: str) -> PooledEnvironment:
@@ -241,7 +241,7 @@ def _check_image(name: str, image: str | None) -> None:
     if image is not None and shutil.which("podman") is None:
         raise RequestError(
             f"the environment {name!r} needs the container image {image}, and Ray starts containers with podman, which is not on this "
-            "machine; install podman, or leave rollout.environments.kinds.NAME.image out."
+            "machine; install podman, or unset rollout.environments.kinds.NAME.image."
         )
 
 
@@ -254,7 +254,7 @@ def _end(kind: Kind) -> None:
 def _start_fault(error: Exception, config: EnvironmentKindConfig) -> str:
     if isinstance(error, TimeoutError):
         return (
-            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each needs {config.cpus:g} CPUs and "
+            f"its {config.workers} worker(s) did not start within {START_SECONDS:g} seconds; each needs {config.cpus:g} CPUs and "
             f"{config.gpus:g} GPUs from Ray."
         )
     return _describe(error)

@@ -95,10 +95,10 @@ class EnvironmentWorker(BatchedActor):
     async def _step(self, trajectory_id: str, action: Action) -> Step:
         environment = self._environments.get(trajectory_id)
         if environment is None:
-            raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
+            raise EnvironmentFault("this trajectory has no environment: it has ended or never began")
         step = await self._guarded(environment.step(action), "step")
         if step.reward is not None and not math.isfinite(step.reward):
-            raise EnvironmentFault(f"the environment gave the reward {step.reward}, which is no finite number")
+            raise EnvironmentFault(f"the environment returned the reward {step.reward}, which is not a finite number")
         return step
 
     async def close(self, trajectory_id: str) -> None:

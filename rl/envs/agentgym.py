@@ -74,7 +74,7 @@ class AgentGymEnvironment(StatefulEnvironment):
         """
         answer = await self._post("/step", action=action)
         if not isinstance(answer, Mapping) or not {self._fields.observation, self._fields.reward, "done"} <= answer.keys():
-            raise EnvironmentFault(f"the answer of /step is not of the form expected: {str(answer)[:200]}")
+            raise EnvironmentFault(f"the response of /step has an unexpected form: {str(answer)[:200]}")
         self._reward, self._done = float(answer[self._fields.reward]), bool(answer["done"])
         return str(answer[self._fields.observation])
 
@@ -84,7 +84,7 @@ class AgentGymEnvironment(StatefulEnvironment):
     async def reset(self, task: Task, seed: int) -> Observation:
         item = task.provenance.get("item")
         if not isinstance(item, int):
-            raise EnvironmentFault(f"the task {task.key} does not say which item it is, as provenance {{'item': 17}}")
+            raise EnvironmentFault(f"the task {task.key} has no item number in its provenance, such as {{'item': 17}}")
         made = _without_error(await self._service.post("/create", {}))
         self._instance = made.get("id", made.get("env_idx")) if isinstance(made, Mapping) else made
         begun = await self._post("/reset", **{self._fields.item: item})
@@ -115,13 +115,13 @@ class AgentGymEnvironment(StatefulEnvironment):
 
 def _without_error(answer: Any) -> Any:
     if isinstance(answer, Mapping) and "error" in answer:
-        raise EnvironmentFault(f"the server says: {answer['error']}")
+        raise EnvironmentFault(f"the server reports: {answer['error']}")
     return answer
 
 
 def create(resources: Resources) -> AgentGymEnvironment:
     options = resources.read(AgentGymOptions)
     if options.service not in SERVICES:
-        raise RequestError(f"the service {options.service!r} of AgentGym is not known; known are {', '.join(SERVICES)}.")
+        raise RequestError(f"there is no AgentGym service {options.service!r}, only {', '.join(SERVICES)}.")
     service = resources.once("service", lambda: Service(options))
     return AgentGymEnvironment(service, SERVICES[options.service])

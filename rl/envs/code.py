@@ -137,7 +137,7 @@ class PythonEnvironment(ToolEnvironment):
 
     async def probe(self) -> None:
         if await self.code("6 * 7") != "42":
-            raise EnvironmentFault("the interpreter does not calculate")
+            raise EnvironmentFault("the interpreter does not compute 6 * 7")
 
     def _error_text(self, result: SandboxResult) -> str:
         limits = self._options.sandbox

@@ -118,9 +118,9 @@ class GameEnvironment(StatefulEnvironment):
 def _arguments_of(task: Task, options: GameOptions) -> dict[str, Any]:
     given = task.provenance.get("game", {})
     if not isinstance(given, Mapping) or (unlisted := sorted(set(given) - set(options.task_arguments))):
-        what = f"the argument {unlisted[0]!r:.100}" if isinstance(given, Mapping) else "something that is no object of arguments"
+        what = f"the argument {unlisted[0]!r:.100}" if isinstance(given, Mapping) else "arguments that are not an object"
         raise EnvironmentFault(
-            f"the task {task.key} gives its game {what}; the option task_arguments allows {', '.join(options.task_arguments) or 'none'}"
+            f"the task {task.key} passes its game {what}; the option task_arguments allows {', '.join(options.task_arguments) or 'none'}"
         )
     return dict(given)
 
@@ -131,11 +131,9 @@ def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.E
     try:
         game = gymnasium.make(options.game, **{**drawn, **options.arguments, **arguments})
     except (gymnasium.error.Error, ImportError, LookupError, TypeError, ValueError) as error:
-        raise RequestError(f"the game {options.game!r} cannot be set up: {type(error).__name__}: {error}.") from error
+        raise RequestError(f"the game {options.game!r} cannot be created: {type(error).__name__}: {error}.") from error
     if not isinstance(game.action_space, Discrete | Text):
-        raise RequestError(
-            f"the game {options.game!r} has actions of the kind {game.action_space}; only discrete and text ones can be played."
-        )
+        raise RequestError(f"the game {options.game!r} has the action space {game.action_space}; only Discrete and Text are supported.")
     if not isinstance(game.observation_space, Text) and "ansi" not in game.metadata.get("render_modes", ()):
         raise RequestError(f"the game {options.game!r} cannot be shown as text: it has no render mode 'ansi'.")
     return game
@@ -148,7 +146,7 @@ def action_names(game: gymnasium.Env[Any, Any], options: GameOptions) -> tuple[s
         return ()
     names = options.actions or ACTIONS.get(options.game.rpartition(":")[2].rpartition("-v")[0]) or tuple(map(str, range(int(space.n))))
     if len(names) != space.n:
-        raise RequestError(f"the game {options.game!r} has {space.n} actions, and the option 'actions' names {len(names)}.")
+        raise RequestError(f"the game {options.game!r} has {space.n} actions, but the option 'actions' names {len(names)}.")
     return names
 
 

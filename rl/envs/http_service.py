@@ -74,4 +74,4 @@ class Service:
         try:
             return response.json()
         except ValueError as error:
-            raise EnvironmentFault(f"{response.url} answered something that is not JSON: {response.text[:200]!r}") from error
+            raise EnvironmentFault(f"{response.url} returned invalid JSON: {response.text[:200]!r}") from error

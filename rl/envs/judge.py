@@ -106,7 +106,7 @@ class JudgeEnvironment(StatefulEnvironment):
 
     async def _score(self, text: str) -> Judgement:
         if self._task is None:
-            raise EnvironmentFault("nothing can be judged before the reset")
+            raise EnvironmentFault("the environment cannot judge before its reset")
         return await self._scorer.score(self._task, text)
 
 
@@ -152,7 +152,7 @@ class RewardModel:
         self._model.to(self._device)
         self._lock = asyncio.Lock()
         if self._model.config.num_labels != 1:
-            raise RequestError(f"{options.path} is no reward model: it has {self._model.config.num_labels} outputs instead of one.")
+            raise RequestError(f"{options.path} is not a reward model: it has {self._model.config.num_labels} outputs instead of one.")
         self._exchange = None if self._tokenizer.chat_template is None else _Exchange(self._tokenizer, options.path)
 
     async def score(self, task: Task, text: str) -> Judgement:
@@ -199,7 +199,7 @@ def create_reward_model(options: Mapping[str, Any]) -> RewardModel:
     """Create the scorer of one worker. Raises RequestError if the folder holds no reward model."""
     read = read_options(RewardModelOptions, options)
     if not (read.path / "config.json").is_file():
-        raise RequestError(f"{read.path} holds no reward model: there is no config.json in it.")
+        raise RequestError(f"{read.path} does not contain a reward model: there is no config.json in it.")
     return RewardModel(read)
 
 
@@ -242,7 +242,7 @@ class ServerScorer:
         try:
             text = str(answer["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError) as error:
-            raise EnvironmentFault(f"the judge's answer is not of the form expected: {str(answer)[:200]}") from error
+            raise EnvironmentFault(f"the judge's response has an unexpected form: {str(answer)[:200]}") from error
         return read_grade(text, options.highest)
 
 

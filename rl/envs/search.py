@@ -76,7 +76,7 @@ def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
 
 def create(resources: Resources) -> SearchEnvironment:
     if resources.index is None:
-        raise RequestError("the environment 'search' needs documents, and there are none.")
+        raise RequestError("the environment 'search' needs documents, and there are none: import some.")
     return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)
 
 
@@ -117,7 +117,7 @@ class RetrieveEnvironment(ToolEnvironment):
         try:
             return [_contents(hit) for hit in answer["result"][0]]
         except (KeyError, IndexError, TypeError) as error:
-            raise EnvironmentFault(f"the answer of /retrieve is not of Search-R1's form: {str(answer)[:200]}") from error
+            raise EnvironmentFault(f"the response of /retrieve is not in Search-R1's format: {str(answer)[:200]}") from error
 
 
 def _contents(hit: Any) -> str:

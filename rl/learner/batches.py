@@ -145,8 +145,8 @@ def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> No
     pictured = next((row for row in rows if row.images), None)
     if pictured is None or (sees and mask_observations):
         return
-    why = "rl.mask_observations = false would train on their placeholders" if sees else "the policy in training takes none"
-    raise RequestError(f"trajectory {pictured.trajectory_id} holds images, and {why}; exclude trajectories with images.")
+    why = "rl.mask_observations = false would train on their placeholders" if sees else "the policy does not support images"
+    raise RequestError(f"trajectory {pictured.trajectory_id} contains images, but {why}; exclude trajectories with images.")
 
 
 def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:

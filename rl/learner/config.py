@@ -47,7 +47,7 @@ class LearnerConfig(Section):
         if self.sharded and (self.workers == 1 or self.gpus == 0):
             raise ValueError("learner.sharded needs learner.workers > 1 and learner.gpus: accelerate has no FSDP on CPUs")
         if self.workers > 1 and 0 < self.gpus < 1:
-            raise ValueError("learner.gpus must be 0 or 1 where learner.workers > 1: NCCL joins no two workers on one card")
+            raise ValueError("learner.gpus must be 0 or 1 if learner.workers > 1: NCCL does not support two workers on one GPU")
         return self
 
 
@@ -109,13 +109,13 @@ class OptimizerConfig(Section):
     @model_validator(mode="after")
     def _check_optimizer(self) -> OptimizerConfig:
         if self.optimizer == "muon" and self.learner.sharded:
-            raise ValueError('optimizer = "muon" needs whole matrices, and learner.sharded leaves each worker a part: take adamw')
+            raise ValueError('optimizer = "muon" needs whole matrices, but learner.sharded splits them among workers: use adamw')
         return self
 
     @model_validator(mode="after")
     def _check_offloading(self) -> OptimizerConfig:
         if self.activation_offloading and not self.learner.gpus:
-            raise ValueError("activation_offloading brings what a GPU keeps to the host, and learner.gpus = 0 keeps it there anyway")
+            raise ValueError("activation_offloading moves activations from GPU to host memory, but learner.gpus = 0: unset it")
         return self
 
 
@@ -318,13 +318,13 @@ class ReinforceConfig(OptimizerConfig):
     @model_validator(mode="after")
     def _check_clip(self) -> ReinforceConfig:
         if self.loss_type == "cispo" and self.clip_high < 1:
-            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
+            raise ValueError("rl.loss_type = cispo uses rl.clip_high as the maximum ratio: set at least 1, such as 5")
         return self
 
     @model_validator(mode="after")
     def _check_observations(self) -> ReinforceConfig:
         if not self.mask_observations and self.has_critic:
-            raise ValueError(f"rl.mask_observations = false goes with no critic, and rl.estimator = {self.estimator} has one")
+            raise ValueError(f"rl.mask_observations = false does not support a critic, but rl.estimator = {self.estimator} has one")
         return self
 
     @model_validator(mode="after")
@@ -332,16 +332,16 @@ class ReinforceConfig(OptimizerConfig):
         for name, default in {"refills": 0, "oversampling": 1}.items():
             if self.mode == "asynchronous" and getattr(self.filters, name) != default:
                 raise ValueError(
-                    f"rl.filters.{name} samples more for a step, and with rl.mode = asynchronous no step has its own: leave it {default}"
+                    f"rl.filters.{name} samples more for a step, but rl.mode = asynchronous has no samples per step: leave it {default}"
                 )
         if self.mode == "asynchronous" and self.replay.capacity is not None and self.replay.capacity < self.tasks_per_step:
-            raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
+            raise ValueError("rl.replay.capacity must be at least rl.tasks_per_step, the groups of one step")
         return self
 
     @model_validator(mode="after")
     def _check_critic(self) -> ReinforceConfig:
         if self.has_critic and self.optimizer == "muon":
-            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which learns by AdamW: leave rl.optimizer at adamw")
+            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which is trained with AdamW: set rl.optimizer = adamw")
         return self
 
     @property
@@ -405,4 +405,4 @@ def check_trackers(trackers: Sequence[Tracker]) -> None:
     """Raise RequestError if a tracker's package is not installed."""
     for tracker in trackers:
         if importlib.util.find_spec(tracker) is None:
-            raise RequestError(f"trackers names {tracker}, and that package is not installed: `pip install {tracker}`, or leave it out.")
+            raise RequestError(f"trackers names {tracker}, but that package is not installed: `pip install {tracker}`, or remove it.")

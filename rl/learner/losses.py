@@ -298,7 +298,7 @@ class Critic:
             joined: how that pass joined its rows, or None.
             alone: block the gradient into the states regardless of `trunk_gradient`.
         """
-        assert self._states is not None, "no forward pass since the values were last asked for"
+        assert self._states is not None, "no forward pass since the values were last read"
         states, self._states = self._states, None
         states = states.to(next(self.head.parameters()).dtype)
         states = states.detach() if alone or not states.requires_grad else scaled_gradient(states, self._trunk_gradient)

@@ -289,7 +289,7 @@ class Alert:
     step: int
 
     def __str__(self) -> str:
-        return f"{self.limit.sign} is {self.value:.4g} at step {self.step} and {_demand(self.limit)}; it began at step {self.since}"
+        return f"{self.limit.sign} is {self.value:.4g} at step {self.step} and {_demand(self.limit)}; this began at step {self.since}"
 
 
 class TrainingHalted(WorkFailed):

@@ -77,9 +77,11 @@ def varlen_attention(
     """
     asked = [name for name in UNKNOWN if others.get(name) is not None]
     if attention_mask is not None or sliding_window is not None or dropout or asked:
-        raise ValueError(f"attn_implementation = {VARLEN} supports no mask, window, dropout, {', '.join(UNKNOWN)}, which this model needs")
+        raise ValueError(
+            f"attn_implementation = {VARLEN} does not support a mask, window, dropout, {', '.join(UNKNOWN)}; this model needs one of them"
+        )
     if cu_seq_lens_q is None or max_length_q is None or query.size(0) != 1:
-        raise ValueError(f"attn_implementation = {VARLEN} needs one row and the borders of its sequences")
+        raise ValueError(f"attn_implementation = {VARLEN} needs one row and the boundaries of its sequences")
     if torch.is_autocast_enabled(query.device.type):
         query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
     if pieces is None:
@@ -130,7 +132,7 @@ def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
     reason = obstacle(model, VARLEN)
     if config.attn_implementation != "auto":
         if config.attn_implementation == VARLEN and reason:
-            raise RequestError(f"attn_implementation = {VARLEN} does not fit this policy: {reason}; use auto.")
+            raise RequestError(f"attn_implementation = {VARLEN} does not support this policy: {reason}; use auto.")
         return config.attn_implementation
     if reason:
         return str(model.config._attn_implementation)
@@ -178,7 +180,7 @@ def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
     if model._is_stateful or kinds - SEPARABLE:
         return "it has layers that carry a state from token to token"
     if not model._supports_attention_backend:
-        return "its code does not support other attention"
+        return "its code does not support other attention implementations"
     limited = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None) is not None)
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     dropped = any(getattr(config, name, None) for name in DROPOUTS)

@@ -62,7 +62,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
 def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model (on the CPU, in evaluation mode) and tokenizer. Trainers need the default float32 weights, also to compute in bfloat16."""
     if not (folder / "config.json").is_file():
-        raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
+        raise RequestError(f"{folder} does not contain a policy: there is no config.json in it.")
     kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -107,5 +107,5 @@ def _check_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str], vocab
         examples = ", ".join(repr(word) for word in pieces[:5])
         raise RequestError(
             f"policy.vocabulary_size = {vocabulary_size} is too small: {len(pieces)} of {len(set(words))} words of the world "
-            f"need several tokens (such as {examples}); raise it, or use fewer words, of letters only."
+            f"need several tokens (such as {examples}); raise it, or use fewer words with letters only."
         )

@@ -62,9 +62,9 @@ def base_of(folder: Path) -> str:
             pass
         base = str(json.loads((folder / CONFIG).read_text())["base_model_name_or_path"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise RequestError(f"{folder} holds no whole adapters: {type(error).__name__}: {error}.") from error
+        raise RequestError(f"{folder} does not contain complete adapters: {type(error).__name__}: {error}.") from error
     if not (Path(base) / "config.json").is_file():
-        raise RequestError(f"{folder} holds adapters for {base}, which holds no policy.")
+        raise RequestError(f"{folder} contains adapters for {base}, which does not contain a policy.")
     return base
 
 
@@ -113,7 +113,7 @@ class ReceivedPolicy:
     def take(self, name: str, piece: bytes) -> None:
         """Append a piece. Raises ValueError for a file that was not announced."""
         if name not in {each.name for each in self.files} or Path(name).name != name:
-            raise ValueError(f"no file {name!r} of {self.path} was announced")
+            raise ValueError(f"the file {name!r} of {self.path} was not announced")
         with (Path(self._folder.name) / name).open("ab") as file:
             file.write(piece)
 

@@ -44,7 +44,9 @@ class Vision:
             with self._lock:
                 ids = self._processor(images=[image], text=self.marker, add_special_tokens=False)["input_ids"][0]
         except (ValueError, ZeroDivisionError) as error:
-            raise ImageFault(f"the policy's processor does not take an image of {image.width} x {image.height} pixels: {error}") from error
+            raise ImageFault(
+                f"the policy's processor does not accept an image of {image.width} x {image.height} pixels: {error}"
+            ) from error
         return tuple(map(int, ids))
 
     def inputs(self, images: Sequence[Image]) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ def named_arguments(tool: str, arguments: str, tools: Sequence[Schema]) -> dict[
     try:
         return as_object(arguments, parameters_of(tool, tools))
     except ValueError as error:
-        raise NotExpressible(f"a call of {tool!r} whose arguments have no names: {error}"[:300]) from error
+        raise NotExpressible(f"the arguments of a call of {tool!r} have no names: {error}"[:300]) from error
 
 
 class RolloutDialect(Protocol):
@@ -164,8 +164,8 @@ def text_of(result: Result) -> str:
     for part in result.parts:
         if isinstance(part, ImagePart):
             raise ContentRefused(
-                f"a tool returned {part.media_type}, and this policy takes text only; "
-                "use a tool that describes images, or a policy and a dialect that take them"
+                f"a tool returned {part.media_type}, but this policy accepts only text; "
+                "use a tool that describes images, or a policy and a dialect that support them"
             )
     return result.text
 

@@ -98,7 +98,7 @@ class ImageRenderer:
             ImageFault: an image cannot be decoded, or the processor rejects it.
         """
         if self.refusal is not None:
-            raise ContentRefused(f"a tool returned an image, and the policy's chat template cannot be used with them: {self.refusal}")
+            raise ContentRefused(f"a tool returned an image, and the policy's chat template cannot be used with images: {self.refusal}")
         found: list[ResultPart] = []
         check_count(sum(isinstance(part, ImagePart) for part in parts))
         for part in parts:
@@ -160,7 +160,7 @@ class ImageRenderer:
         rendered = conversation[-len(ours) :]
         if rendered != ours:
             shown, read = map(self._template.decode, (rendered, ours))
-            raise TemplateRefused(f"a result with an image is rendered as {shown!r} and was {read!r}")
+            raise TemplateRefused(f"a result with an image is rendered as {shown!r}, but appended as {read!r}")
 
 
 _PROBE_QUESTION: Message = {"role": "user", "content": "a"}
@@ -176,7 +176,7 @@ def _image_markup(template: ChatTemplate, marker: str) -> tuple[str, str]:
     text = template.render([_PROBE_QUESTION, call_message([("lookup", "a")]), message], [PROBE_TOOL], generate=True)
     markup = text.partition(slot(0))[2].partition(slot(1))[0]
     if markup.count(marker) != 1:
-        raise TemplateRefused(f"it does not write {marker} for an image in what a tool returns")
+        raise TemplateRefused(f"it does not write {marker} for an image in a tool result")
     before, _, behind = markup.partition(marker)
     return before, behind
 
@@ -224,12 +224,12 @@ class ChatDialect:
         ]
         answers = [call.arguments.strip() for call in turn.calls if call.tool == ANSWER]
         if len(answers) + bool(calls) > 1:
-            raise NotExpressible("under a chat template an answer is a message of its own")
+            raise NotExpressible("with a chat template an answer must be a separate message")
         answer = answers[0] if answers else None
         ids = self._written(calls, answer, turn.think)
         read, wanted = self.parse(ids, tools), calls or [(ANSWER, answer)]
         if turn.calls and (isinstance(read, ParseError) or [_content(call) for call in read.calls] != wanted):
-            raise NotExpressible(f"the message would not be read as what it says: {read}"[:300])
+            raise NotExpressible(f"the message would be parsed differently: {read}"[:300])
         return ids
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
@@ -333,7 +333,7 @@ _SPOKEN = "I look."
 _THOUGHT = f"<think>\n{_SPOKEN}\n</think>\n\n"
 _PLAIN, _SPEAKING, _THINKING, _TAGGED = {"content": ""}, {"content": _SPOKEN}, {"reasoning_content": _SPOKEN}, {"content": _THOUGHT}
 """What may precede a call: nothing, text, or a thought in one of two forms."""
-_ADVICE = 'give another with the dialect\'s option "template", such as "training" for the one that TRL ships for the model'
+_ADVICE = 'choose another with the dialect\'s option "template", such as "training", the one that TRL ships for the model'
 _WIDE = Truncation(10_000)
 _UNREADABLE = {"bare_json": '{"name": "lookup", "parameters": {'}
 
@@ -392,7 +392,7 @@ class _ConversationProof:
         written = self._dialect.template.tokenize(plain, [PROBE_TOOL], generate=True)[len(self._context) :]
         turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]), ())
         if isinstance(turn, ActionTurn) and turn.calls[0].tool != ANSWER:
-            raise TemplateRefused("it drops what is said or thought before a call")
+            raise TemplateRefused("it drops text or thoughts before a call")
 
     def _call(self, arguments: Sequence[str], results: Sequence[str]) -> None:
         calls = [("lookup", argument) for argument in arguments]
@@ -406,17 +406,17 @@ class _ConversationProof:
         self._speak(text)
         role = self._dialect.layout.correction_role
         self._messages.append({"role": "user", "content": "Error: a"} if role == "user" else tool_message(0, "error", "Error: a"))
-        self._check_step(None, [Result("Error: a")], "after a message that cannot be read")
+        self._check_step(None, [Result("Error: a")], "after an unreadable message")
 
     def _answer(self) -> None:
         self._speak("Green Lake")
         rendered = self._rendered_ids(generate=False)
-        self._expect(rendered[: len(self._context)], self._context, "what stands before the answer")
+        self._expect(rendered[: len(self._context)], self._context, "the context before the answer")
         rest = rendered[len(self._context) :]
         stop = self._dialect.template.special[self._dialect.layout.answer_stop]
         turn = self._dialect.parse(self._up_to_stop(rest) if stop in rest else (*rest, stop))
         if isinstance(turn, ParseError) or turn.calls[0].tool != ANSWER or not turn.calls[0].arguments.endswith("Green Lake"):
-            raise TemplateRefused(f"the answer that it writes is not read as one ({turn})")
+            raise TemplateRefused(f"the answer that it writes is not parsed as one ({turn})")
 
     def _speak(self, text: str) -> None:
         self._messages.append({"role": "assistant", **self._preamble, "content": self._preamble.get("content", "") + text})
@@ -424,22 +424,22 @@ class _ConversationProof:
     def _check_step(self, expected: tuple[Action, ...] | None, results: Sequence[Result], where: str) -> None:
         """Check that the rendering extends the context by a message that parses as `expected`, and by the dialect's reply to it."""
         rendered = self._rendered_ids(generate=True)
-        self._expect(rendered[: len(self._context)], self._context, f"what stands before, seen {where}")
+        self._expect(rendered[: len(self._context)], self._context, f"the earlier context, seen {where},")
         action = self._up_to_stop(rendered[len(self._context) :])
         turn = self._dialect.parse(action)
         if expected is not None and (isinstance(turn, ParseError) or turn.calls != expected):
-            raise TemplateRefused(f"the calls that it writes are not read as they are ({turn})")
+            raise TemplateRefused(f"the calls that it writes are parsed differently ({turn})")
         if expected is None and not isinstance(turn, ParseError):
-            raise TemplateRefused(f"a broken call is read as {turn}")
+            raise TemplateRefused(f"a broken call is parsed as {turn}")
         context = (*self._context, *action)
         self._context = (*context, *self._dialect.reply_ids(action, results, _WIDE))
-        self._expect(rendered[len(context) :], self._context[len(context) :], f"what is appended {where}")
+        self._expect(rendered[len(context) :], self._context[len(context) :], f"the reply {where}")
 
     def _up_to_stop(self, ids: Sequence[int]) -> tuple[int, ...]:
         stops = self._dialect.stop_token_ids
         end = next((number for number, token in enumerate(ids) if token in stops), None)
         if end is None:
-            raise TemplateRefused("a message of the assistant is not ended by a token")
+            raise TemplateRefused("an assistant message does not end with a stop token")
         return tuple(ids[: end + 1])
 
     def _rendered_ids(self, generate: bool) -> tuple[int, ...]:
@@ -451,4 +451,4 @@ class _ConversationProof:
         pairs = zip([*rendered, None], [*appended, None], strict=False)
         place = next((number for number, (a, b) in enumerate(pairs) if a != b), 0)
         shown, ours = (self._dialect.decode(list(ids)[max(0, place - 4) : place + 12]) for ids in (rendered, appended))
-        raise TemplateRefused(f"{what} is rendered as {shown!r} and was {ours!r}")
+        raise TemplateRefused(f"{what} is rendered as {shown!r}, but appended as {ours!r}")

@@ -62,7 +62,7 @@ class ChatTemplate:
         self._control = _any_of(self.plain.added)
         self._special = _any_of(self.special)
         if text is None and tokenizer.chat_template is None:
-            raise RequestError("the policy's tokenizer has no chat template; use the dialect of tags, or name a template.")
+            raise RequestError("the policy's tokenizer has no chat template; use the dialect of tags, or choose a template.")
 
     def render(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> str:
         """Render the conversation as text; with `generate`, up to the generation prompt. Raises TemplateRefused."""
@@ -136,13 +136,13 @@ class ChatTemplate:
         for candidate in (_unchanged, str.strip, _as_json):
             if shown == start + candidate(PROBE_TEXT) + end:
                 return candidate
-        raise TemplateRefused(f"it changes the text of {role} messages in a way that cannot be followed")
+        raise TemplateRefused(f"it changes the text of {role} messages other than by stripping or JSON escapes")
 
     def refuse_spelled(self, text: str) -> None:
         """Raise TemplateRefused if `text` contains a control token, which would be indistinguishable once rendered."""
         found = self._control.search(text)
         if found is not None:
-            raise TemplateRefused(f"it holds the control token {found[0]!r}")
+            raise TemplateRefused(f"the text contains the control token {found[0]!r}")
 
     def refuse_control_tokens(self, tools: Sequence[Schema]) -> None:
         """Raise RequestError if a tool's description, which is part of the markup, contains a control token."""
@@ -150,7 +150,7 @@ class ChatTemplate:
             found = self._control.search(json.dumps(tool, ensure_ascii=False))
             if found is not None:
                 raise RequestError(
-                    f"the tool {tool['function']['name']!r} describes itself with the control token {found[0]!r}; take it out."
+                    f"the schema of the tool {tool['function']['name']!r} contains the control token {found[0]!r}; remove it."
                 )
 
 
@@ -218,7 +218,7 @@ def find_layout(template: ChatTemplate) -> Layout:
     """
     shown = template.render([_ASKED], [PROBE_TOOL], generate=True)
     if "lookup" not in shown:
-        raise TemplateRefused("it does not show the policy what tools there are")
+        raise TemplateRefused("it does not list the available tools")
     call_stop, _ = reply_markup(template, 1)
     answer_stop = _answer_stop(template)
     role, correction = _correction(template)
@@ -279,9 +279,9 @@ def reply_markup(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, 
     pieces = template.pieces([_ASKED, asked, *results], (), generate=True)
     stop, rest = template.after_stop(pieces, ARGUMENT + count - 1)
     if stop is None:
-        raise TemplateRefused("it does not show calls, or ends them with no token of their own")
+        raise TemplateRefused("it does not show calls, or does not end them with a special token")
     if any(not any(getattr(piece, "number", None) == RESULT + number for piece in rest) for number in range(count)):
-        raise TemplateRefused("it does not show what tools return")
+        raise TemplateRefused("it does not show tool results")
     return stop, rest
 
 
@@ -297,7 +297,7 @@ def _call_format(template: ChatTemplate, stop: str) -> str:
         turn = parse(written, ())
         if isinstance(turn, ActionTurn) and turn.calls == expected:
             return name
-    raise TemplateRefused(f"it writes calls in a format that no parser knows: {written[-120:]!r}")
+    raise TemplateRefused(f"it writes calls in a format that no parser supports: {written[-120:]!r}")
 
 
 def _generation_prompt(template: ChatTemplate) -> str:
@@ -342,7 +342,7 @@ def _answer_stop(template: ChatTemplate) -> str:
         stop, _ = template.after_stop(template.pieces(messages, (), generate=False), WRITTEN)
         if stop is not None:
             return stop
-    raise TemplateRefused("it ends an answer with no token of its own")
+    raise TemplateRefused("it does not end an answer with a special token")
 
 
 def _correction(template: ChatTemplate) -> tuple[str, tuple[Piece, ...]]:
@@ -356,4 +356,4 @@ def _correction(template: ChatTemplate) -> tuple[str, tuple[Piece, ...]]:
         stop, rest = template.after_stop(pieces, WRITTEN)
         if stop is not None and any(getattr(piece, "number", None) == RESULT for piece in rest):
             return role, rest
-    raise TemplateRefused("it takes no correction behind a message without a call")
+    raise TemplateRefused("it does not allow a correction after a message without a call")

@@ -97,13 +97,13 @@ class _Writer:
 
     def _questions(self, parts: Sequence[Part]) -> None:
         if len(parts) > 1 or self.ids:
-            raise NotExpressible("an example begins with its question, and has one alone")
+            raise NotExpressible("an example must begin with its only question")
         (self.question,) = parts
 
     def _actions(self, parts: Sequence[Part]) -> None:
         for own in _turns(parts):
             if self.action is not None:  # an action without a result before the next one does not occur in rollouts
-                raise NotExpressible("an action follows another without a result between them")
+                raise NotExpressible("two actions have no result between them")
             thought = "\n".join(part.text for part in own if part.kind is PartKind.THOUGHT) or None
             calls = tuple(Action(part.tool or ANSWER, part.text) for part in own if part.kind is not PartKind.THOUGHT)
             self.action = self.dialect.action_ids(ActionTurn(calls, thought), self.tools)
@@ -112,7 +112,7 @@ class _Writer:
 
     def _reply(self, parts: Sequence[Part]) -> None:
         if self.action is None:
-            raise NotExpressible("a result follows no action")
+            raise NotExpressible("a result has no action before it")
         if len(parts) != max(1, self.calls):
             raise NotExpressible(f"{len(parts)} results for {self.calls} calls")
         results = [Result(part.text) for part in parts]

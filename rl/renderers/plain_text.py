@@ -25,9 +25,7 @@ class PlainText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise RequestError(
-                f"the policy's tokenizer is a {type(tokenizer).__name__}, and a fast one is needed: give its tokenizer.json."
-            )
+            raise RequestError(f"the policy's tokenizer is a {type(tokenizer).__name__}, but a fast one is needed: add its tokenizer.json.")
         added = backend.get_added_tokens_decoder()
         self.added = {token.content: int(number) for number, token in added.items()}
         self.special = {token.content: int(number) for number, token in added.items() if token.special}

@@ -51,7 +51,7 @@ def dialect_config(name: str, configured: Mapping[str, DialectConfig]) -> Dialec
     """Configuration of dialect `name`. Raises RequestError if there is none."""
     known = {**BUILT_IN, **configured}
     if name not in known:
-        raise RequestError(f"there is no dialect {name!r}; name one of {', '.join(known)}, or configure it under rollout.dialects.")
+        raise RequestError(f"there is no dialect {name!r}; choose one of {', '.join(known)}, or configure it under rollout.dialects.")
     return known[name]
 
 
@@ -68,7 +68,7 @@ def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
             raise RequestError(f"TRL ships no training variant of this policy's chat template: {error}") from error
     path = TEMPLATES.get(name) or Path(name)
     if not path.is_file():
-        raise RequestError(f"there is no chat template {name}; give own, training, {', '.join(TEMPLATES)}, or a file.")
+        raise RequestError(f"there is no chat template {name}; choose own, training, {', '.join(TEMPLATES)}, or a file.")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

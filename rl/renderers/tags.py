@@ -75,7 +75,7 @@ class TagDialect:
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
         """`[<think> ...</think>]<call> ...</call>`; without a call, the thought only."""
         if len(turn.calls) > 1:
-            raise NotExpressible("the dialect of tags has one call in an action")
+            raise NotExpressible("the dialect of tags allows one call per action")
         ids = () if turn.think is None else self._wrapped("think", turn.think)
         for call in turn.calls:
             if call.tool not in CALL_TAGS:
@@ -129,7 +129,7 @@ class TagDialect:
     def _token_id(self, token: str) -> int:
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None:
-            raise RequestError(f"the policy's tokenizer has no token {token}: add the tags to it before it is used with them.")
+            raise RequestError(f"the policy's tokenizer has no token {token}: add the tags to it, or use another dialect.")
         return int(token_id)
 
 

@@ -50,5 +50,5 @@ class SearchConfig(Section):
     @model_validator(mode="after")
     def _check_encoder(self) -> SearchConfig:
         if self.by == "vectors" and self.encoder is None:
-            raise ValueError("rollout.search.by = vectors needs rollout.search.encoder, the folder of a model that makes embeddings")
+            raise ValueError("rollout.search.by = vectors needs rollout.search.encoder, the folder of an embedding model")
         return self

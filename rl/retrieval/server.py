@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--topk", type=int, default=3)
-    parser.add_argument("--encoder", help="folder of an encoder: search by vectors, in the way of E5")
+    parser.add_argument("--encoder", help="folder of an encoder: search by vectors, as with E5")
     arguments = parser.parse_args()
     e5 = {
         "by": "vectors",

@@ -159,6 +159,6 @@ def _make_encoder(config: SearchConfig) -> Encoder:
     """Create the configured encoder. Raises RequestError if its folder holds no model."""
     folder = Path(config.encoder or "")
     if not (folder / "config.json").is_file():
-        raise RequestError(f"rollout.search.encoder = {str(folder)!r} holds no model: there is no config.json in it.")
+        raise RequestError(f"rollout.search.encoder = {str(folder)!r} does not contain a model: there is no config.json in it.")
     kind = TransformersEncoder if config.library == "transformers" else SentenceTransformersEncoder
     return kind(str(folder.resolve()), ENCODER_BATCH, config.max_tokens, config.device)

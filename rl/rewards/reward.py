@@ -139,12 +139,14 @@ def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers:
 def _finite_score(score: Score) -> Score:
     if score.value is None or math.isfinite(score.value):
         return score
-    return replace(score, value=None, verdict=Outcome.INVALID, error=f"{score.verifier} gave {score.value}, which is no finite number")
+    return replace(
+        score, value=None, verdict=Outcome.INVALID, error=f"{score.verifier} returned {score.value}, which is not a finite number"
+    )
 
 
 def _finite_value(name: str, value: RewardValue) -> RewardValue:
     wrong = next((each for each in (value.value, *value.turns) if each is not None and not math.isfinite(each)), None)
-    return value if wrong is None else RewardValue.unknown(f"{name} gave {wrong}, which is no finite number")
+    return value if wrong is None else RewardValue.unknown(f"{name} returned {wrong}, which is not a finite number")
 
 
 def weights_of(config: RewardConfig) -> dict[str, float]:
@@ -189,7 +191,7 @@ OK = "ok"
 
 def outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
     """The verifier's value; with exact match this is Search-R1's reward (arXiv 2503.09516, §3.4)."""
-    return [_of_score(attempt.score, "no verifier has spoken") for attempt in attempts]
+    return [_of_score(attempt.score, "no verifier has scored it") for attempt in attempts]
 
 
 def signed_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
@@ -251,7 +253,7 @@ def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
 def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
     """Fraction of turns that a judge finds useful, by turn (`eval/judges.py`); unknown if a turn has no verdict."""
     if context.turn_judge is None:
-        return [RewardValue.unknown("no judge of turns is open: name its model under evaluation.judge")] * len(attempts)
+        return [RewardValue.unknown("no turn judge is available: set its model under evaluation.judge")] * len(attempts)
     cases = [cases_of(attempt.task, attempt.trajectory) for attempt in attempts]
     verdicts = iter(context.turn_judge.judge([case for own in cases for case in own]))
     return [_of_verdicts([next(verdicts) for _ in own]) for own in cases]
@@ -284,7 +286,7 @@ def _rung(attempt: GradedAttempt) -> float:
 
 def _documents_found(attempt: GradedAttempt, required: frozenset[str]) -> RewardValue:
     if not required:
-        return RewardValue.unknown(f"no document is known that proves task {attempt.task.key}")
+        return RewardValue.unknown(f"task {attempt.task.key} has no known supporting documents")
     missing = set(required)
     turns = []
     for turn in attempt.trajectory.turns:

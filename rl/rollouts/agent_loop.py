@@ -204,7 +204,7 @@ class AgentLoop:
         if tools is None:
             there = ", ".join(tool["function"]["name"] for tool in first.tools)
             progress.error = (
-                f"the task may call {', '.join(progress.tools or ())}, and its environment {task.environment!r} has only {there}"
+                f"the task may call {', '.join(progress.tools or ())}, but its environment {task.environment!r} has only {there}"
             )
             return StopReason.FAULT
         progress.schemas = tools

@@ -156,7 +156,7 @@ def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> RejectedSamp
         return RejectedSample.of(trajectory, Filter.OVERLONG, f"ended by {trajectory.stop_reason.value} without an answer")
     void = next((turn.index for turn in trajectory.turns if not turn.is_readable), None)
     if config.void_turns and void is not None:
-        return RejectedSample.of(trajectory, Filter.VOID_TURN, f"turn {void} holds neither a call nor an answer")
+        return RejectedSample.of(trajectory, Filter.VOID_TURN, f"turn {void} has neither a call nor an answer")
     return None
 
 
@@ -232,7 +232,7 @@ class ReplayBuffer:
         self._waiting = [group for group in self._waiting if not self._is_stale(group, version)]
         self._used = [group for group in self._used if not self._is_stale(group, version)]
         self._dropped += len(stale)
-        reason = "begun under version {} of the weights, and the learner was at {}"
+        reason = "started with version {} of the weights, and the learner was at {}"
         return [
             RejectedSample.of(trajectory, Filter.STALE, reason.format(group.version, version))
             for group in stale

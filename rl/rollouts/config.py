@@ -66,7 +66,7 @@ class RolloutConfig(Section):
     @model_validator(mode="after")
     def _check_totals(self) -> RolloutConfig:
         if self.loop == "langgraph" and self.limits.totals:
-            raise ValueError(f"rollout.loop = langgraph has no limit rollout.limits.{self.limits.totals[0]}: unset it or use react")
+            raise ValueError(f"rollout.loop = langgraph does not support rollout.limits.{self.limits.totals[0]}: unset it or use react")
         return self
 
     @property
@@ -86,22 +86,20 @@ def check_rollouts(config: ReinforceConfig, rollout: RolloutConfig) -> None:
     if rollout.limits.top_p < 1:
         raise ValueError(
             "rollout.limits.top_p must be 1: RL trains on these rollouts, and log-probabilities of a truncated distribution are not "
-            "the learner's; a suite may have its own under limits"
+            "the learner's; a suite may set its own under limits"
         )
     if config.older_share and not engine.older:
-        raise ValueError("rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1")
+        raise ValueError("rl.older_share needs an engine with an older policy: set rollout.engine.older = 1")
     if engine.sleep_level and config.mode != "synchronous":
-        raise ValueError(
-            "rollout.engine.sleep_level is for engines and a learner that take turns: set rl.mode = synchronous, or leave it out"
-        )
+        raise ValueError("rollout.engine.sleep_level needs engines and a learner that take turns: set rl.mode = synchronous, or unset it")
     if engine.adapter_rank is not None and config.lora is not None and config.lora.rank > engine.adapter_rank:
-        raise ValueError(f"rl.lora.rank = {config.lora.rank} is more than the engines serve: set rollout.engine.adapter_rank to as much")
+        raise ValueError(f"rl.lora.rank = {config.lora.rank} is more than the engines serve: raise rollout.engine.adapter_rank")
     if engine.transfer in CUDA_TRANSFERS and not learner.gpus:
-        raise ValueError(f"rollout.engine.transfer = {engine.transfer} needs rl.learner.gpus: take gloo or files without")
+        raise ValueError(f"rollout.engine.transfer = {engine.transfer} needs rl.learner.gpus: without GPUs, use gloo or files")
     if engine.transfer == "ipc" and learner.workers > 1:
-        raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")
+        raise ValueError("rollout.engine.transfer = ipc supports a learner of one process, on the engine's GPU: use nccl")
     if engine.transfer == "ipc" and learner.gpus + engine.gpus > 1:
         raise ValueError(
-            "rollout.engine.transfer = ipc is within one card: rollout.engine.gpus and rl.learner.gpus must be shares of it, "
+            "rollout.engine.transfer = ipc is for one shared GPU: rollout.engine.gpus and rl.learner.gpus must be shares of it, "
             "such as 0.5 each"
         )

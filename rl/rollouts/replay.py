@@ -51,6 +51,6 @@ class Replay:
             return
         brought = self.turns[number].brought
         if brought is not None and " ".join(call.observation.strip() for call in calls) != " ".join(brought):
-            raise EnvironmentFault(f"turn {number} did not bring what it brought before", FaultKind.REPLAY)
+            raise EnvironmentFault(f"turn {number} returned other results than before", FaultKind.REPLAY)
         if stop is not None and number < len(self.turns) - 1:
             raise EnvironmentFault(f"turn {number} ended the trajectory ({stop})", FaultKind.REPLAY)

@@ -257,7 +257,7 @@ class Rollouts:
             try:
                 self._admission.follow(await self.pool.pressures())
             except EngineFault as error:  # retry at the next interval
-                logger.warning("the engines' pressure is not known: %s", error)
+                logger.warning("the load of the engines could not be read: %s", error)
 
     async def _taken_metrics(self) -> dict[str, float]:
         return self._admission.take_metrics()
@@ -304,7 +304,7 @@ async def _end_tasks() -> None:
 def check_context(config: RolloutConfig, policy_path: Path) -> None:
     """Check that the policy exists and supports the context length of trajectories. Raises RequestError."""
     if not (Path(policy_path) / "config.json").is_file():
-        raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
+        raise RequestError(f"{policy_path} does not contain a policy: there is no config.json in it.")
     check_positions(config, config.engine.positions(Path(policy_path)), f"the policy in {policy_path}")
 
 

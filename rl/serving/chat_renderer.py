@@ -63,7 +63,7 @@ class ChatRenderer:
             raise Refused(f"the policy's chat template cannot render these messages: {error}") from error
         stop, rest = self._template.after_stop(pieces, mark)
         if stop is None:
-            raise Refused("the policy's chat template ends such a message with no token of its own")
+            raise Refused("the policy's chat template does not end such a message with a special token")
         layout = self.dialect.layout
         ended = bool(reply_ids) and reply_ids[-1] in {self._template.special[end] for end in (layout.call_stop, layout.answer_stop)}
         return (() if ended else (self._template.special[stop],)) + self._template.encode(rest, texts)
@@ -129,7 +129,7 @@ class ChatRenderer:
         for candidate in (str, str.strip):
             if shown == framed.replace(slot(0), candidate(PROBE_TEXT)):
                 return candidate
-        raise TemplateRefused("it changes their text in a way that cannot be followed")
+        raise TemplateRefused("it changes their text other than by stripping or JSON escapes")
 
 
 def _conversation_with(role: str, text: str) -> list[Message]:

@@ -270,7 +270,7 @@ class Endpoint:
             segment.fail(str(error))
             raise Refused(f"the engine failed: {error}", status=503) from error
         except BaseException:
-            segment.fail("the client went away")
+            segment.fail("the client disconnected")
             raise
         return generation, time.perf_counter() - clock
 

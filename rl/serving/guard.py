@@ -32,7 +32,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if self._expected is not None and not secrets.compare_digest(_header(scope, b"authorization"), self._expected):
-            await _refuse("a wrong api key, or none", 401, scope, receive, send)
+            await _refuse("missing or wrong API key", 401, scope, receive, send)
             return
         body = None if _declared(scope) > MOST_BODY_BYTES else await _body(receive)
         if body is None:

@@ -190,9 +190,11 @@ class LangGraphLoop:
 
     def __init__(self, engine: Generator, dialect: Dialect, limits: Limits, build: Build = react_agent) -> None:
         if not isinstance(dialect, ChatDialect):
-            raise RequestError("the agent loop langgraph speaks in messages: give the task or the rollout a dialect of kind chat.")
+            raise RequestError("the agent loop langgraph needs a dialect of kind chat: set one for the task or the rollout.")
         if limits.totals:
-            raise RequestError(f"the agent loop langgraph has no limit rollout.limits.{limits.totals[0]}: unset it or use the loop react.")
+            raise RequestError(
+                f"the agent loop langgraph does not support rollout.limits.{limits.totals[0]}: unset it or use the loop react."
+            )
         self._engine, self._dialect, self._limits, self._build = engine, dialect, limits, build
         self._renderer = ChatRenderer(dialect)
 
@@ -285,7 +287,7 @@ async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequ
 
 def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, calls: _Calls) -> Trajectory:
     """Trajectory of the recorded segment, with its call records; more than one segment is a fault."""
-    rewritten = f"the graph rewrote its past: it made {len(segments)} contexts out of one trajectory" if len(segments) > 1 else None
+    rewritten = f"the graph rewrote its history: one trajectory became {len(segments)} contexts" if len(segments) > 1 else None
     recorded = segments[0] if segments else None
     error = rewritten or (recorded.error if recorded else None) or error
     turns = () if recorded is None else tuple(_with_calls(turn, calls[turn.index]) for turn in recorded.turns)

@@ -83,13 +83,15 @@ def _caller(
 ) -> Caller:
     _check_name("X-Trajectory-Id", x_trajectory_id)
     if x_task_key is not None and not _TASK.fullmatch(x_task_key):
-        raise Refused("X-Task-Key is 1 to 200 letters, digits and . : @ / _ -", param="X-Task-Key")
+        raise Refused("X-Task-Key must be 1 to 200 letters, digits and . : @ / _ -", param="X-Task-Key")
     return Caller(x_trajectory_id, x_task_key)
 
 
 def _check_name(param: str, name: str | None) -> None:
     if name is not None and not _TRAJECTORY.fullmatch(name):
-        raise Refused(f"{param} is a letter or digit and up to 199 of these and . : _ -, for it names the trajectory", param=param)
+        raise Refused(
+            f"{param} must be a letter or digit and up to 199 more of these or . : _ -, because it names the trajectory", param=param
+        )
 
 
 class _Routes:
@@ -126,7 +128,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _too_deep(request: Request, error: Exception) -> Response:
-    return error_response("the body is nested too deep", 400)
+    return error_response("the body is nested too deeply", 400)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
@@ -141,7 +143,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-    problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honored: {first['msg']}"
+    problem = "is not supported" if first["type"] == "extra_forbidden" else f"is invalid: {first['msg']}"
     return error_response(f"{key} {problem}", 400, key)
 
 
@@ -243,5 +245,5 @@ def _renderer(name: str, config: RolloutConfig, tokenizer: PreTrainedTokenizerBa
     except RequestError as error:
         return None, str(error)
     if not isinstance(dialect, ChatDialect):
-        return None, f"the dialect {name!r} has no chat template; use /v1/completions, or name another as serving.dialect"
+        return None, f"the dialect {name!r} has no chat template; use /v1/completions, or set another as serving.dialect"
     return ChatRenderer(dialect), ""

@@ -72,7 +72,7 @@ class CptConfig(SupervisedConfig):
     @model_validator(mode="after")
     def _check_contexts(self) -> CptConfig:
         if any(later <= earlier for earlier, later in pairwise(self.contexts)):
-            raise ValueError(f"contexts must grow from stage to stage, and they are {list(self.contexts)}")
+            raise ValueError(f"contexts must increase from stage to stage, got {list(self.contexts)}")
         return self
 
 
@@ -149,4 +149,4 @@ def check_first(cpt: CptConfig, sft: SftConfig) -> None:
     """Raise ValueError if the first iteration names the source `again`, which needs an earlier one."""
     for stage, sources in (("cpt", cpt.sources), ("sft", sft.sources)):
         if "again" in sources:
-            raise ValueError(f"{stage}.from names again, and there is nothing before the first turn: set it under later")
+            raise ValueError(f"{stage}.from contains again, but nothing precedes the first iteration: set it under later")

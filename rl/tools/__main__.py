@@ -22,7 +22,7 @@ from warehouse.errors import RequestError
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -P -m rl.tools", description="Probe the tools of a file, or call one of them.")
-    parser.add_argument("file", type=Path, help="the TOML file that names the tools")
+    parser.add_argument("file", type=Path, help="the TOML file that lists the tools")
     parser.add_argument("tool", nargs="?", help="a tool to call")
     parser.add_argument("arguments", nargs="?", default="{}", help="its arguments: an object in JSON, or plain text")
     arguments = parser.parse_args()

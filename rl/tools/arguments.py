@@ -23,11 +23,11 @@ from warehouse.settings import first_error
 
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
-_TAKES = "takes an argument that JSON cannot hold"
+_TAKES = "takes an argument that JSON cannot represent"
 _UNNAMED = {
     Parameter.VAR_POSITIONAL: "takes any number of arguments (*)",
     Parameter.VAR_KEYWORD: "takes arguments of any name (**)",
-    Parameter.POSITIONAL_ONLY: "takes an argument by its place alone",
+    Parameter.POSITIONAL_ONLY: "takes a positional-only argument",
 }
 
 
@@ -56,7 +56,7 @@ class Signature:
         self.description, described = _read_docstring(function)
         with _supported(f"the tool {name!r} {_TAKES}"):
             self._arguments = _arguments_model(function, name, hints, described, skip)
-        with _supported(f"the tool {name!r} returns what is neither text nor JSON nor content parts"):
+        with _supported(f"the tool {name!r} returns neither text nor JSON nor content parts"):
             self._returns: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
         with _supported(f"the tool {name!r} {_TAKES}"):
             self.parameters = self._arguments.model_json_schema()
@@ -74,7 +74,7 @@ class Signature:
         try:
             self._returns.validate_python(value)
         except ValidationError as error:
-            raise TypeError(f"it returned a {type(value).__name__}, which is not what it says it returns: {first_error(error)}") from error
+            raise TypeError(f"it returned a {type(value).__name__}, which does not match its annotation: {first_error(error)}") from error
         return value
 
 
@@ -83,11 +83,11 @@ def _arguments_model(
 ) -> type[BaseModel]:
     """A model with a field per parameter, aliased to its name, because not every parameter name is a valid field name."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise RequestError(f"the tool {name!r} yields: a tool returns its result whole.")
+        raise RequestError(f"the tool {name!r} is a generator: return the whole result at once.")
     fields: dict[str, Any] = {}
     for place, parameter in enumerate(list(inspect.signature(function).parameters.values())[skip:]):
         if parameter.kind in _UNNAMED:
-            raise RequestError(f"the tool {name!r} {_UNNAMED[parameter.kind]}: a policy gives each argument by its name, so name them all.")
+            raise RequestError(f"the tool {name!r} {_UNNAMED[parameter.kind]}: a policy passes every argument by name, so name them all.")
         if parameter.name not in hints:
             raise RequestError(f"the tool {name!r} has no type annotation for {parameter.name!r}: add one.")
         default = ... if parameter.default is Parameter.empty else parameter.default

@@ -59,9 +59,9 @@ class ToolConfig(CallRules):
     @model_validator(mode="after")
     def _check_source(self) -> ToolConfig:
         if (self.function is None) == (self.kind is None):
-            raise ValueError("name a `function` or a `class`, and not both")
+            raise ValueError("set either `function` or `class`")
         if self.function is not None and self.options:
-            raise ValueError("`options` are for a `class`: a function has none")
+            raise ValueError("`options` need a `class`: a function has none")
         return self
 
 
@@ -90,11 +90,11 @@ class ServerConfig(CallLimits):
     @model_validator(mode="after")
     def _check_address(self) -> ServerConfig:
         if (self.command is None) == (self.url is None):
-            raise ValueError("give a `command` or a `url`, and not both")
+            raise ValueError("set either `command` or `url`")
         if self.command is None and self.env:
-            raise ValueError("`env` is for a `command`")
+            raise ValueError("`env` needs a `command`")
         if self.url is None and self.headers:
-            raise ValueError("`headers` are for a `url`")
+            raise ValueError("`headers` need a `url`")
         return self
 
 

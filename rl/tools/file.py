@@ -62,11 +62,11 @@ def read_tools_file(path: Path) -> ToolsFile:
         RequestError: it is missing or invalid, or names no tool.
     """
     try:
-        file = ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
+        file = ToolsFile.model_validate(read_toml(path.absolute(), "the tools file"))
     except ValidationError as error:
-        raise RequestError(f"in the file of tools {path}, {_fault(error)}.") from error
+        raise RequestError(f"in the tools file {path}, {_fault(error)}.") from error
     if not file.tools and not file.servers:
-        raise RequestError(f"the file of tools {path} names no tool: add a table [tools.NAME] or [servers.NAME].")
+        raise RequestError(f"the tools file {path} lists no tools: add a table [tools.NAME] or [servers.NAME].")
     return file
 
 
@@ -84,7 +84,7 @@ def check_tools_file(path: Path) -> None:
         client_maker(name, server, folder)
         program = server.command[0] if server.command else "python"
         if program != "python" and "$" not in program and which(folder / program if "/" in program else program) is None:
-            raise RequestError(f"the MCP server {name!r} of {path} is started by {program!r}, and there is no such program: install it.")
+            raise RequestError(f"the MCP server {name!r} of {path} is started by {program!r}, which is not installed: install it.")
 
 
 def _fault(error: ValidationError) -> str:
@@ -96,7 +96,7 @@ def _fault(error: ValidationError) -> str:
     section: type[Section] = {0: ToolsFile, 2: tool, 3: WorkerConfig}.get(len(where), ToolsFile)
     known = [field.alias or name for name, field in section.model_fields.items()]
     close = get_close_matches(key, known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"the keys there are {', '.join(known)}"
+    hint = f"did you mean {close[0]}?" if close else f"its keys are {', '.join(known)}"
     return f"unknown key {'.'.join((*where, key))} ({hint})"
 
 

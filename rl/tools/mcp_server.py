@@ -141,7 +141,7 @@ def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
     except KeyError as error:
         raise RequestError(f"the MCP server {name!r} needs the environment variable {error.args[0]}, which is not set.") from error
     except ValueError as error:
-        raise RequestError(f"the MCP server {name!r} names a variable wrongly: write ${{NAME}}, and $$ for a dollar sign.") from error
+        raise RequestError(f"the MCP server {name!r} has an invalid variable: write ${{NAME}}, and $$ for a dollar sign.") from error
 
 
 MAX_PAGES = 100
@@ -179,7 +179,7 @@ class McpServer:
             raise
         except FutureTimeout:
             self.close()
-            raise RequestError(f"the MCP server {self.name!r} was not up after {START_SECONDS:g} seconds.") from None
+            raise RequestError(f"the MCP server {self.name!r} did not start within {START_SECONDS:g} seconds.") from None
         except Exception as error:
             self.close()
             raise RequestError(f"the MCP server {self.name!r} cannot be started: {with_type(error)}.") from error
@@ -311,4 +311,4 @@ def _bytes(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except binascii.Error as error:
-        raise ToolFault(f"its image is no base64: {error}") from error
+        raise ToolFault(f"its image is not valid base64: {error}") from error

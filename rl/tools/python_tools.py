@@ -125,8 +125,8 @@ class SharedTool(FunctionTool):
         of_one = [method for method in ("create", "release") if hasattr(kind, method)]
         if of_one:
             raise RequestError(
-                f"the class of the tool {name!r} has a method {of_one[0]!r}, for state of one trajectory, but a worker is shared by all: "
-                "remove `worker`, or the method."
+                f"the class of the tool {name!r} has a method {of_one[0]!r} for the state of one trajectory, but all share its worker: "
+                "remove `worker` or the method."
             )
         self._instance = _factory(kind, name, options or {})()
         super().__init__(self._instance.execute, name, rules)
@@ -147,7 +147,7 @@ async def _check_instance(instance: Any, rules: CallRules) -> None:
     """Call an instance's method `health`, if it has one; raises ToolFault if it returns False."""
     health = getattr(instance, "health", None)
     if health is not None and await run(health, {}, _unchanged, rules.timeout_seconds) is False:
-        raise ToolFault("its health() is False")
+        raise ToolFault("its health() returned False")
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -189,13 +189,13 @@ class ToolSource:
         if isinstance(found, FunctionTool):
             return FunctionTool(found.function, self.name, self._rules(found.rules))
         if inspect.isclass(found) or not callable(found):
-            raise RequestError(f"the tool {self.name!r} names {reference} as its function, and that is a {_kind_of(found)}.")
+            raise RequestError(f"the tool {self.name!r} names {reference} as its function, but that is a {_kind_of(found)}.")
         return FunctionTool(found, self.name, self._rules(CallRules()))
 
     def _class(self, reference: str) -> type:
         found = self._load(reference)
         if not inspect.isclass(found):
-            raise RequestError(f"the tool {self.name!r} names {reference} as its class, and that is a {_kind_of(found)}.")
+            raise RequestError(f"the tool {self.name!r} names {reference} as its class, but that is a {_kind_of(found)}.")
         return found
 
     def _rules(self, own: CallRules) -> CallRules:
@@ -210,4 +210,4 @@ class ToolSource:
 
 
 def _kind_of(found: Any) -> str:
-    return "class: name it as `class`" if inspect.isclass(found) else f"{type(found).__name__}"
+    return "class: set it as `class`" if inspect.isclass(found) else f"{type(found).__name__}"

@@ -67,10 +67,10 @@ class ToolResult:
 
     def __post_init__(self) -> None:
         if (self.text is not None) + (self.json is not None) + bool(self.parts) > 1:
-            raise ValueError("a ToolResult holds text, json or parts: one of them")
+            raise ValueError("a ToolResult must have only one of text, json and parts")
         numbers = [*self.figures.values(), *([] if self.reward is None else [self.reward])]
         if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
-            raise ValueError("the reward and the figures of a ToolResult are finite numbers")
+            raise ValueError("the reward and the figures of a ToolResult must be finite numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def to_response(value: Any, limits: CallLimits) -> ToolResponse:
         return ToolResponse(text_of(parts), parts, result.reward, dict(result.figures), cut)
     text = _to_json(result.json, limits.max_characters + 1) if result.text is None and result.json is not None else result.text or ""
     if not isinstance(text, str):
-        raise TypeError(f"the text of a ToolResult is a {type(text).__name__}")
+        raise TypeError(f"the text of a ToolResult must be a str, not a {type(text).__name__}")
     text, cut = cut_off(text, limits.max_characters)
     return ToolResponse(text, (), result.reward, dict(result.figures), cut)
 
@@ -245,7 +245,7 @@ class StatelessTool(Tool):
 def check_name(name: str, where: str = "") -> str:
     """Return `name` if models and servers allow it for a tool. Raises RequestError if not."""
     if name == ANSWER:
-        raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: call it something else.")
+        raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: rename it.")
     if not _NAME.fullmatch(name):
-        raise RequestError(f"a tool{where} is called {name!r}: a name is a letter and up to 63 more letters, digits, _ or -.")
+        raise RequestError(f"a tool{where} is called {name!r}: a name must be a letter and up to 63 more letters, digits, _ or -.")
     return name

@@ -194,7 +194,7 @@ class WorkerTool(StatelessTool):
         except RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else ToolFault(with_type(error)) from None
         except ActorUnavailableError as error:
-            raise ToolFault("its worker died under the call, and is started again") from error
+            raise ToolFault("its worker died during the call and is being restarted") from error
         except ActorDiedError as error:
             self._worker = None
             raise ToolFault("its worker died") from error
@@ -226,7 +226,7 @@ class WorkerTool(StatelessTool):
         from rl.worker_death import worker_died
 
         if not ray.is_initialized():
-            raise RequestError(f"the tool {name!r} runs in a Ray worker, and Ray is not running here.")
+            raise RequestError(f"the tool {name!r} runs in a Ray worker, but Ray is not running here.")
         _check_resources(name, self._config)
         seconds = self._config.start_timeout_seconds
         try:
@@ -234,13 +234,13 @@ class WorkerTool(StatelessTool):
             return described
         except TimeoutError as error:
             raise RequestError(
-                f"the worker of the tool {name!r} was not up after {seconds:g} seconds; it needs {self._config.cpus:g} CPUs and "
+                f"the worker of the tool {name!r} did not start within {seconds:g} seconds; it needs {self._config.cpus:g} CPUs and "
                 f"{self._config.gpus:g} GPUs from Ray."
             ) from error
         except RayTaskError as error:
             if isinstance(error.cause, RequestError):
                 raise error.cause from None
-            raise RequestError(f"the tool {name!r} cannot be made in its worker: {with_type(error.cause or error)}.") from error
+            raise RequestError(f"the tool {name!r} cannot be created in its worker: {with_type(error.cause or error)}.") from error
         except RayError as error:
             if (died := worker_died(f"the worker of the tool {name!r}", error)) is not None:
                 raise died from error
@@ -253,4 +253,4 @@ def _check_resources(name: str, config: WorkerConfig) -> None:
     total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     for what, wanted in (("CPU", config.cpus), ("GPU", config.gpus)):
         if wanted > total.get(what, 0.0):
-            raise RequestError(f"the worker of the tool {name!r} needs {wanted:g} {what}s, and Ray has {total.get(what, 0.0):g}.")
+            raise RequestError(f"the worker of the tool {name!r} needs {wanted:g} {what}s, but Ray has {total.get(what, 0.0):g}.")

@@ -114,7 +114,7 @@ def test_a_reservation_without_room_is_refused_by_its_key_and_by_a_dry_run(tmp_p
 @pytest.mark.slow
 def test_the_gpus_are_those_that_cuda_visible_devices_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    assert "rollout.ray.gpus = 8 is more than the 3 that CUDA_VISIBLE_DEVICES names" in refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=8"])
+    assert "rollout.ray.gpus = 8 exceeds the 3 of CUDA_VISIBLE_DEVICES" in refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=8"])
     monkeypatch.setattr("ray._private.accelerators.nvidia_gpu.NvidiaGPUAcceleratorManager.get_current_node_num_accelerators", lambda: 8)
     assert "this machine with 3 GPUs" in refusal(FOUR_AND_FOUR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

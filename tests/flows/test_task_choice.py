@@ -60,7 +60,7 @@ WRONG = (
     ("rl.tasks=split = 'nothing'", "no task that matches rl.tasks = \"split = 'nothing'\""),
     ("rl.tasks=TRUE", "2 tasks of gsm8k, held_out"),
     ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game'.*python, search, tool_world"),
-    ("rl.horizon.mixture={python=1, tool_world=1}", "5 hops or more, and rl.horizon.hops admits 4"),
+    ("rl.horizon.mixture={python=1, tool_world=1}", "5 hops or more, but rl.horizon.hops allows at most 4"),
 )
 
 

@@ -33,7 +33,7 @@ LONGEST_SECONDS = 15.0
 RUN = "run --profile {small} --home {new} --set "
 EVAL = "eval --home {home} --policy t1-sft "
 REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; the rest are files
-    (RUN + "policy.path={folder}/nothing", "nothing is not a model: it has no config.json"),
+    (RUN + "policy.path={folder}/nothing", "config.json"),
     (
         RUN + "policy.path={policy} --set rollout.limits.max_context_tokens=200 --set rollout.dialect=mine "
         "--set 'rollout.dialects={mine={template=\"{folder}/deaf.jinja\"}}'",
@@ -43,10 +43,10 @@ REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; t
     ("export duckdb --home {home} --to {folder}/all.duckdb --at 3", "--at"),
     (RUN + "'rl.rewards.parts={\"{folder}/raising.py:reward\"=1}'", "cannot be imported: ValueError: on purpose"),
     (RUN + "synth.webshaper.environment=chess", "chess"),
-    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/tools.toml\"}}}'", "in the file of tools"),
-    (RUN + "policy.path={folder}/mute --set rollout.limits.max_context_tokens=200", "mute cannot"),
+    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/tools.toml\"}}}'", "in the tools file"),
+    (RUN + "policy.path={folder}/mute --set rollout.limits.max_context_tokens=200", "mute"),
     (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/bare.toml\"}}}'", "has no type annotation for 'word'"),
-    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/server.toml\"}}}'", "there is no such program"),
+    (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/server.toml\"}}}'", "'no-such-program', which is not installed"),
     (RUN + "'rollout.environments.kinds={mine={factory=\"{folder}/code.py:environment\"}}'", "is called with (resources)"),
     (RUN + "rollout.loop={folder}/code.py:loop", "is called with (engine, dialect, limits)"),
     (RUN + "'rl.rewards.parts={\"{folder}/code.py:reward\"=1}'", "is called with (attempts, context)"),

@@ -56,7 +56,7 @@ def test_environments_are_drawn_by_their_shares_and_from_their_step_on() -> None
     drawn = [sample_tasks(tasks, step, 1, 1, config)[0].environment for step in (*range(101, 201), *range(201, 501))]
     assert set(drawn[:100]) == {"search"} and set(drawn[100:]) == {"search", "calculator"}
     assert 0.17 < Counter(drawn[100:])["calculator"] / 300 < 0.33
-    with pytest.raises(RequestError, match="admit no environment"):
+    with pytest.raises(RequestError, match="select no environment"):
         sample_tasks(tasks, 1, 1, 1, CurriculumConfig(hops=(4,), mixture={"web": 1}))
 
 

@@ -95,7 +95,7 @@ def test_each_part_reserves_what_its_configuration_says() -> None:
         (EngineConfig, {"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
         (EngineConfig, {"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
         (EngineConfig, {"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),
-        (EngineConfig, {"transfer": "ipc", "gpus": 0.5, "count": 2}, "one engine of one worker"),
+        (EngineConfig, {"transfer": "ipc", "gpus": 0.5, "count": 2}, "one engine with one worker"),
         (LearnerConfig, {"gpus": 2}, "less than or equal to 1"),
         (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL"),
     ],
@@ -116,7 +116,7 @@ ON_GPUS = ("rollout.engine.gpus=1", "rl.learner.workers=2")
         (["rollout.engine.adapter_rank=8"], "rl.lora"),
         (["rollout.engine.adapter_rank=8", "rl.lora={rank = 16}"], "rl.lora.rank = 16"),
         ([*ON_GPUS, "rollout.engine.transfer=nccl"], "nccl needs rl.learner.gpus"),
-        ([*ON_GPUS, "rollout.engine.transfer=ipc", "rl.learner.gpus=1"], "ipc is for a learner of one process"),
+        ([*ON_GPUS, "rollout.engine.transfer=ipc", "rl.learner.gpus=1"], "ipc supports a learner of one process"),
         (["rollout.engine.transfer=gloo", "rl.learner.workers=2"], None),
     ],
 )

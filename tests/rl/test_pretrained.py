@@ -59,7 +59,7 @@ def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: 
     for source, folder, template, reason in (
         ("nothing", "a", "chatml_tools", "no model nothing"),
         (str(tmp_path / "broken.gguf"), "a", "chatml_tools", r"broken\.gguf"),
-        (str(policy), "full", "chatml_tools", "is there already"),
+        (str(policy), "full", "chatml_tools", "already exists"),
         (str(policy), "a", "missing.jinja", r"missing\.jinja"),
     ):
         with pytest.raises(RequestError, match=reason):

@@ -62,7 +62,7 @@ DEAD = WorkerDied(WHAT, "by SIGKILL", "first\nlast words\n")
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (GONE, "without a word, as by SIGKILL"),
+        (GONE, "without a trace, as after SIGKILL"),
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "ended by Ray"),
         (RayTaskError("check", "trace", DEAD), "by SIGKILL"),
     ],
@@ -88,9 +88,9 @@ def test_request_errors_are_not_deaths(error: Exception | None) -> None:
 @pytest.mark.parametrize(("status", "how"), [(-9, "by SIGKILL"), (-11, "by SIGSEGV"), (-77, "by signal 77"), (1, "with status 1")])
 def test_the_exit_of_vllms_processes_is_reported(status: int, how: str) -> None:
     said = f"Engine core initialization failed. See root cause above. Failed core proc(s): {{'EngineCore_DP0': {status}}}"
-    died = own_process_died("vLLM's process of an engine", RuntimeError(said))
+    died = own_process_died("the vLLM process of an engine", RuntimeError(said))
     assert died is not None and died.how == how
-    assert own_process_died("vLLM's process of an engine", RuntimeError("CUDA is not there")) is None
+    assert own_process_died("the vLLM process of an engine", RuntimeError("CUDA is not there")) is None
 
 
 def test_a_death_is_a_fault_of_one_sentence_with_status_1_and_its_log_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ class ToolWorldEnvironment(StatefulEnvironment):
     def _complete(self, step: Step) -> Step:
         attempt = self._attempt
         if attempt is None:
-            raise EnvironmentFault("a tool world was asked for a step before its reset")
+            raise EnvironmentFault("the tool world must be reset before its first step")
         made = attempt.database.changes()
         verdict = compare(attempt.task.provenance[REFERENCE], made)
         figures = {**step.info.get("figures", {}), STATE: made, EXTRA_WRITES: len(verdict.extra)}
@@ -157,16 +157,16 @@ class ToolWorldEnvironment(StatefulEnvironment):
     def _database_of(self, task: Task) -> ToolDatabase:
         named = task.provenance.get("world")
         if not isinstance(task.provenance.get(REFERENCE), Mapping) or not isinstance(named, Mapping):
-            raise EnvironmentFault(f"the task {task.key} names no tool world with the changes that it asks for")
+            raise EnvironmentFault(f"the task {task.key} does not specify a tool world and the changes to make in it")
         try:
             definition = read_definition(named[DEFINITION]) if DEFINITION in named else self._generated(named)
             if definition.digest == named.get("digest"):
                 return ToolDatabase(definition)
         except ValidationError as error:
-            raise EnvironmentFault(f"the task {task.key} names no tool world: {first_error(error)}") from error
+            raise EnvironmentFault(f"the task {task.key} does not specify a valid tool world: {first_error(error)}") from error
         except ValueError as error:
-            raise EnvironmentFault(f"the task {task.key} holds no tool world: {error}") from error
-        raise EnvironmentFault(f"the world of the task {task.key} is no longer what it was made for: make its tasks anew")
+            raise EnvironmentFault(f"the task {task.key} has an invalid tool world: {error}") from error
+        raise EnvironmentFault(f"the world of the task {task.key} has changed since the task was created: create its tasks again")
 
     def _generated(self, data: Mapping[str, Any]) -> WorldDefinition:
         named = NamedWorld.model_validate(data)
@@ -178,7 +178,9 @@ class ToolWorldEnvironment(StatefulEnvironment):
         except ValidationError as error:
             raise EnvironmentFault(f"the user of the task {task.key} has no goal: {first_error(error)}") from error
         if self._user is None or self._options.user is None:
-            raise RequestError(f"the task {task.key} has a user, and none is configured: set {SIMULATED_USERS.setting}.factory.")
+            raise RequestError(
+                f"the task {task.key} needs a simulated user, but none is configured: set {SIMULATED_USERS.setting}.factory."
+            )
         return Conversation(self._user(), goal, names, seed, self._options.user.most_messages)
 
 
@@ -190,7 +192,7 @@ def find_world(domain: str, own: Mapping[str, str]) -> GeneratedWorld:
     """
     found = WORLDS.load_recorded(domain, own)
     if not isinstance(found, GeneratedWorld):
-        raise RequestError(f"the tool world {domain!r} is no GeneratedWorld: correct it in {WORLDS.setting}.")
+        raise RequestError(f"the tool world {domain!r} is not a GeneratedWorld: correct it in {WORLDS.setting}.")
     return found
 
 

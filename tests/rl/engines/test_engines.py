@@ -218,7 +218,7 @@ def test_rollouts_stop_when_an_environment_is_down_and_name_it(engines: Rollouts
 def test_a_context_that_the_policy_cannot_take_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="max_context_tokens = 1024 is more than the 256"):
         Rollouts.start(RolloutConfig(), tiny_policy)
-    with pytest.raises(RequestError, match="holds no policy"):
+    with pytest.raises(RequestError, match="does not contain a policy"):
         Rollouts.start(RolloutConfig(), tmp_path)
 
 
@@ -267,7 +267,7 @@ def test_truncated_weights_are_refused_before_an_engine_loads_them(engines: Roll
         (tmp_path / file.name).write_bytes(content[: len(content) // 2] if file.suffix == ".safetensors" else content)
     with pytest.raises(RequestError, match="weight file"):
         engines.load_weights(tmp_path, 7)
-    with pytest.raises(RequestError, match="holds no policy"):
+    with pytest.raises(RequestError, match="does not contain a policy"):
         engines.load_weights(tmp_path / "nowhere", 7)
     check_valid(engines.rollout(requests(2, prefix="unhurt")), 2, policy)
 

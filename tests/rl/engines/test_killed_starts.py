@@ -46,8 +46,8 @@ def killed_as_soon_as_there(title: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("title", "told"),
     [
-        ("ray::VllmEngine", "the engine engine-0 died, without a word, as by SIGKILL"),
-        ("EngineCore", ("vLLM's process of an engine died, by SIGKILL", "vLLM's process of an engine died, without a word")),
+        ("ray::VllmEngine", "the engine engine-0 died, without a trace, as after SIGKILL"),
+        ("EngineCore", ("the vLLM process of an engine died, by SIGKILL", "the vLLM process of an engine died, without a trace")),
     ],
     ids=["its actor", "its own process"],  # no titles: the test's name is the title of what runs it, and of all that it forks
 )

@@ -45,7 +45,7 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
     for name in ("a", "b"):
         await worker.reset(name, TASKS[0], seed=0)
     await worker.step("a", Action("answer", "Green Lake"))
-    with pytest.raises(EnvironmentFault, match="it is over"):
+    with pytest.raises(EnvironmentFault, match="has ended"):
         await worker.step("a", Action("search", "Blue River"))
     assert (await worker.step("b", Action("search", "Blue River"))).tool_outcome is ToolOutcome.OK
     await worker.close("b")

@@ -99,6 +99,6 @@ def test_incomplete_and_unannounced_files_are_refused(policy: Path) -> None:
     with pytest.raises(ValueError, match=r"99 of 100 .*model\.safetensors"):
         _ = received.folder
     for name in ("other.json", "../config.json"):
-        with pytest.raises(ValueError, match="was announced"):
+        with pytest.raises(ValueError, match="was not announced"):
             received.take(name, b"")
     received.drop()

@@ -190,7 +190,7 @@ def test_several_calls_in_one_action_have_the_ids_of_a_rollout(name: str) -> Non
     if dialect.layout.parallel_calls:
         check_rollout(dialect, AT_ONCE)
         return
-    with pytest.raises(NotExpressible, match=r"would not be read|cannot write"):
+    with pytest.raises(NotExpressible, match=r"would be parsed|cannot write"):
         encode_example(Example("e", "trajectory", AT_ONCE.parts(TOOLS), ()), dialect)
 
 
@@ -228,16 +228,16 @@ TOLD = Part(PartKind.TOOLS, json.dumps(TOOLS))
     ("name", "parts", "reason"),
     [
         ("tags", (ASKED, Part(PartKind.CALL, "a", True, "browse")), "no tag for the tool 'browse'"),
-        ("tags", (ASKED, CALL, OTHER), "one call in an action"),
+        ("tags", (ASKED, CALL, OTHER), "one call per action"),
         ("tags", (ASKED, CALL, RESULT, RESULT), "2 results for 1 calls"),
         ("qwen3", (TOLD, ASKED, CALL, OTHER, RESULT), "1 results for 2 calls"),
-        ("tags", (ASKED, CALL, Part(PartKind.THOUGHT, "so", True), OTHER), "without a result between them"),
+        ("tags", (ASKED, CALL, Part(PartKind.THOUGHT, "so", True), OTHER), "no result between them"),
         ("qwen2_5", (TOLD, ASKED, Part(PartKind.CALL, "to <|im_end|> it", True, "search")), r"the control token '<\|im_end\|>'"),
         ("qwen2_5", (TOLD, ASKED, Part(PartKind.THOUGHT, "<tool_call>", True), CALL), "the control token '<tool_call>'"),
         ("qwen2_5", (TOLD, ASKED, Part(PartKind.ANSWER, "<|im_start|>", True)), r"the control token '<\|im_start\|>'"),
-        ("qwen2_5", (TOLD, ASKED, Part(PartKind.ANSWER, "  ", True)), "would not be read as what it says"),
-        ("qwen2_5", (Part(PartKind.TOOLS, json.dumps([SCHEMA])), ASKED, CALL), "'search' whose arguments have no names"),
-        ("llama3_1", (TOLD, ASKED, Part(PartKind.ANSWER, '{"name": "a", "parameters": {}}', True)), "would not be read as what it says"),
+        ("qwen2_5", (TOLD, ASKED, Part(PartKind.ANSWER, "  ", True)), "would be parsed differently"),
+        ("qwen2_5", (Part(PartKind.TOOLS, json.dumps([SCHEMA])), ASKED, CALL), "'search' have no names"),
+        ("llama3_1", (TOLD, ASKED, Part(PartKind.ANSWER, '{"name": "a", "parameters": {}}', True)), "would be parsed differently"),
     ],
 )
 def test_what_a_dialect_cannot_write_is_left_out_with_the_reason(name: str, parts: tuple[Part, ...], reason: str) -> None:

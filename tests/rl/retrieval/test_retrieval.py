@@ -155,5 +155,5 @@ def test_embeddings_do_not_depend_on_what_else_is_in_the_batch(encoder_folder: P
 def test_an_encoder_must_be_named_and_be_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rollout\.search\.encoder"):
         SearchConfig(by="vectors")
-    with pytest.raises(RequestError, match="holds no model"):
+    with pytest.raises(RequestError, match="does not contain a model"):
         build_index(DOCUMENTS, SearchConfig(by="vectors", encoder=str(tmp_path)))

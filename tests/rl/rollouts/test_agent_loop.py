@@ -269,7 +269,7 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
     assert trajectory.turns[0].calls[0].observation == "Error: there is no tool search, only code"
     trajectory, _ = work(dialect, [[ANSWER]], rollout={"tools": ["code", "browse"]})
     assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
-    assert trajectory.error == "the task may call code, browse, and its environment 'workshop' has only search, code"
+    assert trajectory.error == "the task may call code, browse, but its environment 'workshop' has only search, code"
     with pytest.raises(RequestError, match=r"task 'k' is invalid at rollout\.tool"):
         work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
 

@@ -126,10 +126,10 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
     ("setting", "said"),
     [
         ({"stop": ["Observation:"]}, "stop is not supported"),
-        ({"n": 4}, "n cannot be honored"),
+        ({"n": 4}, "n is invalid"),
         ({"max_tokens": 5000}, "context of 2000"),
-        ({"user": "../../x y"}, "user is a letter or digit and up to 199"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honored"),
+        ({"user": "../../x y"}, "user must be a letter or digit and up to 199"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "is invalid"),
     ],
 )
 def test_unsupported_settings_are_refused_by_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:

@@ -50,17 +50,17 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "names no tool: add a table"),
+        ("", "lists no tools: add a table"),
         ("[tools.a", "is not TOML"),
-        ('[tools.a]\nfunction = "a:b"\nclass = "a:b"', "tools.a: name a `function` or a `class`"),
-        ('[tools.a]\nfunction = "a:b"\noptions = { b = 1 }', "`options` are for a `class`"),
+        ('[tools.a]\nfunction = "a:b"\nclass = "a:b"', "tools.a: set either `function` or `class`"),
+        ('[tools.a]\nfunction = "a:b"\noptions = { b = 1 }', "`options` need a `class`"),
         ('[tools.a]\nfunction = "no.such.module:b"', "function or class of the tool 'a' .*cannot be imported"),
         ('[tools.a]\nfunction = "a:b"\nworker = { gpu = 1 }', r"unknown key tools.a.worker.gpu \(did you mean gpus\?\)"),
         ('[tools.a]\nfunction = "missing.py:b"', "names a file that is not there: .*missing.py"),
-        ('[tools.a]\nfunction = "tests.rl.tools.examples:Notebook"', "and that is a class: name it as `class`"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:Notebook"', "but that is a class: set it as `class`"),
         ('[tools.answer]\nfunction = "tests.rl.tools.examples:look_up"', "is called 'answer'"),
-        ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a Ray worker, and Ray is not running"),
-        ("[servers.a]", "servers.a: give a `command` or a `url`, and not both"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a Ray worker, but Ray is not running"),
+        ("[servers.a]", "servers.a: set either `command` or `url`"),
     ],
 )
 def test_errors_in_a_tools_file_are_one_line(tmp_path: Path, text: str, reason: str) -> None:

@@ -131,7 +131,7 @@ def test_configurations_that_cannot_be_met_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(RequestError, match="cannot be started: FileNotFoundError"):
         McpServer("tests", ServerConfig(command=["no-such-program-anywhere"]), FOLDER).start()
     monkeypatch.setattr("rl.tools.mcp_server.START_SECONDS", 0.5)
-    with pytest.raises(RequestError, match=r"was not up after 0\.5 seconds"):
+    with pytest.raises(RequestError, match=r"did not start within 0\.5 seconds"):
         McpServer("tests", ServerConfig(command=["sleep", "60"]), FOLDER).start()
 
 

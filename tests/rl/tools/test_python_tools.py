@@ -79,7 +79,7 @@ def yields(text: str) -> Iterator[str]:
     [
         (no_annotation, "no type annotation for 'text'"),
         (any_number, "any number of arguments"),
-        (of_a_class, "JSON cannot hold: .*Opaque"),
+        (of_a_class, "JSON cannot represent: .*Opaque"),
         (gives_a_class, "neither text nor JSON"),
         (yields, "yields"),
         (lambda text: text, "'<lambda>'"),

@@ -180,8 +180,8 @@ def test_a_state_that_cannot_be_replayed_gives_no_label(broken: str) -> None:
     made = labelled(stored(*turns), searching(BLUE), Stage(ScriptedTeacher(reader)))
     refused = {failure.item["turn"]: failure.reason for failure in made.failures if failure.kind == "has_step_not_replayed"}
     expected = {
-        "before": dict.fromkeys(range(3), "replay: turn 0 did not bring what it brought before"),
-        "taken": dict.fromkeys((1, 2), "replay: turn 1 did not bring what it brought before"),
+        "before": dict.fromkeys(range(3), "replay: turn 0 returned other results than before"),
+        "taken": dict.fromkeys((1, 2), "replay: turn 1 returned other results than before"),
         "unreadable": {1: "replay: the action taken is no call"},
     }
     assert refused == expected[broken]
