@@ -155,7 +155,7 @@ class StatefulEnvironment(ToolEnvironment):
         """Call the tool and complete its step. Raises EnvironmentFault if an earlier step ended the trajectory."""
         async with self._lock:
             if self._over:
-                raise EnvironmentFault("the trajectory is over")
+                raise EnvironmentFault("the trajectory has ended")
             step = self._complete(await super().step(action))
             self._over = step.done
             return step

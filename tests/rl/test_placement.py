@@ -91,7 +91,7 @@ def test_each_part_reserves_what_its_configuration_says() -> None:
         (EngineConfig, {"adapter_rank": 513}, "512"),
         (EngineConfig, {"adapter_rank": 8, "transfer": "gloo"}, "engine.transfer = gloo"),
         (EngineConfig, {"adapter_rank": 8, "workers": "ray", "gpus": 1}, "on one machine"),
-        (EngineConfig, {"adapter_rank": 8, "sleep_level": 2}, "take 1"),
+        (EngineConfig, {"adapter_rank": 8, "sleep_level": 2}, "engine.sleep_level = 2 .*engine.adapter_rank"),
         (EngineConfig, {"transfer": "nccl"}, "engine.transfer = nccl needs engines on GPUs"),
         (EngineConfig, {"transfer": "nccl", "gpus": 1, "tensor_parallel": 2}, "make them equal"),
         (EngineConfig, {"transfer": "ipc"}, "engine.transfer = ipc needs engines on GPUs"),

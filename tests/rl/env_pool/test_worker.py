@@ -86,5 +86,5 @@ async def test_calls_concurrent_with_the_last_one_are_refused(late: float) -> No
     await asyncio.gather(call("look"), call("win"), call("look", late), call("look", late))
     steps = [each for each in answered if isinstance(each, Step)]
     assert [(step.reward, step.done) for step in steps] == [(0.0, False), (1.0, True)]
-    assert answered[:2] == steps and all("over" in str(each) for each in answered[2:])
+    assert answered[:2] == steps and all("ended" in str(each) for each in answered[2:])
     assert len(answered) == 4

@@ -120,4 +120,4 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
 
     trajectory = run(Stated("a", "b"), build=forgetful)
     assert trajectory.outcome is Outcome.INVALID
-    assert "made 2 contexts" in (trajectory.error or "")
+    assert "became 2 contexts" in (trajectory.error or "")
