@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warehouse.errors import WorkFailed
 
-WITHOUT_A_WORD = "without a trace, as after SIGKILL, which the kernel sends when memory runs out"
+WITHOUT_A_WORD = "without a trace, as if by SIGKILL, which the kernel sends when memory runs out"
 """Description of a process's end that left no trace."""
 LOG_BYTES = 32_768
 """Bytes kept from the end of a log."""

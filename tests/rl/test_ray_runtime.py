@@ -62,7 +62,7 @@ DEAD = WorkerDied(WHAT, "by SIGKILL", "first\nlast words\n")
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (GONE, "without a trace, as after SIGKILL"),
+        (GONE, "without a trace, as if by SIGKILL"),
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "ended by Ray"),
         (RayTaskError("check", "trace", DEAD), "by SIGKILL"),
     ],

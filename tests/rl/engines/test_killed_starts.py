@@ -46,7 +46,7 @@ def killed_as_soon_as_there(title: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("title", "told"),
     [
-        ("ray::VllmEngine", "the engine engine-0 died, without a trace, as after SIGKILL"),
+        ("ray::VllmEngine", "the engine engine-0 died, without a trace, as if by SIGKILL"),
         ("EngineCore", ("the vLLM process of an engine died, by SIGKILL", "the vLLM process of an engine died, without a trace")),
     ],
     ids=["its actor", "its own process"],  # no titles: the test's name is the title of what runs it, and of all that it forks

@@ -245,5 +245,5 @@ def test_a_worker_that_is_killed_as_it_starts_is_a_fault(tmp_path: Path) -> None
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(500)
 
-    with pytest.raises(WorkerDied, match="a worker of the learner died, without a trace, as after SIGKILL"):
+    with pytest.raises(WorkerDied, match="a worker of the learner died, without a trace, as if by SIGKILL"):
         learn_on_workers(TWO, None, die, {})

@@ -80,7 +80,7 @@ def test_an_impossible_worker_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_while_it_starts_is_a_fault() -> None:
-    with pytest.raises(WorkerDied, match="the worker of the tool 'deadly' died, without a trace, as after SIGKILL"):
+    with pytest.raises(WorkerDied, match="the worker of the tool 'deadly' died, without a trace, as if by SIGKILL"):
         model("deadly")
 
 
