@@ -29,7 +29,7 @@ def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
     Raises RequestError if the file is missing, empty or not JSON, or a row is not an object.
     """
     if not path.is_file():
-        raise RequestError(f"there is no file {path}: put {what} there, or name another file with --set source.path=FILE.")
+        raise RequestError(f"there is no file {path}: put {what} there, or choose another file with --set source.path=FILE.")
     rows: list[tuple[str, Mapping[str, Any]]] = []
     try:
         for number, row in enumerate(open_table(path, text="json")[1], start=1):
@@ -37,12 +37,12 @@ def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
             if row.fault is not None:
                 raise RequestError(f"{place}: {row.fault}; correct it.")
             if not isinstance(row.value, dict):
-                raise RequestError(f"{place} is no object but {str(row.value)[:40]!r}; correct it.")
+                raise RequestError(f"{place} is not an object but {str(row.value)[:40]!r}; correct it.")
             rows.append((place, row.value))
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error}.") from error
     if not rows:
-        raise RequestError(f"{path} holds no row.")
+        raise RequestError(f"{path} has no rows.")
     return rows
 
 
@@ -58,7 +58,7 @@ def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
     """List of texts under `key`. Raises RequestError."""
     value = row.get(key)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise RequestError(f"{place} has no list of texts under {key}; correct it.")
+        raise RequestError(f"{place} has no list of strings under {key}; correct it.")
     return tuple(value)
 
 
@@ -68,7 +68,7 @@ def read_tasks(path: Path) -> list[Task]:
     for place, row in read_rows(path, "a task set as JSON lines {question, answers}"):
         task = task_of(row, place)
         if tasks.setdefault(task.key, task) is not task:
-            raise RequestError(f"{place} has the key {task.key!r} of an earlier row; give each a key of its own.")
+            raise RequestError(f"{place} has the key {task.key!r} of an earlier row; give each row its own key.")
     return list(tasks.values())
 
 
@@ -79,11 +79,11 @@ def task_of(row: Mapping[str, Any], place: str, answered: bool = True) -> Task:
     """
     answers = (text_in(row, "answers", place),) if isinstance(row.get("answers"), str) else texts_in(row, "answers", place)
     if answered and not any(answer.strip() for answer in answers):
-        raise RequestError(f"{place} accepts no answer; correct it.")
+        raise RequestError(f"{place} has no accepted answer; correct it.")
     question = text_in(row, "question", place)
     key = row.get("key", row.get("id"))
     if "\x00" in str(key):
-        raise RequestError(f"{place}: the key {str(key)!r:.60} holds a NUL character, by which no row can be found; correct it.")
+        raise RequestError(f"{place}: the key {str(key)!r:.60} contains a NUL character and could not be looked up; correct it.")
     return Task(
         key=digest([question, answers]) if key is None else str(key),
         environment=text_in(row, "environment", place) if "environment" in row else "search",
@@ -104,22 +104,22 @@ def _inner(row: Mapping[str, Any], name: str, place: str, kind: type) -> Any:
     try:
         value = kind() if value is None else read_text_json(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise RequestError(f"{place}: {name} is not JSON; correct it.") from error
+        raise RequestError(f"{place}: {name} is not valid JSON; correct it.") from error
     if not isinstance(value, kind):
-        raise RequestError(f"{place}: {name} is no {'list' if kind is list else 'object'}; correct it.")
+        raise RequestError(f"{place}: {name} must be a JSON {'list' if kind is list else 'object'}; correct it.")
     return value
 
 
 def _formula(triples: list[Any], place: str) -> tuple[tuple[str, str, str], ...]:
     if not all(isinstance(triple, list) and len(triple) == 3 and all(isinstance(part, str) for part in triple) for triple in triples):
-        raise RequestError(f"{place}: formula holds something that is no triple of texts; correct it.")
+        raise RequestError(f"{place}: formula has an entry that is not a triple of strings; correct it.")
     return tuple((subject, relation, value) for subject, relation, value in triples)
 
 
 def _count(row: Mapping[str, Any], name: str, place: str) -> int:
     value = row.get(name, 1)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RequestError(f"{place}: {name} is {value!r:.20}, which is no count; correct it.")
+        raise RequestError(f"{place}: {name} is {value!r:.20}, not a count; correct it.")
     return value
 
 

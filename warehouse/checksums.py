@@ -83,7 +83,7 @@ def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], i
     Raises RequestError if the data is outside the home or the catalogue cannot be read.
     """
     if place.storage.data is not None:
-        raise RequestError(f"The data of {place.home} is in {place.storage.data}: its store is who guards it.")
+        raise RequestError(f"{place.home} keeps its data in {place.storage.data}; checksums are only recorded for local data.")
     try:
         connection, there, copied = connect_or_copy(place, connect_unlocked)
     except duckdb.Error as error:

@@ -171,7 +171,7 @@ def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     """Name of an installed extension; LOAD of a missing one would use the network."""
     installed = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE installed").fetchall()
     if (name,) not in installed:
-        raise LookupError("not there")
+        raise LookupError("not found")
     return name
 
 

@@ -42,7 +42,7 @@ KEPT_CHILDREN = 2
 HUB = "hf:"
 """Prefix of data set names on the Hugging Face hub."""
 KINDS = (
-    "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
+    "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder saved by `datasets`, or hf:NAME[:CONFIG][@SPLIT]"
 )
 _MARK = BYTES_MARK.encode("utf-8", "surrogatepass")
 
@@ -94,9 +94,9 @@ def open_table(path: Path, form: Delimiting = GUESSED, text: str = "") -> tuple[
         RequestError: the file is missing or unreadable; also raised while iterating rows.
     """
     if not path.exists():
-        raise RequestError(f"there is no file {path}; name {KINDS}.")
+        raise RequestError(f"there is no file {path}; choose {KINDS}.")
     if path.is_dir() and not is_saved(path):
-        raise RequestError(f"the folder {path} is not a saved dataset of `datasets`; name {KINDS}.")
+        raise RequestError(f"the folder {path} is not a dataset saved by `datasets`; choose {KINDS}.")
     return read_foreign("table", path, delimiter=form.delimiter, encoding=form.encoding, text=text, known=KINDS)
 
 
@@ -137,7 +137,7 @@ def _frames(kind: str, path: Path, options: dict[str, str]) -> Iterator[dict[str
             try:
                 frame = json.loads(data)
             except (ValueError, RecursionError) as error:
-                raise RequestError(f"{path} has a row that is nested too deep: write it flatter.") from error
+                raise RequestError(f"{path} has a row that is nested too deeply: flatten it.") from error
             if "refused" in frame:
                 raise RequestError(str(frame["refused"]).replace(str(path.absolute()), str(path)))
             if "done" in frame:
@@ -194,7 +194,7 @@ class _Child:
             size = struct.unpack(">I", head)[0]
             if size > room:
                 packed, most = f"{_size_of(path) / MIB:,.1f} MiB", f"more than {limits['room'] // MIB:,} MiB"
-                raise Oversized(f"{path} ({packed}) unpacks to {most}, and at most that is read: cut it into parts.")
+                raise Oversized(f"{path} ({packed}) unpacks to {most}; at most that is read: split it.")
             data = self._read(self._process.stdout, size)
             if len(data) == size:
                 return data
@@ -219,12 +219,12 @@ class _Child:
 
 def _died(path: Path, status: int | None, limits: dict[str, int]) -> RequestError:
     if status is None:
-        return Oversized(f"{path} has not been read any further for {SILENCE_SECONDS:.0f} seconds: check the disk, or cut it into parts.")
+        return Oversized(f"reading {path} made no progress for {SILENCE_SECONDS:.0f} seconds: check the disk, or split the file.")
     if status == -signal.SIGXCPU:
-        return Oversized(f"{path} takes more than {limits['seconds']} seconds of processor time to read: cut it into parts.")
+        return Oversized(f"{path} takes more than {limits['seconds']} seconds of CPU time to read: split it.")
     memory = f"more than {limits['memory'] // MIB:,} MiB of memory"
     if status == MEMORY_STATUS:
-        return Oversized(f"{path} needs {memory} to be read: cut it into parts.")
+        return Oversized(f"{path} needs {memory} to be read: split it.")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     return Oversized(f"the reader of {path} crashed ({name}): the file is damaged, or needs {memory}.")
 

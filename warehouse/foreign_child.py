@@ -107,9 +107,9 @@ def _send_rows(out: IO[bytes], rows: Iterable[Line], path: Path) -> None:
         try:
             encoded = row if isinstance(row, bytes) else encoder.encode(row).encode("utf-8", "surrogatepass")
         except RecursionError as error:
-            raise Refused(f"{path} has a row that is nested too deep: write it flatter.") from error
+            raise Refused(f"{path} has a row that is nested too deeply: flatten it.") from error
         if len(encoded) > MOST_ROW_BYTES + 2 * SHOWN + 100:
-            raise Refused(f"{path} has a row of {len(encoded) / MIB:,.0f} MiB, and at most {MOST_ROW_BYTES // MIB} MiB is read: cut it.")
+            raise Refused(f"{path} has a row of {len(encoded) / MIB:,.0f} MiB; the limit is {MOST_ROW_BYTES // MIB} MiB: shorten it.")
         batch.append(encoded)
         size += len(encoded)
         if size >= _FRAME_BYTES:
@@ -140,7 +140,7 @@ def _read_table(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Lin
         return {"format": "json"}, json_rows(file)
     if file.path.suffix.lower() == ".parquet":
         return _read_parquet(file)
-    raise Refused(f"{file.path} is of no format that is known; name {options['known']}.")
+    raise Refused(f"{file.path} has an unknown format; choose {options['known']}.")
 
 
 def _numbered(rows: Iterable[dict[str, Any]]) -> Iterator[Line]:
@@ -208,7 +208,7 @@ def _check_names(fields: Iterable[pyarrow.Field], path: Path) -> bool:
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise Refused(f"{path} has two columns {twice!r}: give each a name of its own.")
+        raise Refused(f"{path} has two columns {twice!r}: rename one of them.")
     for field in fields:
         kind = field.type
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -219,7 +219,7 @@ def _check_names(fields: Iterable[pyarrow.Field], path: Path) -> bool:
 
 
 def _unreadable(path: Path, error: Exception) -> Refused:
-    return Refused(f"{path} is not a table in Parquet or Arrow that can be read ({' '.join(str(error).split())[:200]}): write it again.")
+    return Refused(f"{path} is not a readable Parquet or Arrow table ({' '.join(str(error).split())[:200]}): write it again.")
 
 
 def _saved_files(path: Path) -> list[Path]:
@@ -227,12 +227,12 @@ def _saved_files(path: Path) -> list[Path]:
     if (path / "dataset_dict.json").is_file():
         splits = _listed_texts(path / "dataset_dict.json", "splits")
         if "train" not in splits:
-            raise Refused(f"{path} has no split train, but {', '.join(splits)}: name the folder of one of them.")
+            raise Refused(f"{path} has no split train, only {', '.join(splits)}: choose the folder of one of them.")
         path = path / "train"
     files = [path / name for name in _listed_texts(path / "state.json", "_data_files", "filename")]
     outside = [file for file in files if not file.resolve().is_relative_to(path.resolve()) or not file.is_file()]
     if outside:
-        raise Refused(f"{path / 'state.json'} names {str(outside[0])!r:.200}, which is no file of that folder: save the data set again.")
+        raise Refused(f"{path / 'state.json'} names {str(outside[0])!r:.200}, which is not a file in that folder: save the data set again.")
     return files
 
 
@@ -241,9 +241,9 @@ def _listed_texts(file: Path, key: str, inner: str | None = None) -> list[str]:
         listed = read_json(file.read_bytes())[key]
         texts = [one if inner is None else one[inner] for one in listed]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{file} cannot be read as what `datasets` saves ({type(error).__name__}): save the data set again.") from error
+        raise Refused(f"{file} is not a readable file of `datasets` ({type(error).__name__}): save the data set again.") from error
     if not all(isinstance(text, str) for text in texts):
-        raise Refused(f"{file} lists something else than texts under {key}: save the data set again.")
+        raise Refused(f"{file} has a value other than a string under {key}: save the data set again.")
     return texts
 
 
@@ -262,7 +262,7 @@ def _read_inspect(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[L
     except (Refused, MemoryError):
         raise
     except Exception as error:  # broken archives and unexpected JSON raise anything
-        raise Refused(f"{file.path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
+        raise Refused(f"{file.path} is not a readable Inspect log ({type(error).__name__}: {error}).") from error
 
 
 def _inspect_archive(file: File) -> tuple[Head, Iterator[Line]]:
@@ -281,7 +281,7 @@ def _inspect_archive(file: File) -> tuple[Head, Iterator[Line]]:
             raise ValueError(f"it is larger than {MOST_ROW_BYTES // MIB} MiB")
         content = archive.read(name)
         if (count := values_in(content)) > left:
-            raise ValueError(f"with it more than {file.values:,} values would be read of an archive of this size")
+            raise ValueError(f"with it, more than {file.values:,} values would be read, the limit for an archive of this size")
         left -= count
         return content
 
@@ -319,7 +319,7 @@ def _tar_members(file: File) -> Iterator[Line]:
                     content = archive.extractfile(member)
                     yield place, None, "", [member.name, member.size, b"" if content is None else content.read()]
     except tarfile.TarError as error:
-        raise Refused(f"{file.path} cannot be read as a tar: {error}.") from error
+        raise Refused(f"{file.path} cannot be read as a tar archive: {error}.") from error
 
 
 _READERS: dict[str, Callable[[File, dict[str, Any]], tuple[Head, Iterator[Line]]]] = {

@@ -70,7 +70,7 @@ class File:
     def oversized(self, found: str, most: str) -> Refused:
         """Refusal of a file that unpacks to `found`, more than `most`."""
         packed = self.path.stat().st_size / MIB
-        return Refused(f"{self.path} ({packed:,.1f} MiB) unpacks to {found}, and at most {most} is read: cut it into parts.")
+        return Refused(f"{self.path} ({packed:,.1f} MiB) unpacks to {found}; at most {most} is read: split it.")
 
 
 class _Unpacked(io.RawIOBase):
@@ -127,7 +127,7 @@ def _json_lines(file: File) -> Iterator[Line]:
                     raise ValueError(f"the row is longer than {MOST_ROW_BYTES // MIB} MiB")
                 value = read_json(line.decode("utf-8-sig"), unique_object)
             except ValueError as error:
-                yield number, f"it is not JSON: {error}", shown, None
+                yield number, f"it is not valid JSON: {error}", shown, None
             else:
                 yield _storable(number, shown, value)
 
@@ -137,9 +137,9 @@ def _storable(line: int, shown: str, value: Any) -> Line:
     try:
         return _STRICT.encode((line, None, shown, value)).encode()
     except UnicodeEncodeError:
-        return line, "it holds what no table can: half of a surrogate pair", shown, None
+        return line, "it contains a lone surrogate, which no table can store", shown, None
     except (ValueError, RecursionError) as error:
-        return line, f"it holds what no table can: {error}", shown, None
+        return line, f"no table can store it: {error}", shown, None
 
 
 def _json_values(file: File, listed: bool) -> Iterator[Line]:
@@ -171,7 +171,7 @@ def _json_values(file: File, listed: bool) -> Iterator[Line]:
         place += listed and text[place : place + 1] == ","
     if listed and text[place:].strip() != "]":
         line += text.count("\n", counted, place)
-        yield line, "the list does not end where the file does", text[place : place + SHOWN], None
+        yield line, "the list does not end at the end of the file", text[place : place + SHOWN], None
 
 
 def _fault_of(text: str, place: int, error: Exception, what: str) -> tuple[str, int | None]:
@@ -181,7 +181,7 @@ def _fault_of(text: str, place: int, error: Exception, what: str) -> tuple[str, 
             return str(error), json.JSONDecoder().raw_decode(text, place)[1]
         except (ValueError, RecursionError):
             pass
-    return f"from here on the {what} is not JSON: {TOO_DEEP if isinstance(error, RecursionError) else error}", None
+    return f"from here on, the {what} is not valid JSON: {TOO_DEEP if isinstance(error, RecursionError) else error}", None
 
 
 def _skip(text: str, place: int) -> int:
@@ -195,9 +195,9 @@ def read_entries(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Li
     try:
         entries = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{file.path} is not JSON ({error}); fetch the file again.") from error
+        raise Refused(f"{file.path} is not valid JSON ({error}); fetch the file again.") from error
     if not isinstance(entries, list) or not all(isinstance(entry, tuple) for entry in entries):
-        raise Refused(f"{file.path} is no JSON object of runs by question number; name one of FireAct's files.")
+        raise Refused(f"{file.path} is not a JSON object of runs by question number; choose one of FireAct's files.")
     return {"format": "json"}, _entries(text, entries)
 
 
@@ -225,10 +225,10 @@ def read_delimited(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[
     try:
         codecs.lookup(encoding)
     except LookupError as error:
-        raise Refused(f"there is no encoding {encoding!r:.40}; write for example --encoding cp1252.") from error
+        raise Refused(f"unknown encoding {encoding!r:.40}; use for example --encoding cp1252.") from error
     delimiter = options.get("delimiter") or _guess_delimiter(file, encoding)
     if len(delimiter) != 1:
-        raise Refused(f"the delimiter {delimiter!r:.40} is not one character; write for example --delimiter ';' or tab.")
+        raise Refused(f"the delimiter {delimiter!r:.40} is not a single character; use for example --delimiter ';' or tab.")
     records = _records(file, delimiter, encoding)
     _, _, header = next(records, (1, "", []))
     if isinstance(header, str):
@@ -237,7 +237,7 @@ def read_delimited(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[
     lowered = [name.lower() for name in names]
     twice = next((name for name in names if name and lowered.count(name.lower()) > 1), None)
     if twice is not None:
-        raise Refused(f"{file.path} has two columns {twice!r}: give each a name of its own.")
+        raise Refused(f"{file.path} has two columns {twice!r}: rename one of them.")
     usual = encoding == "utf-8-sig" and delimiter == DELIMITERS[ending(file.path)]
     head = {"format": "delimited", "columns": names, "delimiter": delimiter, "encoding": encoding, "usual": usual}
     return head, (_under(names, *record) for record in records)

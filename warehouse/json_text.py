@@ -22,7 +22,7 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise RepeatedKey(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} stands twice in one object")
+        raise RepeatedKey(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} occurs twice in one object")
     return found
 
 
@@ -45,7 +45,7 @@ def read_text_json(text: str) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise ValueError("a text of it holds half of a surrogate pair") from error
+            raise ValueError("a string in it contains a lone surrogate") from error
     return value
 
 
@@ -72,7 +72,7 @@ def why_not_storable(value: Any) -> str | None:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        return "it holds what no table can: half of a surrogate pair"
+        return "it contains a lone surrogate, which no table can store"
     except (TypeError, ValueError, RecursionError) as error:
-        return f"it holds what no table can: {error}"
+        return f"no table can store it: {error}"
     return None

@@ -130,7 +130,7 @@ class Lake:
     def write(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Run `work` with a cursor as one transaction; it may run again after a conflict. Raises RequestError if read-only."""
         if self.read_only:
-            raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
+            raise RequestError(f"The lake in {self.place.home} was opened read-only; open it without read_only to write.")
         self._wrote = True
         with self._timed():
             return commit(self._connection, self.place, work)

@@ -51,14 +51,14 @@ class Registry:
         module, _, attribute = found.rpartition(":")
         if not module or not attribute:
             raise RequestError(
-                f"there is no {self.what} {name!r:.200}; name one of {', '.join(sorted(self.built_in))}, an entry point of {self.group}, "
+                f"there is no {self.what} {name!r:.200}; choose one of {', '.join(sorted(self.built_in))}, an entry point of {self.group}, "
                 "or give module:attribute or file.py:attribute."
             )
         if not module.endswith(".py"):
             return found
         path = expanded(module).resolve()
         if not path.is_file():
-            raise RequestError(f"the {self.what} {name!r} names a file that is not there: {path}.")
+            raise RequestError(f"the {self.what} {name!r} names a file that does not exist: {path}.")
         return f"{path}:{attribute}"
 
     def resolve_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> str:
@@ -68,10 +68,10 @@ class Registry:
             return self.resolve(listed[name])
         found = self._known(name) if isinstance(name, str) else None
         if found is None:
-            code = ", which is code that the configuration does not know" if isinstance(name, str) and ":" in name else ""
+            code = ": it is code that the configuration does not list" if isinstance(name, str) and ":" in name else ""
             hint = f", or list it under {self.setting}" if self.setting else ""
             known = ", ".join(sorted({*self.built_in, *listed}))
-            raise RequestError(f"there is no {self.what} {name!r:.200} for data to name{code}; name one of {known}{hint}.")
+            raise RequestError(f"there is no {self.what} {name!r:.200} that data can name{code}; choose one of {known}{hint}.")
         return found
 
     def load(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class Registry:
         found = sorted({point.value for point in entry_points(group=self.group, name=name)})
         if len(found) > 1:
             raise RequestError(
-                f"several installed packages have {self.what} {name!r}: {', '.join(found)}; name one of them as module:attribute."
+                f"several installed packages have {self.what} {name!r}: {', '.join(found)}; choose one of them as module:attribute."
             )
         return found[0] if found else None
 
@@ -126,7 +126,7 @@ def check_call(function: Any, arguments: Sequence[str], what: str) -> None:
     try:
         signature(function).bind(*arguments)
     except TypeError as error:
-        raise RequestError(f"{what} takes {signature(function)}, and is called with ({', '.join(arguments)}): {error}.") from error
+        raise RequestError(f"{what} takes {signature(function)}, but is called with ({', '.join(arguments)}): {error}.") from error
     except ValueError:  # some C functions have no signature
         return
 
@@ -144,7 +144,7 @@ def _load_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -53,12 +53,12 @@ def run_query(
         try:
             statements = cursor.extract_statements(sql)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-                raise RequestError(f"Only one SELECT statement can be asked of the lake, and this is not one: {sql.strip()[:200]}")
+                raise RequestError(f"A query must be a single SELECT statement, and this is not: {sql.strip()[:200]}")
             _check_functions(cursor, sql)
             given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
             return _bounded(cursor.execute(sql, given).to_arrow_reader(_BATCH_ROWS))
         except duckdb.InterruptException as error:
-            raise RequestError(f"The query took longer than {timeout_seconds:g} seconds; --timeout gives it more.") from error
+            raise RequestError(f"The query took longer than {timeout_seconds:g} seconds; raise --timeout.") from error
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise RequestError(_TOO_MUCH) from error
         except OSError as error:  # Arrow's, which receives the rows
@@ -127,7 +127,7 @@ def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
         """
     ).fetchall()
     if found:
-        raise RequestError(f"The lake in {home} has {found[0][0]:.200}, which this program does not make: take that out of it first.")
+        raise RequestError(f"The lake in {home} has {found[0][0]:.200}, which this program does not create: remove it first.")
 
 
 def check_view(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -168,15 +168,15 @@ def _check_named(cursor: duckdb.DuckDBPyConnection, names: Sequence[str]) -> Non
 def _check_parsed(parsed: Any) -> None:
     named = {name.lower(): name for name in _places(parsed, "catalog_name", "schema_name")}
     if inner := sorted(name for low, name in named.items() if low.startswith("__ducklake") or low == LOCKS):
-        raise RequestError(f"The query failed: {inner[0]} is the catalogue's own; `flywheel sql --schema` lists what can be read.")
+        raise RequestError(f"The query failed: {inner[0]} belongs to the catalogue; `flywheel sql --schema` lists what can be read.")
     tables = set(_places(parsed, "table_name"))
     if files := sorted(name for name in tables if _OF_FILES.search(name)):
-        raise RequestError(f"The query failed: {files[0]!r:.200} names a file; a query reads the lake's own tables and nothing else.")
+        raise RequestError(f"The query failed: {files[0]!r:.200} names a file; a query can only read the lake's own tables.")
     if own := sorted(name for name in tables if name.lower() in OF_CONNECTION):
         raise RequestError(f"The query failed: {own[0]} is about the connection; `flywheel sql --schema` lists what can be read.")
     refused = sorted(set(_table_functions(parsed)) - TABLE_FUNCTIONS)
     if refused:
-        raise RequestError(f"The query failed: it may not call {', '.join(refused)}; a query reads the lake's own tables and nothing else.")
+        raise RequestError(f"The query failed: it may not call {', '.join(refused)}; a query can only read the lake's own tables.")
 
 
 def _places(node: Any, *fields: str) -> Iterator[str]:

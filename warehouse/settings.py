@@ -56,7 +56,7 @@ def read_options(model: type[Read], values: Mapping[str, Any], what: str | None 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
-        raise RequestError(f"{what or model.__name__}: the option {name!r} does not fit: {_why(first)}.") from error
+        raise RequestError(f"{what or model.__name__}: the option {name!r} is invalid: {_why(first)}.") from error
 
 
 def first_error(error: ValidationError, whole: str = "") -> str:
@@ -69,7 +69,7 @@ _MUST = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
-    "string": "a text",
+    "string": "a string",
     "path": "a path",
     "list": "a list",
     "tuple": "a list",
@@ -91,7 +91,7 @@ def fault_of(error: ValidationError, whole: str = "") -> str:
     if kind == "value_error":
         return f"{'.'.join(map(str, first['loc']))}: {_why(first)}".removeprefix(": ")
     if kind == "too_short":
-        return f"{key} must hold at least {first['ctx']['min_length']}, and holds {first['ctx']['actual_length']}"
+        return f"{key} must have at least {first['ctx']['min_length']} items, but has {first['ctx']['actual_length']}"
     wanted = _MUST.get(kind.partition("_")[0]) if kind.endswith(("_type", "_parsing", "_from_float")) else None
     return f"{key} {f'must be {wanted}' if wanted else _why(first).replace('Input should', 'must', 1)}{shown}"
 

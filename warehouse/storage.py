@@ -42,15 +42,15 @@ class Storage(Section):
     @classmethod
     def _check_catalogue(cls, value: str | None) -> str | None:
         if value is not None and (not value.startswith("postgres:") or "password" in value):
-            raise ValueError("is postgres: and a connection string without a password; give that in PGPASSWORD or ~/.pgpass")
+            raise ValueError("must be postgres: and a connection string without a password; set the password in PGPASSWORD or ~/.pgpass")
         return value
 
     @model_validator(mode="after")
     def _check_data(self) -> Self:
         if self.data is not None and not self.data.startswith("s3://"):
-            raise ValueError("data is s3://bucket/prefix; without it the data lies in the home")
+            raise ValueError("data must be s3://bucket/prefix; omit it to keep the data in the home")
         if self.data is None and (self.s3_endpoint or self.s3_region or self.s3_path_style or not self.s3_tls):
-            raise ValueError("s3_endpoint, s3_region, s3_path_style and s3_tls belong to data in s3://, and data names none")
+            raise ValueError("s3_endpoint, s3_region, s3_path_style and s3_tls are for data in s3://, but data is not set")
         return self
 
     @property
@@ -83,7 +83,7 @@ def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
     if wanted is None or wanted == stored:
         return stored
     if any(folder.glob("*")):
-        raise RequestError(f"The lake in {folder.parent} has its catalogue and data elsewhere already ({stored}); choose another --home.")
+        raise RequestError(f"The lake in {folder.parent} already has its catalogue and data elsewhere ({stored}); choose another --home.")
     with drafted(folder / FILE) as draft:
         draft.write_text(wanted.model_dump_json(indent=2) + "\n")
     return wanted
@@ -95,12 +95,12 @@ def resolved(home: Path) -> Path:
         path = home.resolve()
         str(path).encode()
     except UnicodeEncodeError as error:
-        raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename the folder, or name another --home.") from error
+        raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename the folder, or choose another --home.") from error
     except (OSError, RuntimeError) as error:  # missing current folder, or symbolic link loop
-        raise RequestError(f"{home} cannot be a home, for its path leads nowhere; give the --home of a folder that can be made.") from error
+        raise RequestError(f"{home} cannot be a home: its path cannot be resolved; choose another --home.") from error
     if "\\" in str(path):
-        why = f"the path {path} has a backslash, which DuckDB takes for a slash"
-        raise RequestError(f"{home} cannot be a home: {why}; rename the folder, or name another --home.")
+        why = f"the path {path} has a backslash, which DuckDB reads as a slash"
+        raise RequestError(f"{home} cannot be a home: {why}; rename the folder, or choose another --home.")
     return path
 
 

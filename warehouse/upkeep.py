@@ -91,7 +91,7 @@ def pin(lake: Lake, name: str, at: int | None = None, query: str | None = None) 
     """
     if not _NAME.fullmatch(name) or name.isdigit():
         raise RequestError(
-            f"A pin cannot be called {name!r:.200}: give letters, digits and . : _ - +, and not digits alone, which name a snapshot."
+            f"{name!r:.200} is not a valid pin name: use letters, digits and . : _ - +, but not digits alone, which name a snapshot."
         )
     snapshot = lake.snapshot() if at is None else at
     lake.query("SELECT 1", at=snapshot)  # raises for an unknown snapshot
@@ -99,7 +99,7 @@ def pin(lake: Lake, name: str, at: int | None = None, query: str | None = None) 
     lake.add([wanted])
     (stored,) = lake.read(Pin, "name = ?", [name])
     if stored != wanted:
-        raise RequestError(f"The name {name!r} is pinned to snapshot {stored.snapshot} already; unpin it or choose another name.")
+        raise RequestError(f"The name {name!r} is already pinned to snapshot {stored.snapshot}; unpin it or choose another name.")
     return wanted
 
 
@@ -133,7 +133,7 @@ def measure(lake: Lake, query: str, at: int) -> tuple[int, str]:
     inner = query.strip().rstrip(";")
     described = lake.query(f"DESCRIBE {inner}", at=at)
     if "column_name" not in described.column_names:  # DESCRIBE without a query lists tables
-        raise RequestError(f"A dataset is one SELECT, and this is not: {query.strip()[:200]!r}")
+        raise RequestError(f"A dataset must be a single SELECT, and this is not: {query.strip()[:200]!r}")
     columns = described.select(["column_name", "column_type"]).to_pylist()
     halves = "sum(md5_number_lower(row)::HUGEINT)::VARCHAR AS low, sum(md5_number_upper(row)::HUGEINT)::VARCHAR AS high"
     sql = f"SELECT count(*) AS n, {halves} FROM (SELECT to_json(t)::VARCHAR AS row FROM (\n{inner}\n) t)"

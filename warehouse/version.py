@@ -32,8 +32,8 @@ def check_version(cursor: Cursor, home: str) -> None:
     version = None if state is None else state[0]
     if version != VERSION:
         raise RequestError(
-            f"The lake in {home} is of version {version or 'none'}, and this program reads and writes version {VERSION}: open it with the "
-            "program that wrote it, or begin another --home."
+            f"The lake in {home} has version {version or 'none'}, but this program reads and writes version {VERSION}: open it with the "
+            "program that wrote it, or choose another --home."
         )
 
 

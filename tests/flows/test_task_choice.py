@@ -69,7 +69,7 @@ WRONG = (
 def test_a_wrong_condition_is_refused_by_the_stage_and_before_the_run(setting: str, reason: str, home: Path) -> None:
     with pytest.raises(RequestError, match=reason):
         check_choice(load_config(SMALL, (*ALONE, setting)), home)
-    with pytest.raises(RequestError, match=reason if "DELETE" not in setting else "not a valid condition|Only one"):
+    with pytest.raises(RequestError, match=reason if "DELETE" not in setting else "not a valid condition|single SELECT"):
         chosen(home, setting)
 
 

@@ -127,7 +127,7 @@ def repeated_text(content: bytes, count: int) -> bytes:
     return shared + new + content
 
 
-MEMORY, DAMAGED, READ = "of memory to be read", "that can be read", ""
+MEMORY, DAMAGED, READ = "of memory to be read", "not a readable Parquet", ""
 """How a file ends: it needs more memory than the child has, its parser refuses it, or it has rows within bounds all the same."""
 WHO = page(text(b"Who?"), 1)
 MOST = 2**31 - 1

@@ -87,7 +87,7 @@ def test_a_saved_data_set_opens_no_file_that_a_row_or_its_state_names(tmp_path: 
     assert [row.value for row in table_rows(folder)] == [{"question": {"bytes": None, "path": str(tmp_path / "secret.png")}}]
     for name in ("../secret.arrow", str(tmp_path / "secret.arrow"), "absent.arrow"):
         (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
-        with pytest.raises(RequestError, match="which is no file of that folder"):
+        with pytest.raises(RequestError, match="not a file in that folder"):
             list(table_rows(folder))
     for state in ("{", "3", "[]", '{"_data_files": 3}', '{"_data_files": [{"filename": 3}]}', DEEPEST):
         (folder / "state.json").write_text(state)
@@ -110,7 +110,7 @@ def test_a_damaged_saved_data_set_crashes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("rows.jsonl", '{"question": "\\ud83d Who?", "answers": ["a"]}\n', "half of a surrogate pair"),
+        ("rows.jsonl", '{"question": "\\ud83d Who?", "answers": ["a"]}\n', "lone surrogate"),
         ("rows.json", f'[{{"question": "Who?", "answers": ["A"], "provenance": {DEEP}}}]', "200 levels|recursion depth"),
         ("rows.json", f'[{{"question": "Who?", "answers": ["A"], "provenance": {DEEPEST}}}]', "200 levels|recursion depth"),
     ],

@@ -88,5 +88,5 @@ def test_digests_can_be_kept_by_command_and_never_hide_a_change(tmp_path: Path) 
 
 
 def test_data_elsewhere_is_its_stores(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="store"):
+    with pytest.raises(RequestError, match="s3://bucket/lake"):
         check_lake(Place(tmp_path, Storage(data="s3://bucket/lake")))

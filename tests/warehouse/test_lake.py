@@ -107,7 +107,7 @@ def test_a_reader_needs_a_lake_and_cannot_write(lake: Lake, tmp_path: Path) -> N
         assert [document.id for document in reader.documents()] == ["d"]
         lake.add([Document("e", "t", "x", "s")])
         assert [document.id for document in reader.documents()] == ["d", "e"]
-        with pytest.raises(RequestError, match="opened to read"):
+        with pytest.raises(RequestError, match="read_only"):
             reader.add([Document("f", "t", "x", "s")])
 
 
@@ -138,7 +138,7 @@ def test_a_lake_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> 
             lake.write(lambda cursor, change=change: cursor.execute(change).fetchall())
             before = lake.snapshot()
             for read_only in (True, False):
-                with pytest.raises(RequestError, match=rf"of {told}, .* version {VERSION}: .*begin another --home"):
+                with pytest.raises(RequestError, match=rf"{told}, .* version {VERSION}: .*--home"):
                     Lake(tmp_path, read_only=read_only)
             assert lake.snapshot() == before
 

@@ -36,7 +36,7 @@ FAILING = (
 
 @pytest.mark.parametrize("sql", WRITES)
 def test_anything_but_one_select_is_refused(filled: Lake, sql: str) -> None:
-    with pytest.raises(RequestError, match="Only one SELECT"):
+    with pytest.raises(RequestError, match="single SELECT"):
         filled.query(sql)
     assert filled.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": 30}]
 
@@ -52,7 +52,7 @@ def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None
     files = {data: data.read_bytes() for data in filled.place.data.rglob("*.parquet")}
     assert files
     for data in files:
-        with pytest.raises(RequestError, match="Only one SELECT"):
+        with pytest.raises(RequestError, match="single SELECT"):
             filled.query(f"COPY (SELECT 1) TO '{data}'")
     assert {data: data.read_bytes() for data in files} == files
 
@@ -90,7 +90,7 @@ def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str
 
 
 def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
-    with pytest.raises(RequestError, match=r"0\.2 seconds; --timeout"):
+    with pytest.raises(RequestError, match=r"0\.2 seconds.*--timeout"):
         filled.query("SELECT count(*) FROM range(1000000000000) a", timeout_seconds=0.2)
     assert filled.query("SELECT 1 AS n", timeout_seconds=60.0).to_pylist() == [{"n": 1}]
 
@@ -98,8 +98,8 @@ def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake is the catalogue's own"),
-        ("LAKE_LOCKS.ducklake_data_file", "LAKE_LOCKS is the catalogue's own"),
+        ("__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake .*catalogue"),
+        ("LAKE_LOCKS.ducklake_data_file", "LAKE_LOCKS .*catalogue"),
         ("pragma_database_list", "is about the connection"),  # where a catalogue in PostgreSQL stands with its password
         ("system.pg_catalog.pg_database", "is about the connection"),
     ],

@@ -71,7 +71,7 @@ def test_the_digest_follows_the_rows_and_not_their_order(lake: Lake) -> None:
 
 def test_names_that_could_be_mistaken_and_requests_that_cannot_be_met_are_refused(lake: Lake) -> None:
     for name in ("", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101):
-        with pytest.raises(RequestError, match="cannot be called"):
+        with pytest.raises(RequestError, match="not a valid pin name"):
             pin(lake, name)
     pin(lake, "here")
     for asked in (unpin, snapshot_of):
@@ -83,6 +83,6 @@ def test_names_that_could_be_mistaken_and_requests_that_cannot_be_met_are_refuse
         with pytest.raises(RequestError, match=r"(Parser|Catalog) Error"):
             pin(lake, "broken", query=query)
     for query in ("", " ;", "-- nothing"):
-        with pytest.raises(RequestError, match="one SELECT"):
+        with pytest.raises(RequestError, match="single SELECT"):
             pin(lake, "empty", query=query)
     assert snapshot_of(lake, "12") == 12

@@ -39,7 +39,7 @@ DEBIANS = Path("/usr/lib/postgresql")
         ({"catalogue": "mysql:x"}, "postgres:"),
         ({"catalogue": "postgres:dbname=lake password=secret"}, "PGPASSWORD"),
         ({"data": "/somewhere/else"}, "s3://bucket/prefix"),
-        ({"s3_endpoint": "localhost:9000"}, "data names none"),
+        ({"s3_endpoint": "localhost:9000"}, "data is not set"),
         ({"bucket": "x"}, "bucket"),
     ],
 )

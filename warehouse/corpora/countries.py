@@ -71,7 +71,7 @@ def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
     by_code = {country.row["cca3"]: country for country in countries}
     facts = tuple(dict.fromkeys(fact for country in countries for fact in _facts(country, by_code, names)))
     documents = tuple(section for country in countries for section in country.sections)
-    failures = tuple(Failure("corpus", "no_document", "no page of the Factbook bears this country's name", name) for name in missing)
+    failures = tuple(Failure("corpus", "no_document", "the Factbook has no page with this country's name", name) for name in missing)
     return Corpus(facts=facts, documents=documents, types=names.types, failures=failures, wordings=WORDINGS)
 
 
@@ -91,9 +91,9 @@ def _load(path: Path) -> Any:
     try:
         return read_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise RequestError(f"There is no file {path}: put the data of kg_countries there or name another folder.") from error
+        raise RequestError(f"There is no file {path}: put the data of kg_countries there or choose another folder.") from error
     except ValueError as error:
-        raise RequestError(f"{path} is not JSON ({error}): fetch it again.") from error
+        raise RequestError(f"{path} is not valid JSON ({error}): fetch it again.") from error
 
 
 def _pages(folder: Path) -> dict[str, tuple[str, Any]]:

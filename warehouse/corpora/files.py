@@ -53,7 +53,7 @@ def read_documents(path: Path, source: str | None = None, form: Delimiting = GUE
     for document in documents:
         if unique.setdefault(document.id, document) is not document:
             item = {"file": str(path), "id": document.id}
-            failures.append(Failure("import", "double_document", f"{path.name}: a second document with the id {document.id!r}", item))
+            failures.append(Failure("import", "double_document", f"{path.name}: duplicate document id {document.id!r}", item))
     return Corpus(documents=tuple(unique.values()), failures=tuple(failures))
 
 
@@ -113,11 +113,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if value is None:
         raise ValueError(f"no {name}")
     if not isinstance(value, str):
-        raise ValueError(f"{name} is no text but {value!r}")
+        raise ValueError(f"{name} is not text but {value!r}")
     if not value.strip():
         raise ValueError(f"{name} is empty")
     if "\ufffd" in value or "\x00" in value:
-        raise ValueError(f"{name} holds bytes that are no UTF-8 text")
+        raise ValueError(f"{name} is not valid UTF-8")
     return value.strip()
 
 
@@ -129,7 +129,7 @@ def _ids(value: Any) -> tuple[str, ...]:
     ids = value.split(SEPARATOR) if isinstance(value, str) else value or []
     ids = [_named(item) for item in ids] if isinstance(ids, list | tuple) else ids
     if not isinstance(ids, list | tuple) or not all(isinstance(item, str) for item in ids):
-        raise ValueError(f"documents are no list of ids but {value!r}")
+        raise ValueError(f"documents is not a list of ids but {value!r}")
     return tuple(item.strip() for item in ids if item.strip())
 
 
@@ -144,7 +144,7 @@ def read_pages(folder: Path, source: str | None = None) -> Corpus:
     found = sorted(folder.rglob("*"))
     paths = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
     if not paths:
-        raise RequestError(f"{folder} holds no page: give a folder with files that end in {', '.join(SUFFIXES)}.")
+        raise RequestError(f"{folder} has no pages: choose a folder with files that end in {', '.join(SUFFIXES)}.")
     read = [_read_page(path, folder, source or folder.resolve().name) for path in paths]
     documents = tuple(page for page in read if isinstance(page, Document))
     return Corpus(documents=documents, failures=(*(page for page in read if isinstance(page, Failure)), *_not_read(found, folder)))
@@ -156,7 +156,7 @@ def _not_read(found: list[Path], folder: Path) -> Iterator[Failure]:
         if path.is_dir() and path.is_symlink():
             yield Failure("import", "outside", f"{name} is a link to a folder, which is not followed: copy its pages", {"file": name})
         elif path.suffix.lower() in _OTHER_PAGES and path.is_file():
-            yield Failure("import", "other_format", f"{name} is no Markdown and no plain text: convert it", {"file": name})
+            yield Failure("import", "other_format", f"{name} is neither Markdown nor plain text: convert it", {"file": name})
 
 
 def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
@@ -166,11 +166,11 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
     try:
         page = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
+        return Failure("import", "broken_page", f"{name} is not valid UTF-8: {error}", {"file": name})
     matter = _FRONT_MATTER.match(page)
     text = page[matter.end() if matter else 0 :].strip()
     if "\x00" in text:
-        return Failure("import", "broken_page", f"{name} holds NUL, as UTF-16 does: save it as UTF-8", {"file": name})
+        return Failure("import", "broken_page", f"{name} contains NUL bytes, as UTF-16 does: save it as UTF-8", {"file": name})
     heading = _HEADING.search(_FENCED.sub(_blank, text)) if path.suffix.lower() != ".txt" else None
     named = _title_in(matter[1]) if matter and not heading else ""
     title = heading[1].strip() if heading else named or path.stem.replace("_", " ").replace("-", " ")
@@ -204,7 +204,7 @@ def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failur
     Raises RequestError if `path` is missing, of unknown format, or without that column.
     """
     if not path.exists():
-        raise RequestError(f"There is nothing at {path}: check the path.")
+        raise RequestError(f"{path} does not exist: check the path.")
     if path.is_file():
         return read_column(path, column)
     if is_saved(path):
@@ -240,7 +240,7 @@ def read_wordings(path: Path) -> dict[str, Wording]:
     Raises RequestError if the file is missing or not TOML, or a wording lacks a placeholder.
     """
     try:
-        read = {relation: _WordingTable.model_validate(table) for relation, table in read_toml(path, "the file of wordings").items()}
+        read = {relation: _WordingTable.model_validate(table) for relation, table in read_toml(path, "the wordings file").items()}
     except ValidationError as error:
         raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases, a condition and a word.") from error
     for relation, table in read.items():

@@ -82,14 +82,14 @@ def first_sentences(text: str, longest: int) -> str:
 def _rows(folder: Path) -> Iterator[Any]:
     paths = sorted(folder.glob("movies-*.json"))
     if not paths:
-        raise RequestError(f"There are no files movies-*.json in {folder}: put the data of kg_movies there or name another folder.")
+        raise RequestError(f"There are no files movies-*.json in {folder}: put the data of kg_movies there or choose another folder.")
     for path in paths:
         try:
             rows = read_json(path.read_bytes())
         except ValueError as error:
-            raise RequestError(f"{path} is not JSON ({error}): fetch it again.") from error
+            raise RequestError(f"{path} is not valid JSON ({error}): fetch it again.") from error
         if not isinstance(rows, list):
-            raise RequestError(f"{path} holds no list of films: fetch it again.")
+            raise RequestError(f"{path} is not a list of films: fetch it again.")
         yield from rows
 
 
@@ -193,7 +193,7 @@ def _parse(row: Any, failures: list[Failure]) -> Film | None:
         failures.append(Failure(STAGE, "malformed_film", f"{type(error).__name__}: {error}", row))
         return None
     if not title or "mw-parser-output" in title:
-        failures.append(Failure(STAGE, "title_debris", "the title is empty or holds a style sheet", {"title": title, "year": year}))
+        failures.append(Failure(STAGE, "title_debris", "the title is empty or contains a style sheet", {"title": title, "year": year}))
         return None
     if summary and len(summary) < _SHORTEST_SUMMARY:
         failures.append(Failure(STAGE, "summary_debris", "too short for a summary", {"title": title, "year": year, "summary": summary}))
@@ -216,7 +216,7 @@ def _people(cast: Sequence[str], title: str, year: int, failures: list[Failure])
             people[name] = None
         else:
             item = {"title": title, "year": year, "place": place, "text": text}
-            failures.append(Failure(STAGE, "cast_debris", "this is no name of a person or a group", item))
+            failures.append(Failure(STAGE, "cast_debris", "this is not the name of a person or a group", item))
     return tuple(people)
 
 
@@ -255,7 +255,7 @@ def _merge(films: Sequence[Film], failures: list[Failure]) -> list[Film]:
         merged[film.id] = film if first is None else _union(first, film)
         if first is not None:
             item = {"id": film.id, "titles": [first.title, film.title], "years": [first.year, film.year]}
-            failures.append(Failure(STAGE, "double_id", "two rows with one id were merged", item))
+            failures.append(Failure(STAGE, "double_id", "two rows with the same id were merged", item))
     return list(merged.values())
 
 

@@ -34,7 +34,7 @@ LICENCES = {
     "kg_movies": "MIT (facts), CC BY-SA (summaries, from Wikipedia)",
     "kg_countries": "ODbL 1.0 (facts), CC0 (texts, from the World Factbook)",
     "webshaper": "MIT",
-    "webdancer": "MIT; holds quotations from web pages",
+    "webdancer": "MIT; contains quotations from web pages",
     "fireact": "MIT; written by other providers' models, whose terms may forbid training on it",
 }
 """Licence of a source, by prefix of its name."""
@@ -112,7 +112,7 @@ def _counts(dataset: Dataset) -> str:
 
 def _columns(dataset: Dataset) -> str:
     lines = [f"| `{name}` | {dataset.columns[name]} |" for name in dataset.schema.names]
-    return "\n".join(["| column | what it holds |", "| --- | --- |", *lines])
+    return "\n".join(["| column | description |", "| --- | --- |", *lines])
 
 
 def _sources(dataset: Dataset) -> str:
@@ -131,7 +131,7 @@ def _filters(dataset: Dataset) -> str:
 def _reproduction(dataset: Dataset, form: str) -> str:
     command = f"flywheel export {dataset.kind} --home HOME --to PATH --format {form} --at {dataset.snapshot}{dataset.settings}"
     return (
-        f"## The same again\n\nRead at snapshot {dataset.snapshot} of the lake. With the same versions of code and pyarrow this "
+        f"## The same again\n\nRead at snapshot {dataset.snapshot} of the lake. With the same versions of code and pyarrow, this "
         f"writes these files again, byte for byte:\n\n```\n{command}\n```"
     )
 
@@ -142,7 +142,7 @@ def format_of(path: Path, requested: str | None) -> str:
     if requested is not None and requested not in FORMATS:
         raise RequestError(f"there is no format {requested!r}; choose one of {', '.join(FORMATS)}.")
     if suffix in FORMATS and requested not in (None, suffix):
-        raise RequestError(f"{path} is a {suffix} file and --format says {requested}; leave one of them out.")
+        raise RequestError(f"{path} is a {suffix} file but --format is {requested}; give only one of them.")
     return requested or (suffix if suffix in FORMATS else "hf")
 
 
@@ -169,7 +169,7 @@ def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
 def check_free(path: Path) -> None:
     """Raise RequestError if `path` exists."""
     if path.exists():
-        raise RequestError(f"{path} exists already: choose another path or remove it.")
+        raise RequestError(f"{path} already exists: choose another path or remove it.")
 
 
 def _write_folder(dataset: Dataset, folder: Path, form: str) -> None:
@@ -219,7 +219,7 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     if name not in known:
         raise RequestError(f"The lake has no table {name!r}: choose one of {', '.join(known)}.")
     if path.suffix not in _FORMATS:
-        raise RequestError(f"{path} names no known format: end it in one of {', '.join(_FORMATS)}.")
+        raise RequestError(f"{path} has an unknown suffix: choose one of {', '.join(_FORMATS)}.")
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         check_view(cursor, name)

@@ -45,12 +45,12 @@ def export_logs(lake: Lake, path: Path) -> list[Path]:
 
 def _files(lake: Lake, path: Path, pairs: Sequence[tuple[str, str]]) -> list[Path]:
     if not pairs:
-        raise RequestError(f"{lake.place.home} has no evaluation; run `flywheel eval` first.")
+        raise RequestError(f"{lake.place.home} has no evaluations; run `flywheel eval` first.")
     check_free(path)
     if path.suffix not in _SUFFIXES:
         return [path / f"{_safe(policy)}-{_safe(suite)}-{digest([policy, suite], 8)}.eval" for policy, suite in pairs]
     if len(pairs) > 1:
-        raise RequestError(f"{lake.place.home} has {len(pairs)} evaluations and {path} is one file; name a folder.")
+        raise RequestError(f"{lake.place.home} has {len(pairs)} evaluations, but {path} is one file; choose a folder.")
     return [path]
 
 

@@ -73,7 +73,7 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
     end = next((number for number in range(begin, len(messages)) if messages[number].role == "assistant"), len(messages))
     question = "\n\n".join(message.text for message in messages[begin:end] if message.role == "user")
     if not question.strip():
-        raise MalformedRow("no user asks anything")
+        raise MalformedRow("the first user message is missing or empty")
     return question
 
 
@@ -134,7 +134,7 @@ def _by_id(number: int, result: ChatMessage, waiting: _Waiting) -> int:
     latest = [place for place in found if waiting[place][0] is waiting[found[-1]][0]]
     named = [place for place in latest if result.tool is not None and _request(waiting[place]).tool == result.tool]
     if len(latest) > 1 and len(named) != 1:
-        raise MalformedRow(f"message {number} is the result of one of several calls with the id {result.answers!r}")
+        raise MalformedRow(f"message {number} is the result of the call {result.answers!r}, but several calls have this id")
     return named[0] if len(latest) > 1 else latest[0]
 
 
@@ -150,7 +150,7 @@ def _in_order(results: list[tuple[int, ChatMessage]], waiting: _Waiting, tool: s
     places = latest if len(latest) == len(results) else fitting
     if len(places) != len(results):
         raise MalformedRow(
-            f"message {number}: {len(results)} results without ids follow {len(latest)} calls, so which belongs to which is not known"
+            f"message {number}: {len(results)} results without ids follow {len(latest)} calls, so they cannot be matched"
         )
     for place, (_, result) in sorted(zip(places, results, strict=True), key=lambda one: one[0], reverse=True):
         _give(waiting, place, result)

@@ -59,7 +59,7 @@ def _read_file(path: Path, collector: RunCollector) -> None:
                 raise MalformedRow(entry.fault)
             key, row = entry.value
             if key in seen:
-                raise MalformedRow(f"the question number {key} stands twice in the file, and the first is kept")
+                raise MalformedRow(f"the question number {key} occurs twice in the file; the first is kept")
             seen.add(key)
             _read_row(key, row, path, entry.line, collector)
         except (MalformedRow, RecursionError) as error:
@@ -68,7 +68,7 @@ def _read_file(path: Path, collector: RunCollector) -> None:
 
 def _read_row(key: str, row: Any, path: Path, line: int, collector: RunCollector) -> None:
     if not isinstance(row, dict):
-        raise MalformedRow(f"row {key} is no object")
+        raise MalformedRow(f"row {key} is not an object")
     question, exchanges = _exchanges(row.get("traj"))
     if not isinstance(row.get("gt"), str) or not row["gt"].strip():
         raise MalformedRow(f"row {key} has no gt")
@@ -106,7 +106,7 @@ def _exchanges(traj: Any) -> tuple[str, list[Exchange]]:
         raise MalformedRow("a message of traj has no text")
     roles = [message.get("role") for message in traj]
     if any(role != ("user", "assistant")[number % 2] for number, role in enumerate(roles)):
-        raise MalformedRow("the messages of traj are not the user's and the assistant's in turn")
+        raise MalformedRow("the messages of traj do not alternate between user and assistant")
     texts = [message["content"] for message in traj]
     observed = [*texts[2::2], ""]
     return texts[0], [(written, observation) for written, observation in zip(texts[1::2], observed, strict=False)]

@@ -95,7 +95,7 @@ def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
             data = json.loads(frame[""])
             frame = {"": json.dumps({name: data[name] for name in _FRAME if name in data}).encode()}
     except Exception as error:  # Inspect's validation may raise anything
-        raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
+        raise RequestError(f"{path} is not a readable Inspect log ({type(error).__name__}: {error}).") from error
     for row in samples:
         collector.rows += 1
         try:
@@ -153,7 +153,7 @@ def _why_too_large(value: Any) -> str | None:
         inside = list(inner_values(level))
         letters += sum(len(one) for one in inside if isinstance(one, str))
         if letters > MOST_ROW_BYTES:
-            return f"it holds more than {MOST_ROW_BYTES // MIB} MiB of text"
+            return f"it has more than {MOST_ROW_BYTES // MIB} MiB of text"
         level = [inner for inner in inside if isinstance(inner, dict | list)]
         if not level:
             return None
@@ -175,7 +175,7 @@ def _question(sample: Any) -> str:
     inputs = [sample.input] if isinstance(sample.input, str) else [m.text for m in sample.input if m.role == "user"]
     question = "\n\n".join(inputs)
     if not question.strip():
-        raise MalformedRow("the sample asks nothing")
+        raise MalformedRow("the sample has no question")
     return question
 
 

@@ -72,7 +72,7 @@ def _is_part(part: dict[str, Any]) -> bool:
 
 def _add_part(found: Content, part: Any) -> None:
     if not isinstance(part, dict):
-        raise MalformedRow("has a content that is neither text nor parts")
+        raise MalformedRow("has content that is neither text nor parts")
     kind = part.get("type")
     if kind is None and isinstance(part.get("text"), str):
         kind = "text"
@@ -86,13 +86,13 @@ def _add_part(found: Content, part: Any) -> None:
         found.results.append(_result(part))
     else:
         what = f"has a part of the type {kind!r:.60}"
-        raise MalformedRow(f"{what}, and only text is imported" if kind in _MEDIA else f"{what}, which is not read")
+        raise MalformedRow(f"{what}, but only text is imported" if kind in _MEDIA else f"{what}, which is not supported")
 
 
 def _own_text(part: dict[str, Any], *names: str) -> str:
     text = next((part[name] for name in names if isinstance(part.get(name), str)), None)
     if text is None:
-        raise MalformedRow(f"has a part of the type {part.get('type')!r:.60} without a text")
+        raise MalformedRow(f"has a part of the type {part.get('type')!r:.60} without text")
     return text
 
 
@@ -148,11 +148,11 @@ def find_text_calls(text: str, start: int = 0) -> Iterator[TextCall]:
         try:
             value, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            raise MalformedRow(f"has a call in its text that is not JSON: {error}") from error
+            raise MalformedRow(f"has a call in its text that is not valid JSON: {error}") from error
         closing = _CALL_END.match(text, end)
         if closing is None or is_too_deep(value):
-            why = TOO_DEEP if closing else "text stands between its JSON and </tool_call>"
-            raise MalformedRow(f"has a call in its text that is not JSON: {why}")
+            why = TOO_DEEP if closing else "there is text between its JSON and </tool_call>"
+            raise MalformedRow(f"has a call in its text that is not valid JSON: {why}")
         place = closing.end()
         yield TextCall(opening.start(), place, value)
 
@@ -160,7 +160,7 @@ def find_text_calls(text: str, start: int = 0) -> Iterator[TextCall]:
 def read_text_calls(text: str) -> tuple[str, list[Any]]:
     """Text without its calls, and the calls. Raises MalformedRow for an unreadable call."""
     if _OTHER.match(text):
-        raise MalformedRow(f"has a call in a syntax that is not read: {text.strip()[:40]!r}")
+        raise MalformedRow(f"has a call in an unsupported syntax: {text.strip()[:40]!r}")
     rest, calls, place = "", [], 0
     for call in find_text_calls(text):
         rest, place = rest + text[place : call.start], call.end
@@ -216,13 +216,13 @@ def read_messages(value: Any, schemas: ToolSchemas = NO_TOOLS) -> list[ChatMessa
         try:
             value = read_json(value, unique_object)
         except ValueError as error:
-            raise MalformedRow(f"the row's messages are a text that is not JSON: {error}") from error
+            raise MalformedRow(f"the row's messages are a string that is not valid JSON: {error}") from error
     if not isinstance(value, list):
         raise MalformedRow("the row has no list of messages")
     messages: list[ChatMessage] = []
     for number, message in enumerate(value):
         if not isinstance(message, dict):
-            raise MalformedRow(f"message {number} is no object")
+            raise MalformedRow(f"message {number} is not an object")
         try:
             _add(messages, _read(message, schemas, bool(messages) and messages[-1].awaits_results))
         except MalformedRow as error:
@@ -255,7 +255,7 @@ def _read(message: dict[str, Any], schemas: ToolSchemas, waiting: bool) -> list[
         return [_item(message, kind, schemas)]
     role = _ROLES.get(named, named) if isinstance(named, str) else named
     if role not in ("system", "user", "assistant", "tool", "call"):
-        raise MalformedRow(f"has the role {named!r:.60}")
+        raise MalformedRow(f"has the unknown role {named!r:.60}")
     if not any(name in message for name in _CARRIERS):
         raise MalformedRow(f"has none of {', '.join(_CARRIERS)}")
     said = message.get("content", message.get("value"))
@@ -267,7 +267,7 @@ def _read(message: dict[str, Any], schemas: ToolSchemas, waiting: bool) -> list[
     if role == "assistant":
         return [_assistant(message, content, schemas)]
     if content.calls or content.thought:
-        raise MalformedRow(f"is the {role}'s, and holds a call or reasoning")
+        raise MalformedRow(f"is a {role} message with a call or reasoning")
     results = [ChatMessage("tool", one.text, answers=one.call, outcome=one.outcome) for one in content.results]
     text = content.text
     if role == "user" and waiting and not results and (read := read_responses(text)) is not None:
@@ -278,7 +278,7 @@ def _read(message: dict[str, Any], schemas: ToolSchemas, waiting: bool) -> list[
 
 def _assistant(message: dict[str, Any], content: Content, schemas: ToolSchemas) -> ChatMessage:
     if content.results:
-        raise MalformedRow("is the assistant's, and holds the result of a call")
+        raise MalformedRow("is an assistant message with a tool result")
     text, recipient = content.text or _text_or_none(message.get("refusal")) or "", message.get("recipient")
     if isinstance(recipient, str) and recipient.startswith("functions."):
         called = {"name": recipient.removeprefix("functions."), "arguments": text}
@@ -291,7 +291,7 @@ def _assistant(message: dict[str, Any], content: Content, schemas: ToolSchemas) 
     calls = [_tool_call(call, schemas) for call in (*_structured(message), *content.calls)]
     said = [_tool_call(call, schemas) for call in written]
     if calls and said and [(one.tool, one.arguments) for one in said] != [(one.tool, one.arguments) for one in calls]:
-        raise MalformedRow("has other calls in its text than beside it")
+        raise MalformedRow("has calls in its text that differ from its tool calls")
     thought = "\n".join(dict.fromkeys(filter(None, thoughts)))
     return ChatMessage("assistant", text, thought, tuple(calls or said), weight=_weight(message), item=message.get("type") == "message")
 
@@ -313,7 +313,7 @@ def _structured(message: dict[str, Any]) -> list[Any]:
     if isinstance(calls, str):
         calls = _from_json(calls)
     if not isinstance(calls, list):
-        raise MalformedRow("has tool_calls that are no list")
+        raise MalformedRow("has tool_calls that are not a list")
     return calls
 
 
@@ -326,7 +326,7 @@ def _item(message: dict[str, Any], kind: str, schemas: ToolSchemas) -> ChatMessa
         return ChatMessage("assistant", "", calls=(replace(_tool_call(message, schemas), id=identity),), item=True)
     if kind in _ITEMS:
         return ChatMessage("tool", _result_text(message.get(_ITEMS[kind])), answers=identity)
-    raise MalformedRow(f"is an item of the type {kind!r:.60}, which is not read")
+    raise MalformedRow(f"is an item of the type {kind!r:.60}, which is not supported")
 
 
 def _results(message: dict[str, Any], said: Any) -> list[ChatMessage]:
@@ -342,7 +342,7 @@ def _results(message: dict[str, Any], said: Any) -> list[ChatMessage]:
     if read is None or read[1].strip():
         return [ChatMessage("tool", text, answers=identity, tool=tool, outcome=outcome)]
     if len(read[0]) > 1 and identity is not None:
-        raise MalformedRow("holds several results, and names one call")
+        raise MalformedRow("has several results but names one call")
     return [ChatMessage("tool", one, answers=identity, tool=tool, outcome=outcome) for one in read[0]]
 
 
@@ -390,7 +390,7 @@ def _from_json(text: Any) -> Any:
     try:
         return read_json(text, unique_object) if isinstance(text, str) else text
     except ValueError as error:
-        raise MalformedRow(f"has a call that is not JSON: {error}") from error
+        raise MalformedRow(f"has a call that is not valid JSON: {error}") from error
 
 
 def _listed(value: Any) -> list[Any]:

@@ -43,7 +43,7 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
 
 def _why_no_messages(row: dict[str, Any]) -> str:
     if "query" in row and "answers" in row and "tools" in row:
-        return "the row is xLAM's, a query and the calls that answer it: it has no results and no answer, so it is no run to import"
+        return "the row has xLAM's form, a query and the calls that answer it: without results and an answer it is not a run to import"
     if "prompt" in row and "completion" in row:
         return "the row has a prompt and a completion: import it with `flywheel import verifiers`"
     return "the row has no list of messages"

@@ -120,7 +120,7 @@ def files_of(path: Path, *suffixes: str) -> list[Path]:
         else [path] * path.exists()
     )
     if not files:
-        raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; name the file to import.")
+        raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; choose the file to import.")
     return files
 
 
@@ -136,12 +136,12 @@ def texts_of(value: Any) -> tuple[str, ...]:
         listed = value["text"] if isinstance(value["text"], list) else [value["text"]]
         value = [text for place, text in enumerate(listed) if text not in listed[:place]]
     if isinstance(value, list | dict) and is_calls(value):
-        raise MalformedRow("the answer is a list of tool calls (as xLAM has them), which no verifier of answers judges")
+        raise MalformedRow("the answer is a list of tool calls (as in xLAM), which no verifier of answers can judge")
     values = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
-        raise MalformedRow("an accepted answer is neither text nor number")
+        raise MalformedRow("an accepted answer is neither text nor a number")
     if any(isinstance(one, float) and not isfinite(one) for one in values):
-        raise MalformedRow("an accepted answer is no finite number")
+        raise MalformedRow("an accepted answer is not a finite number")
     return tuple(text for one in map(whole, values) if (text := str(one)).strip())
 
 
@@ -169,13 +169,13 @@ def number_of(value: Any, name: str) -> float | None:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if value is not None and not isinstance(value, bool | int | float):
-        raise MalformedRow(f"{name} is no number")
+        raise MalformedRow(f"{name} is not a number")
     try:
         number = None if value is None else float(value)
     except OverflowError as error:
-        raise MalformedRow(f"{name} is a number beyond all measure") from error
+        raise MalformedRow(f"{name} is too large for a number") from error
     if number is not None and not isfinite(number):
-        raise MalformedRow(f"{name} is no finite number")
+        raise MalformedRow(f"{name} is not a finite number")
     return number
 
 
@@ -211,7 +211,7 @@ def trajectory_of(identifier: str, task: Task, policy: str, turns: Sequence[Turn
 
 def _broken_off(run: Trajectory, end: RunEnd) -> str | None:
     if end.error is not None or not run.turns:
-        return end.error or "empty: the run holds no action"
+        return end.error or "empty: the run has no action"
     return None if end.stop is not None or run.answer is not None else "cancelled: the run ends before an answer"
 
 

@@ -69,7 +69,7 @@ def _question_and_text(row: dict[str, Any]) -> tuple[str, str]:
     if not whole:
         return question.strip(), text
     if not asked:
-        raise MalformedRow("sequences_str has no line that begins with Question:, so where the policy begins is not known")
+        raise MalformedRow("sequences_str has no line that begins with Question:, so the start of the policy's text is unknown")
     begin = _ASSISTANT.match(text, end)
     return question.strip(), text[begin.end() if begin else end :]
 
@@ -105,9 +105,9 @@ def _check_closed(block: re.Match[str], text: str) -> None:
     """Raise MalformedRow unless the block has one unambiguous end: a document may contain the closing mark."""
     behind = text[block.end() :].partition("<information>")[0]
     if "<information>" in block[1] or "</information>" not in block[0]:
-        raise MalformedRow(f"the information at character {block.start()} is not closed, so what the policy wrote after it is not known")
+        raise MalformedRow(f"the information at character {block.start()} is not closed, so the policy's text after it is unknown")
     if "</information>" in behind:
-        raise MalformedRow(f"the information at character {block.start()} is closed twice, so what the policy wrote after it is not known")
+        raise MalformedRow(f"the information at character {block.start()} is closed twice, so the policy's text after it is unknown")
 
 
 def _action(text: str, observation: str) -> list[ParsedAction]:

@@ -51,7 +51,7 @@ def _object(row: Row) -> dict[str, Any]:
     if row.fault is not None:
         raise MalformedRow(row.fault)
     if not isinstance(row.value, dict):
-        raise MalformedRow("the row is no object")
+        raise MalformedRow("the row is not an object")
     return row.value
 
 
@@ -80,6 +80,6 @@ def _open_hub(name: str) -> Iterable[Mapping[str, Any]]:
     except Exception as error:  # network, hub and data sets raise errors without a common base
         why = " ".join(str(error).split())[:300]
         raise RequestError(
-            f"{name} cannot be had from the Hugging Face hub ({type(error).__name__}: {why}); it needs the network and a right name: "
-            "else download the data set and name its file."
+            f"{name} cannot be loaded from the Hugging Face hub ({type(error).__name__}: {why}): check the name and the network, "
+            "or download the data set and give its file."
         ) from error

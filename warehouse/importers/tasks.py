@@ -86,7 +86,7 @@ def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
     found = list(dict.fromkeys(name for row in rows if isinstance(row.value, Mapping) for name in row.value))
     found += [name for name in _nested(form) if name not in found and any(column_of(row.value, name) is not None for row in rows)]
     if not rows:
-        raise RequestError(f"{path} holds no row.")
+        raise RequestError(f"{path} has no rows.")
     read = _reader(path, found, form) if found else None
     tasks: list[Task] = []
     failures: list[Failure] = []
@@ -105,16 +105,16 @@ def broken_row(file: str, line: int, reason: str, text: str = "") -> Failure:
 
 def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     if row.fault is not None or read is None:
-        raise MalformedRow(row.fault or "the row is no object")
+        raise MalformedRow(row.fault or "the row is not an object")
     if not isinstance(row.value, Mapping):
-        raise MalformedRow("the row is no object")
+        raise MalformedRow("the row is not an object")
     task = read(row.value, f"the row in line {row.line}")
     if fault := why_not_storable([task.key, task.question, task.answers, task.provenance, task.proofs]):
         raise MalformedRow(fault)
     for text in (task.question, *task.answers):
         if "\ufffd" in text or "\x00" in text:
             what = "the question" if text is task.question else "an accepted answer"
-            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text: save it as UTF-8, or name a CSV file's --encoding")
+            raise MalformedRow(f"{what} is not valid UTF-8: save it as UTF-8, or give a CSV file's --encoding")
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
@@ -173,7 +173,7 @@ def _mbpp_task(row: Mapping[str, Any], place: str) -> Task:
 def _columns(path: Path, found: list[str], form: TaskFormat) -> dict[str, str]:
     unknown = sorted(set(form.columns) - set(FIELDS))
     if unknown:
-        raise RequestError(f"--column {unknown[0]}=…: there is no field {unknown[0]!r}; map one of {', '.join(FIELDS)}.")
+        raise RequestError(f"--column {unknown[0]}=…: unknown field {unknown[0]!r}; choose one of {', '.join(FIELDS)}.")
     there = ", ".join(found)
     absent = next((column for column in form.columns.values() if column not in found), None)
     if absent is not None:
@@ -184,8 +184,8 @@ def _columns(path: Path, found: list[str], form: TaskFormat) -> dict[str, str]:
     for name in ("question", *(("answers",) if form.answered else ())):
         if name not in chosen:
             raise RequestError(
-                f"{path} has no column for {name} (it has {there}): say which it is with --column {name}=COLUMN, where none is "
-                f"called {' or '.join(FIELDS[name])}."
+                f"{path} has no column for {name} (it has {there}): choose one with --column {name}=COLUMN, or "
+                f"rename one to {' or '.join(FIELDS[name])}."
             )
     return chosen
 
@@ -243,7 +243,7 @@ def _listed(text: str) -> Any:
         listed = read_json(text)
     except ValueError as error:
         raise MalformedRow(
-            f'the answer {text!r:.60} is no list in JSON; write ["Ann", "A."], or ["…"] around what is one answer'
+            f'the answer {text!r:.60} is not a JSON list; write ["Ann", "A."], or ["…"] around a single answer'
         ) from error
     return listed if isinstance(listed, list) and all(isinstance(each, str) for each in listed) else text
 
@@ -268,5 +268,5 @@ def _identity(value: Any) -> str:
         return ""
     value = whole(value)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise MalformedRow(f"the id is {value!r:.60}, neither text nor whole number")
+        raise MalformedRow(f"the id is {value!r:.60}, neither text nor an integer")
     return str(value).strip().replace("/", "-")

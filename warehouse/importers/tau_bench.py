@@ -48,7 +48,7 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
         raise MalformedRow("the row has no task_id, reward, info and traj")
     trial = row.get("trial", 0)
     if not isinstance(trial, int):
-        raise MalformedRow("trial is no number")
+        raise MalformedRow("trial is not a number")
     task = _task(row["task_id"], info.get("task"), place.path)
     turns = turns_of_messages(read_messages(_with_calls(traj), schemas_of(row, collector.filled)), closed=True)
     end = RunEnd(verdict_of(reward), reward, _stop(info), _error(info))

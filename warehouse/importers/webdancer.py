@@ -41,7 +41,7 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
     system = [content for role, content in messages if role == "system"]
     spoken = [(role, content) for role, content in messages if role != "system"]
     if not spoken or spoken[0][0] != "user":
-        raise MalformedRow("the first message after the system's is not the user's question")
+        raise MalformedRow("the first message after the system message is not a user message")
     instructions, _, question = ("\n" + spoken[0][1]).rpartition(_QUESTION)
     answers = _answers(row)
     key = f"{FORMAT}-{digest([question.strip(), answers])}"
@@ -93,7 +93,7 @@ def _answers(row: dict[str, Any]) -> tuple[str, ...]:
     found = [text for part in parts for text in (part if isinstance(part, list) else [part])]
     texts = tuple(text for text in found if isinstance(text, str) and text.strip())
     if len(texts) != len(found):
-        raise MalformedRow("answer holds something that is no text")
+        raise MalformedRow("answer contains a value that is not text")
     return texts
 
 
@@ -108,7 +108,7 @@ def _calls(messages: list[tuple[str, str]]) -> list[ParsedAction]:
             calls += _with_responses(open_calls, content)
             open_calls = []
         else:
-            raise MalformedRow("a response follows no call")
+            raise MalformedRow("a response does not follow a call")
     return calls + open_calls
 
 

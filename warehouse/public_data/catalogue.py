@@ -269,7 +269,7 @@ def locate(name: str) -> Path:
     if place is None:
         raise RequestError(
             f"the data set {name} is not in {root}: `flywheel data get {name}` fetches it ({in_bytes(data.size)}), "
-            f"or let {VARIABLE} name the folder that has it."
+            f"or set {VARIABLE} to the folder that has it."
         )
     return place
 

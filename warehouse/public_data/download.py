@@ -44,7 +44,7 @@ def open_client() -> httpx.Client:
 def _refuse_open_line(request: httpx.Request) -> None:
     """Reject plain HTTP, also in redirects, except to this machine."""
     if request.url.scheme != "https" and request.url.host not in _LOCAL:
-        raise RequestError(f"{request.url} is not HTTPS: nothing is fetched over a line that others can write on.")
+        raise RequestError(f"{request.url} is not HTTPS: nothing is fetched over an unprotected connection.")
 
 
 def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told) -> None:
@@ -83,11 +83,11 @@ def read_members(packed: bytes, wanted: PinnedArchive) -> dict[str, bytes]:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             plain = file.read(2 * wanted.size + 1)
         if len(plain) > 2 * wanted.size:
-            raise RequestError(f"{wanted.url} unpacks to more than {2 * wanted.size:,} bytes: nothing of it was kept.")
+            raise RequestError(f"{wanted.url} unpacks to more than {2 * wanted.size:,} bytes: nothing was kept.")
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             members = dict(_members(tar, wanted.members))
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise RequestError(f"{wanted.url} is no archive that can be read ({error}): nothing of it was kept; try again.") from error
+        raise RequestError(f"{wanted.url} is not a readable archive ({error}): nothing was kept; try again.") from error
     if (digest := digest_of_tree(members)) != wanted.sha256:
         raise _other_content(wanted.url, digest, wanted.sha256)
     return members
@@ -107,7 +107,7 @@ def digest_of_tree(files: Mapping[str, bytes]) -> str:
 
 
 def _other_content(url: str, found: str, wanted: str) -> RequestError:
-    return RequestError(f"{url} has the SHA-256 {found}, and {wanted} was expected: nothing of it was kept; try again.")
+    return RequestError(f"{url} has the SHA-256 {found}, but {wanted} was expected: nothing was kept; try again.")
 
 
 def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> Path:
@@ -118,10 +118,10 @@ def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told)
     try:
         retrying(_receive, client, url, part, most, told)
     except httpx.HTTPStatusError as error:
-        raise RequestError(f"{url} cannot be fetched: its server answers {error.response.status_code}; try again later.") from error
+        raise RequestError(f"{url} cannot be fetched: the server returned {error.response.status_code}; try again later.") from error
     except httpx.HTTPError as error:
         why = f"{type(error).__name__}: {error}"[:200]
-        raise RequestError(f"{url} cannot be fetched ({why}): try again where there is a network; what has come is kept.") from error
+        raise RequestError(f"{url} cannot be fetched ({why}): check the network and try again; the partial download is kept.") from error
     return part
 
 
@@ -145,7 +145,7 @@ def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) 
             for chunk in response.iter_raw():
                 if file.tell() + len(chunk) > most:
                     part.unlink()
-                    raise RequestError(f"{url} has more than the {most:,} bytes that were expected: nothing of it was kept.")
+                    raise RequestError(f"{url} has more than the {most:,} bytes that were expected: nothing was kept.")
                 file.write(chunk)
                 told(url, file.tell(), most)
 
@@ -164,9 +164,9 @@ def fetch(data: PublicDataSet, root: Path, told: Told) -> Path:
                 if not (root / folder.name).exists():
                     _fetch_folder(client, folder, root, told)
     except OSError as error:
-        raise RequestError(f"{root} cannot be written ({error}): let {VARIABLE} name another folder.") from error
+        raise RequestError(f"{root} cannot be written ({error}): set {VARIABLE} to another folder.") from error
     if (place := data.place(root)) is None:
-        raise RequestError(f"{root} has something else in the place of {data.entries[0]}: move it away, and fetch {data.name} again.")
+        raise RequestError(f"{root} has a {data.entries[0]} with other content: move it away, and fetch {data.name} again.")
     return place
 
 

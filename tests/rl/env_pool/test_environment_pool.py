@@ -217,7 +217,7 @@ async def test_a_task_cannot_run_code_outside_the_configuration(pool: Environmen
     """Tasks come from anywhere; what runs is what the configuration names."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\ndef create(resources): ...\n")
     for name in (f"{tmp_path / 'evil.py'}:create", "os:system"):
-        with pytest.raises(RequestError, match="code that the configuration does not know"):
+        with pytest.raises(RequestError, match="code that the configuration does not list"):
             await pool.open(name)
     assert not (tmp_path / "trace").exists()
 

@@ -132,7 +132,7 @@ def test_an_entry_point_that_two_packages_claim_is_refused(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("missing.py:create", "names a file that is not there"),
+        ("missing.py:create", "names a file that does not exist"),
         ("broken.py:create", "cannot be imported"),
         ("whole.py:nothing", "cannot be imported"),
         ("chess", "there is no environment 'chess'"),

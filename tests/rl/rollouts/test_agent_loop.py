@@ -327,7 +327,7 @@ def test_loops_and_dialects_are_found_by_name(tiny_policy: Path) -> None:
     assert loops.loop_for(named, engine) is not plain
     for choice, message in (
         ({"loop": "chess"}, "no agent loop 'chess'"),
-        ({"loop": "json:loads"}, "code that the configuration does not know"),
+        ({"loop": "json:loads"}, "code that the configuration does not list"),
         ({"dialect": "chess"}, "no dialect 'chess'"),
         ({"dialect": "chat"}, "no chat template"),
     ):

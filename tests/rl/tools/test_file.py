@@ -56,7 +56,7 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
         ('[tools.a]\nfunction = "a:b"\noptions = { b = 1 }', "`options` need a `class`"),
         ('[tools.a]\nfunction = "no.such.module:b"', "function or class of the tool 'a' .*cannot be imported"),
         ('[tools.a]\nfunction = "a:b"\nworker = { gpu = 1 }', r"unknown key tools.a.worker.gpu \(did you mean gpus\?\)"),
-        ('[tools.a]\nfunction = "missing.py:b"', "names a file that is not there: .*missing.py"),
+        ('[tools.a]\nfunction = "missing.py:b"', "names a file that does not exist: .*missing.py"),
         ('[tools.a]\nfunction = "tests.rl.tools.examples:Notebook"', "but that is a class: set it as `class`"),
         ('[tools.answer]\nfunction = "tests.rl.tools.examples:look_up"', "is called 'answer'"),
         ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a Ray worker, but Ray is not running"),

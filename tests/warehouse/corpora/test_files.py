@@ -25,7 +25,7 @@ def test_csv_with_broken_rows(tmp_path: Path) -> None:
     assert corpus.facts == EXPECTED
     reasons = [failure.reason for failure in corpus.failures]
     assert [reason.split(":")[0] for reason in reasons] == [f"graph.csv, line {line}" for line in (4, 5, 6, 7)]
-    assert "3 cells" in reasons[0] and "subject is empty" in reasons[1] and "no UTF-8" in reasons[3]
+    assert "3 cells" in reasons[0] and "subject is empty" in reasons[1] and "UTF-8" in reasons[3]
     assert {failure.kind for failure in corpus.failures} == {"broken_row"}
 
 
@@ -62,9 +62,9 @@ def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path
     for name in ("plain", "splits"):
         texts, failures = read_texts(tmp_path / name, "body")
         assert texts == ["one", "two"] and [failure.item["line"] for failure in failures] == [1, 2]
-    with pytest.raises(RequestError, match="no column 'text', but body"):
+    with pytest.raises(RequestError, match="no column 'text'.*body"):
         read_texts(tmp_path / "plain")
-    with pytest.raises(RequestError, match="no split train, but test"):
+    with pytest.raises(RequestError, match="no split train.*test"):
         read_texts(tmp_path / "other", "body")
 
 

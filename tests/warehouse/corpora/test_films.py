@@ -61,7 +61,7 @@ def test_a_folder_without_films_or_countries_and_a_broken_file_are_refused(tmp_p
         with pytest.raises(RequestError, match=missing):
             read(tmp_path)
     (tmp_path / "movies-1990s.json").write_text("[{")
-    with pytest.raises(RequestError, match="is not JSON"):
+    with pytest.raises(RequestError, match=r"movies-1990s\.json .*JSON"):
         read_films(tmp_path)
 
 

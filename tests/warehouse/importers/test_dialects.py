@@ -185,18 +185,18 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "image": ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, DONE], "only text"),
     "unknown part": ([ASKED, parts({"type": "widget", "x": 1})], "'widget'"),
     "no content": ([ASKED, {"role": "assistant", "parts": [{"text": "8"}]}], "has none of content"),
-    "another syntax": ([ASKED, {"role": "assistant", "content": '[TOOL_CALLS][{"name": "look"}]'}], "in a syntax"),
-    "xml": ([ASKED, {"role": "assistant", "content": "<tool_call>\n<function=look>\n</function>\n</tool_call>"}], "in a syntax"),
-    "broken json": ([ASKED, {"role": "assistant", "content": '<tool_call>{"name": "look", </tool_call>'}, DONE], "not JSON"),
+    "another syntax": ([ASKED, {"role": "assistant", "content": '[TOOL_CALLS][{"name": "look"}]'}], "syntax"),
+    "xml": ([ASKED, {"role": "assistant", "content": "<tool_call>\n<function=look>\n</function>\n</tool_call>"}], "syntax"),
+    "broken json": ([ASKED, {"role": "assistant", "content": '<tool_call>{"name": "look", </tool_call>'}, DONE], "valid JSON"),
     "two keys": ([ASKED, asks(function(arguments='{"q": 1, "q": 2}')), DONE], "twice"),
-    "two ids": ([ASKED, asks(function(id="1"), function(id="1")), tool("a", tool_call_id="1"), DONE], "one of several calls"),
-    "fewer results": ([ASKED, asks(function(), function()), tool("a"), DONE], "is not known"),
+    "two ids": ([ASKED, asks(function(id="1"), function(id="1")), tool("a", tool_call_id="1"), DONE], "several calls have this id"),
+    "fewer results": ([ASKED, asks(function(), function()), tool("a"), DONE], "1 results"),
     "two results": ([ASKED, asks(function(id="1")), tool("a", tool_call_id="1"), tool("b", tool_call_id="1"), DONE], "was not made"),
     "the result of no call": ([ASKED, tool("a"), DONE], "was not made"),
-    "other calls in the text": ([ASKED, asks(function("open", id="1"), content=HERMES), DONE], "other calls"),
-    "a call of the user": ([{"role": "user", "content": [tool_use(q="a")]}, DONE], "is the user's"),
+    "other calls in the text": ([ASKED, asks(function("open", id="1"), content=HERMES), DONE], "differ from its tool calls"),
+    "a call of the user": ([{"role": "user", "content": [tool_use(q="a")]}, DONE], "is a user message"),
     "weight": ([ASKED, {**DONE, "weight": 0.5}], "weight"),
-    "nobody asks": ([{"role": "system", "content": "Write."}, DONE], "no user"),
+    "nobody asks": ([{"role": "system", "content": "Write."}, DONE], "user message is missing"),
 }  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def test_rows_of_verl_squad_and_xlam(tmp_path: Path) -> None:
     squad = {"question": "q?", "answers": {"text": ["Ann", "Ann", "A."], "answer_start": [1, 1, 2]}}
     assert tasks(squad)[0][0].answers == ("Ann", "A.")
     assert tasks({**squad, "answers": json.dumps(squad["answers"])})[0][0].answers == ("Ann", "A.")
-    assert "accepts no answer" in tasks({**squad, "answers": {"text": [], "answer_start": []}})[1][0]
+    assert "no accepted answer" in tasks({**squad, "answers": {"text": [], "answer_start": []}})[1][0]
     called = [{"name": "look", "arguments": {"q": "a"}}]
     for answers in (called, json.dumps(called), called[0], json.dumps(called[0])):
         assert "xLAM" in tasks({"query": "q?", "answers": answers}, question="query")[1][0]

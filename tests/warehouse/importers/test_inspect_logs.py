@@ -140,7 +140,7 @@ def test_a_broken_sample_is_set_aside_and_the_others_are_read(logs: dict[str, Pa
     assert (made.rows, len(made.trajectories), len(made.failures)) == (3, 2, 1)
     for text in (b"", b"PK\x03\x04", b"[1]"):
         broken.write_bytes(text)
-        with pytest.raises(RequestError, match="no log of Inspect"):
+        with pytest.raises(RequestError, match="not a readable Inspect log"):
             read_inspect(broken)
 
 

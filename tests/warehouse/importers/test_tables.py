@@ -46,7 +46,7 @@ def test_every_format_has_the_same_rows(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("rows.xlsx", b"", "of no format that is known"),
+        ("rows.xlsx", b"", "unknown format"),
         ("rows.parquet", b"PAR", "Parquet"),
         ("rows.jsonl.gz", b"\x1f\x8b\x08", "unpacked"),
         ("folder", None, "`datasets`"),

@@ -72,20 +72,20 @@ GOOD = {"question": "Who?", "answer": "Ann"}
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("{", "not JSON"),
-        ([1], "the row is no object"),
+        ("{", "valid JSON"),
+        ([1], "not an object"),
         ({"answer": "Ann"}, "question"),
-        ({"question": "Who?"}, "accepts no answer"),
-        ({**GOOD, "answer": True}, "neither text nor number"),
-        ({**GOOD, "answer": "['Ann', 'A.']"}, "no list in JSON"),
+        ({"question": "Who?"}, "no accepted answer"),
+        ({**GOOD, "answer": True}, "neither text nor a number"),
+        ({**GOOD, "answer": "['Ann', 'A.']"}, "not a JSON list"),
         ({**GOOD, "answer": ["Ann", "M\ufffdlaga"]}, "UTF-8"),
         ({**GOOD, "answer": "A\x00"}, "UTF-8"),
         ({**GOOD, "id": 1.5}, "1.5"),
         ({**GOOD, "question": "\ud800"}, "no table can"),
         ('{"question": "Who?", "answer": NaN}', "no table can"),
         ({**GOOD, "hops": -1}, "hops is -1"),
-        ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "no user"),
-        ({**GOOD, "formula": [["a"]]}, "no triple"),
+        ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "user message is missing"),
+        ({**GOOD, "formula": [["a"]]}, "formula"),
     ],
 )
 def test_a_row_that_makes_no_task_is_set_aside_with_file_and_line(row: Any, reason: str, tmp_path: Path) -> None:

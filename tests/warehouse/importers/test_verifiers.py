@@ -72,5 +72,5 @@ def test_limits_are_reasons_to_stop_and_errors_make_invalid(tmp_path: Path) -> N
         (Outcome.FAILURE, StopReason.MAX_CONTEXT_TOKENS, None),
         (Outcome.INVALID, StopReason.FAULT, "cancelled: the run ends before an answer"),
         (Outcome.INVALID, StopReason.FAULT, "broken: ModelError -> Timeout"),
-        (Outcome.INVALID, StopReason.FAULT, "empty: the run holds no action"),
+        (Outcome.INVALID, StopReason.FAULT, "empty: the run has no action"),
     ]

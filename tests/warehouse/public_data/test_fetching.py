@@ -52,7 +52,7 @@ def test_a_cut_line_is_taken_up_where_it_broke(host: Host, tmp_path: Path) -> No
 def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path: Path) -> None:
     data = host.data_set("mine", one=b"first", two=LONG)
     host.cuts = [5, 1_000, *[1_000] * (downloads.ATTEMPTS - 1)]
-    with pytest.raises(RequestError, match=r"/two cannot be fetched .*what has come is kept"):
+    with pytest.raises(RequestError, match=r"/two cannot be fetched .*partial download is kept"):
         fetch(data, tmp_path, unheard)
     assert data.place(tmp_path) is None, "half of a data set is none"
     assert contents(fetch(data, tmp_path, unheard)) == {"one": b"first", "two": LONG}
@@ -63,8 +63,8 @@ def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path
 @pytest.mark.parametrize(
     ("served", "told"),
     [
-        (LONG[::-1], r"SHA-256 \w{64}, and \w{64}"),
-        (LONG[:-1], r"SHA-256 \w{64}, and \w{64}"),
+        (LONG[::-1], r"SHA-256 \w{64}, .*\w{64}"),
+        (LONG[:-1], r"SHA-256 \w{64}, .*\w{64}"),
         (LONG * 2, f"more than the {len(LONG):,} bytes"),
     ],
     ids=["other bytes", "fewer bytes", "more bytes"],
@@ -82,7 +82,7 @@ def test_a_passing_fault_of_the_server_is_retried_and_a_lasting_one_reported(hos
     assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
     data = host.data_set("other", two=LONG)
     del host.files["/two"]
-    with pytest.raises(RequestError, match="/two cannot be fetched: its server answers 404"):
+    with pytest.raises(RequestError, match="/two cannot be fetched: .*404"):
         fetch(data, tmp_path, unheard)
     assert len(host.asked) == 4, "what is not there is not asked for again"
 
@@ -121,8 +121,8 @@ def test_of_an_archive_only_wanted_files_are_taken_and_none_outside_of_its_folde
     [
         (packed({"top/europe/au.json": b"{}"}), "SHA-256"),
         (packed({"top/x": bytes(30_000)}), "unpacks to more than"),
-        (packed({f"top/{name}": content for name, content in TREE.items()})[:-20], "no archive that can be read"),
-        (b"<html>", "no archive that can be read"),
+        (packed({f"top/{name}": content for name, content in TREE.items()})[:-20], "not a readable archive"),
+        (b"<html>", "not a readable archive"),
     ],
     ids=["a file is missing", "a bomb", "cut", "no archive"],
 )
