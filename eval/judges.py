@@ -274,7 +274,7 @@ def read_reply(completion: Completion, verdicts: Sequence[str], explained: bool 
         fault = f"verdict {verdict.verdict!r} is not one of {', '.join(verdicts)}"
     except ValidationError as error:
         fault = first_error(error)
-    reason = f"the reply is no verdict: {fault}"
+    reason = f"the reply is not a verdict: {fault}"
     return Failure(STAGE, UNREADABLE, reason, {"completion": completion.id, "text": completion.text[:2000]})
 
 
@@ -302,7 +302,7 @@ def calibrate(judge: Judge) -> Calibration:
         agreed = verdict == prompt.label_of(row["kind"])
         judged, cases = counts.get(row["kind"], (0, 0))
         counts[row["kind"]] = (judged + agreed, cases + 1)
-        why = "" if agreed else f"a {row['kind']} case was called {verdict}: {given.reason}"
+        why = "" if agreed else f"a {row['kind']} case was judged {verdict}: {given.reason}"
         checks.append(
             Check(f"{prompt.labelled.stem}-{row['id']}", prompt.labelled.stem, STAGE, f"{judge.name}/{judge.version}", agreed, why)
         )
@@ -315,13 +315,13 @@ def unfit_reason(judge: Judge, calibration: Calibration) -> str | None:
     if not short:
         return None
     results = ", ".join(f"{judged} of {cases} {kind}" for kind, (judged, cases) in calibration.right.items())
-    return f"{judge.name} may not judge: of the labelled cases it judged rightly {results}; it falls short on {' and '.join(short)}."
+    return f"{judge.name} cannot judge: of the labelled cases it judged correctly {results}; it falls short on {' and '.join(short)}."
 
 
 def refuse_unfit(judge: Judge, calibration: Calibration) -> None:
     """Raise RequestError, with the results, if the judge may not be used."""
     if reason := unfit_reason(judge, calibration):
-        raise RequestError(f"{reason} Name another model under evaluation.judge.")
+        raise RequestError(f"{reason} Choose another model under evaluation.judge.")
 
 
 def _result(turn: Turn) -> str:

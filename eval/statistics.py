@@ -121,7 +121,7 @@ def bootstrap_ratio(
     for a non-positive whole.
     """
     if len(parts) != len(wholes) or len(wholes) == 0 or min(wholes) <= 0:
-        raise ValueError("a ratio needs a positive whole for each part")
+        raise ValueError("a ratio needs a positive denominator for each part")
     return _bootstrap(_ratio, [parts, wholes], resamples, confidence, seed)
 
 
@@ -166,7 +166,7 @@ def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, 
     Raises ValueError for unequal lengths and without tasks.
     """
     if len(a) != len(b) or not a:
-        raise ValueError(f"{len(a)} and {len(b)} tasks do not make pairs")
+        raise ValueError(f"{len(a)} and {len(b)} tasks cannot be paired")
     if all(share in (0, 1) for share in (*a, *b)):
         return mcnemar([share == 1 for share in a], [share == 1 for share in b])
     if len(a) == 1:  # both signs are equally far from 0; scipy needs two pairs

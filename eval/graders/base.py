@@ -49,7 +49,7 @@ class BatchVerifier(Named, Protocol):
 def why_not_finished(trajectory: Trajectory) -> str | None:
     """Return the fault that ended a trajectory and prevents verification, or None."""
     if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
-        return trajectory.error or "the trajectory ended by a fault"
+        return trajectory.error or "the trajectory ended with a fault"
     return None
 
 

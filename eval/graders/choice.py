@@ -34,7 +34,7 @@ class AbsentJudge:
     version: str = "0"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        return invalid(self, trajectory, "a judge is asked for and none is open: name its model under evaluation.judge")
+        return invalid(self, trajectory, "a judge is needed, but none is configured: set its model under evaluation.judge")
 
 
 ABSENT_JUDGE = AbsentJudge()
@@ -103,7 +103,7 @@ class OwnVerifier:
         )
         if not whole or (score.value is None) != (score.verdict is Outcome.INVALID):
             return invalid(
-                self, trajectory, f"{self.name} gave no score of this trajectory by its own name and version, but {score!r:.200}"
+                self, trajectory, f"{self.name} did not return a score of this trajectory with its own name and version, but {score!r:.200}"
             )
         return score
 
@@ -134,7 +134,7 @@ def find_verifier(name: str) -> Verifier:
         )
     check_call(verifier.verify, ("task", "trajectory"), f"verify() of the verifier {name!r}")
     if verifier.name in VERIFIERS or verifier.name.partition(":")[0] == JUDGE:
-        raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")
+        raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it its own name.")
     return OwnVerifier(verifier)
 
 
@@ -152,7 +152,7 @@ def is_verifier(name: str, listed: Iterable[str] = ()) -> bool:
 def unknown(name: str, listed: Iterable[str] = ()) -> str:
     """Message for an unknown verifier."""
     known = ", ".join([*VERIFIERS, JUDGE, *listed])
-    return f"there is no verifier {name!r:.200}; choose one of {known}, or name your own as file.py:attribute"
+    return f"there is no verifier {name!r:.200}; choose one of {known}, or give your own as file.py:attribute"
 
 
 def _guarded_grader(grader: Grader) -> Grader:
@@ -192,7 +192,7 @@ def _made(loaded: Any, name: str) -> Any:
     try:
         return loaded()
     except Exception as error:  # user code
-        raise RequestError(f"the verifier {name!r} cannot be made: {type(error).__name__}: {error}.") from error
+        raise RequestError(f"the verifier {name!r} cannot be created: {type(error).__name__}: {error}.") from error
 
 
 def _is_verifier(found: Any) -> bool:

@@ -66,7 +66,7 @@ class CodeVerdict:
 def read_tests(gold: Any) -> CodeTests:
     """Parse the tests of a row's `gold`. Raises ValueError if it has neither form."""
     if not isinstance(gold, dict):
-        raise ValueError("gold holds no tests: give an object with test and entry_point, or with test_list")
+        raise ValueError("gold has no tests: give an object with test and entry_point, or with test_list")
     entry_point = gold.get("entry_point")
     if "test_list" in gold:
         lines = [*_texts(gold.get("test_imports", []), "test_imports"), *_texts(gold["test_list"], "test_list")]
@@ -82,7 +82,7 @@ def judge_row(row: dict[str, Any]) -> tuple[float, bool, str | None]:
     """Return value, success and judged program of a row of the kind `code`. Raises ValueError if it cannot be judged."""
     golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
     if not golds:
-        raise ValueError("gold holds no tests")
+        raise ValueError("gold has no tests")
     accepted = [(tests, _form(tests, row.get("options"))) for tests in map(read_tests, golds)]
     passed = row["pred"] is not None and any(_passes(tests, _text(row["pred"], "pred"), form) for tests, form in accepted)
     return float(passed), passed, None if row["pred"] is None else judged_program(row["pred"], [tests for tests, _ in accepted])
@@ -174,19 +174,19 @@ def _sources(name: str) -> dict[str, bytes]:
 def _form(tests: CodeTests, options: Any) -> str:
     form = (options or {}).get("form", "completion" if tests.check else "program") if isinstance(options, dict | None) else options
     if form not in _FORMS:
-        raise ValueError(f"options.form is {form!r:.40}: give one of {', '.join(_FORMS)}")
+        raise ValueError(f"options.form is {form!r:.40}: choose one of {', '.join(_FORMS)}")
     return str(form)
 
 
 def _texts(value: Any, key: str) -> list[str]:
     if not isinstance(value, list):
-        raise ValueError(f"gold.{key} is not a list of texts")
+        raise ValueError(f"gold.{key} is not a list of strings")
     return [_text(item, key) for item in value]
 
 
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key} holds {value!r:.40}, which is not text")
+        raise ValueError(f"{key} has {value!r:.40}, which is not a string")
     return value
 
 

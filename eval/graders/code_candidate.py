@@ -82,7 +82,7 @@ def receive(channel: socket.socket) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadFrame("a frame that is not JSON") from error
     if not isinstance(message, dict):
-        raise BadFrame("a frame that holds no message")
+        raise BadFrame("a frame without a message")
     return message
 
 

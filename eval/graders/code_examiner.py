@@ -84,15 +84,15 @@ def _results(tree: ast.Module, entries: set[str]) -> dict[str, str]:
 
 def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | None:
     if isinstance(node, ast.AsyncFor | ast.AsyncWith):
-        return "the tests iterate asynchronously, and asynchronous iterators cannot cross"
+        return "the tests iterate asynchronously, and asynchronous iterators cannot cross processes"
     if _named(node) in _OUTPUT:
-        return "the tests look at what the program writes, or change what it runs in, and neither crosses"
+        return "the tests look at what the program writes, or change its environment, and neither crosses processes"
     if isinstance(node, ast.Attribute):
         return _why_not_attribute(node, entries, made)
     if isinstance(node, ast.BinOp | ast.Compare | ast.Subscript):
         return _why_not_operands(node, entries, made)
     if called := _used_as_function(node, entries, made):
-        return f"the tests call what {called} gives, or enter it, and functions cannot cross"
+        return f"the tests call the result of {called} or enter it as a context, and functions cannot cross processes"
     kinds: list[ast.expr] = []
     if isinstance(node, ast.ClassDef):
         kinds = node.bases
@@ -101,7 +101,7 @@ def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | No
     elif isinstance(node, ast.Call):
         kinds = _kinds_in(node)
     classes = [kind.id for kind in kinds if isinstance(kind, ast.Name) and kind.id in entries]
-    return f"the tests use {classes[0]} as a class, and classes cannot cross" if classes else None
+    return f"the tests use {classes[0]} as a class, and classes cannot cross processes" if classes else None
 
 
 def _named(node: ast.AST) -> str | None:
@@ -127,7 +127,7 @@ def _why_not_operands(node: ast.BinOp | ast.Compare | ast.Subscript, entries: se
     identity = isinstance(node, ast.Compare) and all(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
     named = [side.id for side in operands if isinstance(side, ast.Name) and side.id in entries and not identity]
     if named:
-        return f"the tests use {named[0]} as a value, and only calls cross"
+        return f"the tests use {named[0]} as a value, and only calls cross processes"
     sides = [_source(side, entries, made) for side in operands]
     objects = len(sides) > 1 and all(side and _CLASS_NAME.fullmatch(side) for side in sides)
     return _own_object(sides[0]) if objects else None
@@ -153,12 +153,12 @@ def _changes(tree: ast.Module, entries: set[str]) -> Iterator[str]:
         if called and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             given = {argument.id for argument in node.value.args if isinstance(argument, ast.Name)}
             if any(later.id in given and later.lineno > (node.end_lineno or node.lineno) for later in read):
-                yield f"the tests look at what {called} changes in its arguments, and changes do not come back"
+                yield f"the tests check what {called} changes in its arguments, and such changes do not cross processes"
 
 
 def _why_not_attribute(node: ast.Attribute, entries: set[str], made: dict[str, str]) -> str | None:
     if isinstance(node.value, ast.Name) and node.value.id in entries:
-        return f"the tests use {node.value.id}.{node.attr}, and only calls cross"
+        return f"the tests use {node.value.id}.{node.attr}, and only calls cross processes"
     source = _source(node.value, entries, made)
     if source and (node.attr not in _PLAIN_ATTRIBUTES or _CLASS_NAME.fullmatch(source)):
         return _own_object(source)
@@ -175,7 +175,7 @@ def _entry_called(node: ast.expr, entries: set[str]) -> str | None:
 
 
 def _own_object(name: str | None) -> str:
-    return f"the tests use an object that {name} makes, and objects cannot cross"
+    return f"the tests use an object that {name} returns, and objects cannot cross processes"
 
 
 CHANNEL = 3
@@ -210,14 +210,14 @@ class Candidate:
             try:
                 message = {"name": name, "arguments": encode(arguments), "options": encode(options)}
             except NotPlain as error:
-                raise BrokenTests(f"the tests call {name} with what cannot cross: {error}") from error
+                raise BrokenTests(f"the tests call {name} with arguments that cannot cross processes: {error}") from error
             return self._value_of(self._ask(message))
 
         return call
 
     def _value_of(self, reply: Any) -> Any:
         if not isinstance(reply, dict):
-            raise CandidateGone("a reply that is no message")
+            raise CandidateGone("a reply that is not a message")
         if "raised" in reply:
             raise _exception(reply)
         if "iterator" in reply:

@@ -97,10 +97,10 @@ def same_date(prediction: str, gold: str, granularity: Granularity | None = None
     """
     right, given = read_date(gold), read_date(prediction)
     if right is None:
-        raise ValueError("the gold is no date")
+        raise ValueError("the gold is not a date")
     compared = granularity or right.granularity
     if right.at(compared) is None:
-        raise ValueError(f"the gold names no {compared}")
+        raise ValueError(f"the gold has no {compared}")
     return given is not None and given.at(compared) == right.at(compared)
 
 

@@ -338,7 +338,7 @@ class _Worker:
         try:
             reply = self._exchange(json.dumps(request).encode() + b"\n", self._patience + MOST_WAITING * DEADLINE_SECONDS)
         except OSError as error:
-            raise Undecided("the comparing process died") from error
+            raise Undecided("the comparison process died") from error
         self._patience = 5.0
         if "error" in reply:
             raise Undecided(str(reply["error"]))
@@ -366,7 +366,7 @@ class _Worker:
             raise
         if not reply:
             self.end()
-            raise Undecided("the comparing process did not answer")
+            raise Undecided("the comparison process did not answer")
         return dict(json.loads(reply))
 
 

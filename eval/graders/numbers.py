@@ -88,7 +88,7 @@ def same_number(prediction: str, gold: str) -> bool:
     """Return whether both texts end with the same number. Raises ValueError if `gold` has no number."""
     right = final_number(gold)
     if right is None:
-        raise ValueError("the gold holds no number")
+        raise ValueError("the gold has no number")
     return final_number(prediction) == right
 
 

@@ -103,13 +103,13 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
     """
     for key in ("snapshot", "fail_to_pass"):
         if key not in description:
-            raise RequestError(f"the task of the repository has no {key} in its provenance.")
+            raise RequestError(f"the repository task has no {key} in its provenance.")
     place = (root / str(description["snapshot"])).resolve()
     if not place.is_relative_to(root.resolve()):
-        raise RequestError(f"the snapshot {description['snapshot']!r} leads out of {root}.")
+        raise RequestError(f"the snapshot {description['snapshot']!r} is outside {root}.")
     files = description.get("test_files", {})
     if not isinstance(files, Mapping) or not all(isinstance(text, str) for text in files.values()):
-        raise RequestError("test_files of the repository's task is no object of texts.")
+        raise RequestError("test_files of the repository task is not an object of strings.")
     hidden = {str(name): text.encode() for name, text in files.items()}
     return RepositoryTask(read_snapshot(place), _tests(description, "fail_to_pass"), _tests(description, "pass_to_pass"), hidden)
 
@@ -120,7 +120,7 @@ def read_snapshot(path: Path) -> dict[str, bytes]:
         found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
         return _bounded(found, path)
     if not path.is_file():
-        raise RequestError(f"there is no snapshot {path}: give a folder or a tar.")
+        raise RequestError(f"there is no snapshot {path}: give a folder or a tar archive.")
     members = (member.value for member in read_foreign("tar", path)[1])
     return _bounded(((str(PurePosixPath(name)), size, lambda content=content: content) for name, size, content in members), path)
 
@@ -166,7 +166,7 @@ def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
 def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
     named = description.get(key, [])
     if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name and not name.startswith("-") for name in named):
-        raise RequestError(f"{key} of the repository's task holds something that is no name of a test.")
+        raise RequestError(f"{key} of the repository task has an entry that is not the name of a test.")
     return tuple(named)
 
 
@@ -196,7 +196,7 @@ def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, byt
     for name, size, read in found:
         total += size
         if total > _MAX_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
-            raise RequestError(f"the snapshot {path} holds more than {_MAX_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
+            raise RequestError(f"the snapshot {path} has more than {_MAX_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
         files[name] = read()
     return files
 
@@ -225,7 +225,7 @@ def apply_patch(files: Files, patch: str) -> dict[str, bytes]:
     for old_name, new_name, hunks in _sections(patch):
         old = _lines(result.get(old_name, b""), old_name) if old_name else []
         if old_name and old_name not in result:
-            raise PatchError(f"the patch changes {old_name}, which is not there")
+            raise PatchError(f"the patch changes {old_name}, which does not exist")
         if old_name:
             del result[old_name]
         if new_name:
@@ -271,7 +271,7 @@ def _name(line: str) -> str | None:
         return None
     name = name[2:] if name[:2] in ("a/", "b/") else name
     if name.startswith("/") or ".." in name.split("/") or not name:
-        raise PatchError(f"the patch names {name!r}, which is outside of the repository")
+        raise PatchError(f"the patch names {name!r}, which is outside the repository")
     return name
 
 
@@ -288,7 +288,7 @@ def _read_hunks(lines: Sequence[str], position: int) -> tuple[list[list[str]], i
             hunk.append(line)
             position += 1
         if old_left or new_left:
-            raise PatchError(f"a hunk is not as long as it says: {hunk[0].strip()}")
+            raise PatchError(f"a hunk does not have the length in its header: {hunk[0].strip()}")
         hunks.append(hunk)
     return hunks, position
 
@@ -306,7 +306,7 @@ def _patched(old: Sequence[str], hunks: Sequence[Sequence[str]], name: str) -> I
         for sign, text in _without_markers(body):
             if sign in " -":
                 if at >= len(old) or old[at] != text:
-                    raise PatchError(f"line {at + 1} of {name} is not what the patch expects")
+                    raise PatchError(f"line {at + 1} of {name} does not match what the patch expects")
                 at += 1
             if sign in " +":
                 yield text
@@ -319,6 +319,6 @@ def _without_markers(body: Sequence[str]) -> Iterator[tuple[str, str]]:
         if line == _NO_NEWLINE:
             continue
         if line[0] not in " +-":
-            raise PatchError(f"a hunk holds {line[:20]!r}")
+            raise PatchError(f"a hunk has the unexpected line {line[:20]!r}")
         cut = index + 1 < len(body) and body[index + 1] == _NO_NEWLINE
         yield line[0], line[1:].removesuffix("\n") if cut else line[1:]

@@ -58,9 +58,7 @@ def _own(kind: str) -> RowVerifier:
     grader = grader_of(find_verifier(kind)) if ":" in kind else None
     if grader is None:
         known = ", ".join(sorted(ROW_VERIFIERS))
-        raise RequestError(
-            f"There is no verifier {kind!r} of rows: choose one of {known}, or name a Grader of your own as file.py:attribute."
-        )
+        raise RequestError(f"There is no row verifier {kind!r}: choose one of {known}, or give your own Grader as file.py:attribute.")
     return _by_grader(grader)
 
 
@@ -89,7 +87,7 @@ def _text(value: Any, key: str) -> str:
         return value
     finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if isinstance(value, bool) or not finite:
-        raise RowError(f"{key} holds {value!r:.40}, which is neither text nor a finite number")
+        raise RowError(f"{key} has {value!r:.40}, which is neither text nor a finite number")
     return str(value)
 
 
@@ -119,7 +117,7 @@ def _golds(gold: Any, sets: bool) -> list[str | list[str]]:
     items = gold if isinstance(gold, list) else [gold]
     golds = [[_text(name, "gold") for name in item] if sets and isinstance(item, list) else _text(item, "gold") for item in items]
     if not any(name.strip() for item in golds for name in ([item] if isinstance(item, str) else item)):
-        raise RowError("gold holds no answer")
+        raise RowError("gold has no answer")
     return golds
 
 

@@ -94,7 +94,7 @@ class StateVerifier:
             return invalid(self, trajectory, reason)
         reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
         if not isinstance(reference, Mapping) or made is None:
-            return invalid(self, trajectory, f"{'the trajectory' if isinstance(reference, Mapping) else 'the task'} holds no state")
+            return invalid(self, trajectory, f"{'the trajectory' if isinstance(reference, Mapping) else 'the task'} has no state")
         success = self._succeeded(task, trajectory, reference, compare(reference, made))
         return graded(self, trajectory, float(success), success)
 
@@ -134,9 +134,9 @@ class EnvironmentReward:
         rewards = [call.reward for call in calls if call.reward is not None]
         answered = any(call.outcome == ANSWERED_CALL for call in calls)
         if not rewards and answered and trajectory.stop_reason is StopReason.ANSWERED:
-            return invalid(self, trajectory, "the environment paid nothing, not even 0")
+            return invalid(self, trajectory, "the environment gave no reward, not even 0")
         least = task.provenance.get(SUCCESS, 1.0)
         if isinstance(least, bool) or not isinstance(least, int | float):
-            return invalid(self, trajectory, f"the task is a success from {least!r:.40} on, which is no number")
+            return invalid(self, trajectory, f"the task succeeds from a return of {least!r:.40}, which is not a number")
         value = float(sum(rewards))
         return graded(self, trajectory, value, value >= least)

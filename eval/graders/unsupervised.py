@@ -42,7 +42,7 @@ class Agreement:
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         if len(answers) < 2:
-            return invalid(self, trajectory, "the group is a single attempt")
+            return invalid(self, trajectory, "the group has a single attempt")
         answer = self.verifiers.read(task, trajectory.answer)
         if answer is None:
             return graded(self, trajectory, 0.0, False)

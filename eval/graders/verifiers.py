@@ -129,7 +129,7 @@ def _number(answer: str | Sequence[str], golds: Golds, options: Options) -> Judg
 def _date(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
     name = options.get("granularity")
     if name is not None and name not in list(Granularity):
-        raise ValueError(f"granularity is {name!r:.40}; it is one of {', '.join(Granularity)}")
+        raise ValueError(f"granularity is {name!r:.40}; it must be one of {', '.join(Granularity)}")
     granularity = None if name is None else Granularity(name)
     return _any(same_date(_one(answer), gold, granularity) for gold in _flat(golds))
 
@@ -137,7 +137,7 @@ def _date(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
     name = options.get("extraction", Extraction.LAST)
     if name not in list(Extraction):
-        raise ValueError(f"extraction is {name!r:.40}; it is one of {', '.join(Extraction)}")
+        raise ValueError(f"extraction is {name!r:.40}; it must be one of {', '.join(Extraction)}")
     return _any(same_mathematics(_one(answer), gold, Extraction(name)) for gold in _flat(golds))
 
 
@@ -226,7 +226,7 @@ def _any(matches: Iterable[bool]) -> Judged:
 def _one(answer: str | Sequence[str]) -> str:
     if isinstance(answer, str):
         return answer
-    raise ValueError("the answer is a list, and the question has one answer")
+    raise ValueError("the answer is a list, but the question has one answer")
 
 
 def _flat(golds: Golds) -> list[str]:
@@ -243,7 +243,7 @@ def _flag(options: Options, name: str) -> bool:
 def _bound(options: Options, name: str) -> Fraction:
     value = options.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value!r:.40}, which is no bound")
+        raise ValueError(f"{name} is {value!r:.40}, which is not a bound")
     return Fraction(str(value))
 
 
@@ -292,11 +292,11 @@ def asks_for_set(task: Task) -> bool:
 def right_answer(task: Task) -> str:
     """Return an accepted answer: the list of all for a set, else the first. Raises ValueError if the task accepts none."""
     if not task.answers:
-        raise ValueError(f"the task {task.key} accepts no answer")
+        raise ValueError(f"the task {task.key} has no accepted answer")
     return join_items(task.answers) if asks_for_set(task) else task.answers[0]
 
 
 def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
     """Return why the answer cannot be judged (the trajectory ended in a fault, or the task accepts nothing), or None."""
-    nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
+    nothing = None if any(answer.strip() for answer in task.answers) else "the task has no accepted answer"
     return why_not_finished(trajectory) or nothing

@@ -151,15 +151,18 @@ _PROFILE = "abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile flywheel {pytho
 _SETTINGS = {
     "kernel/apparmor_restrict_unprivileged_userns": (
         "1",
-        "Ubuntu keeps user namespaces to programs with an AppArmor profile: give this Python one, `printf '" + _PROFILE + "' | sudo tee "
-        "/etc/apparmor.d/flywheel && sudo apparmor_parser -r /etc/apparmor.d/flywheel`, or lift that for all programs, "
+        "Ubuntu restricts user namespaces to programs with an AppArmor profile: create one for this Python, `printf '" + _PROFILE + "' "
+        "| sudo tee /etc/apparmor.d/flywheel && sudo apparmor_parser -r /etc/apparmor.d/flywheel`, or allow all programs, "
         "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`.",
     ),
     "kernel/unprivileged_userns_clone": (
         "0",
-        "This kernel keeps user namespaces to root: `sudo sysctl -w kernel.unprivileged_userns_clone=1` lifts that.",
+        "This kernel restricts user namespaces to root: `sudo sysctl -w kernel.unprivileged_userns_clone=1` allows them.",
     ),
-    "user/max_user_namespaces": ("0", "This kernel allows no user namespace: `sudo sysctl -w user.max_user_namespaces=15000` allows them."),
+    "user/max_user_namespaces": (
+        "0",
+        "This kernel allows no user namespaces: `sudo sysctl -w user.max_user_namespaces=15000` allows them.",
+    ),
 }
 """Kernel settings that forbid sandboxes: the forbidding value, and the remedy."""
 
@@ -319,8 +322,8 @@ def _read_reply(out: bytes, err: bytes) -> SandboxResult:
         raise RequestError(f"{reply['missing']}.")
     if "refused" in reply:
         raise RequestError(
-            f"this machine does not grant a sandbox ({reply['refused']}): allow user namespaces (`flywheel doctor` says how), "
-            "or set isolation = none where the code is trusted."
+            f"this machine cannot run the sandbox ({reply['refused']}): allow user namespaces (`flywheel doctor` says how), "
+            "or set isolation = none if the code is trusted."
         )
     return SandboxResult(Ending(reply["outcome"]), reply["status"], reply["stdout"], reply["stderr"], reply["seconds"])
 
@@ -343,8 +346,8 @@ def isolation() -> Isolation:
         return Isolation(False, str(error), advice())
     not_held = result.stdout_text.strip()
     if not result.succeeded or not_held:
-        return Isolation(False, f"not held: {not_held or result.stderr_text[-200:]}", advice())
-    return Isolation(True, "namespaces, limits and a filter of calls hold")
+        return Isolation(False, f"checks failed: {not_held or result.stderr_text[-200:]}", advice())
+    return Isolation(True, "namespaces, limits and the system call filter work")
 
 
 def advice(settings: Path = Path("/proc/sys")) -> str:
@@ -359,7 +362,7 @@ def advice(settings: Path = Path("/proc/sys")) -> str:
 def require_isolation(config: SandboxConfig, what: str) -> None:
     """Raise RequestError unless this machine grants the isolation that `what` needs. Tested once per process."""
     if config.isolation != "none" and not (found := _isolation_once()).granted:
-        raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {found.advice}")
+        raise RequestError(f"{what} needs a sandbox, but this machine cannot run one ({found.detail}). {found.advice}")
 
 
 _isolation_once = cache(isolation)

@@ -90,12 +90,12 @@ class Coverage:
     def objection(self) -> str | None:
         """Why the figures may not be quoted; None if they may."""
         if not self.wanted:
-            return "the suite has no task"
+            return "the suite has no tasks"
         if self.missing:
             return f"{self.missing} of {self.wanted} attempts are missing"
         share = self.invalid / self.wanted
         if share > LARGEST_INVALID_SHARE:
-            return f"{self.invalid} of {self.wanted} attempts ({100 * share:.1f} %) are invalid, and at most 2 % may be"
+            return f"{self.invalid} of {self.wanted} attempts ({100 * share:.1f} %) are invalid; at most 2 % are allowed"
         return None
 
 
@@ -168,7 +168,7 @@ def headline(trials: Sequence[Trial], name: str) -> Figure:
     """Return the figure called `name`. Raises ValueError if there is no such figure."""
     found = HEADLINES.fullmatch(name)
     if found is None:
-        raise ValueError(f"there is no figure {name!r}; name success, pass@K, pass^K or majority@K")
+        raise ValueError(f"there is no figure {name!r}; choose success, pass@K, pass^K or majority@K")
     return success(trials) if found[1] is None else at_k(trials, found[1], int(found[2]))
 
 

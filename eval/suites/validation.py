@@ -129,7 +129,7 @@ def right_answers(grader: Grader, subject: Subject) -> list[str]:
     """
     if grader.name == "code":
         if not subject.solution:
-            raise ValueError("there is no reference solution to prove the tests by")
+            raise ValueError("there is no reference solution to check the tests with")
         return [subject.solution]
     names = [gold if isinstance(gold, str) else gold[0] for gold in subject.golds]
     if _is_set(grader, subject):
@@ -246,7 +246,7 @@ def size(tasks: int) -> Trait:
     """Kept with at least `ENOUGH` tasks; the reason gives the difference that the suite can detect."""
     found = detectable_difference(tasks) if tasks else None
     shown = "no difference at all" if found is None else f"a difference of {100 * found:.1f} points"
-    reason = f"{tasks} tasks find {shown} between two policies in 80 % of cases, where half of them are solved by one alone"
+    reason = f"{tasks} tasks detect {shown} between two policies in 80 % of cases, if half of the tasks are solved by only one of them"
     return _trait("size", tasks >= ENOUGH, reason)
 
 
@@ -266,7 +266,7 @@ def one_headline(name: str, figure: Figure | None, objection: str | None) -> Tra
     if figure is None:
         return _trait("one headline figure", None, f"{name}; no policy has been evaluated on it here")
     if objection is not None or figure.estimate is None:
-        unjudged = "too many tasks have fewer judged attempts than it takes"
+        unjudged = "too many tasks have fewer judged attempts than the figure needs"
         return _trait("one headline figure", False, f"{name}, but there is no result: {objection or unjudged}")
     value = figure.estimate
     return _trait("one headline figure", True, f"{name} = {value.value:.3f} ({value.low:.3f} to {value.high:.3f})")
@@ -307,7 +307,7 @@ def not_saturated(best: str | None, figure: Figure | None) -> Trait:
     if value.high > 1 - MARGIN:
         return _trait("not saturated", False, f"{about}: nothing is left to gain")
     if value.low < MARGIN:
-        return _trait("not saturated", False, f"{about}: it tells such policies not apart from one that knows nothing")
+        return _trait("not saturated", False, f"{about}: the suite does not distinguish such policies from one that knows nothing")
     return _trait("not saturated", True, about)
 
 

@@ -78,7 +78,7 @@ def test_shares_of_one_attempt_are_tested_by_mcnemar_and_many_tasks_by_a_sample_
     many = paired_test([0.5] * 40, [0.75] * 40)
     assert many == paired_test([0.5] * 40, [0.75] * 40) and many.p_value == pytest.approx(2e-4) and many.name == "sign flips"
     for wrong in ([], [1.0, 0.5]):
-        with pytest.raises(ValueError, match="do not make pairs"):
+        with pytest.raises(ValueError, match="cannot be paired"):
             paired_test(wrong, [1.0] * (1 if wrong else 0))
 
 

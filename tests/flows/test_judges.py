@@ -102,9 +102,9 @@ def test_a_home_whose_verifier_is_a_judge_calibrates_it_once(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_judge_that_says_yes_to_all_judges_nothing(tmp_path: Path) -> None:
     with home_with(tmp_path, grading(lambda *_: True), "rl.rewards.verifier=judge") as (context, _):
-        with pytest.raises(RequestError, match=r"may not judge: .*falls short on specific wrong and vague wrong"):
+        with pytest.raises(RequestError, match=r"cannot judge: .*falls short on specific wrong and vague wrong"):
             context.calibrate()
-        with pytest.raises(RequestError, match="may not judge"):
+        with pytest.raises(RequestError, match="cannot judge"):
             context.verifiers("judge")
         assert context.verifiers().default.name == "qa_em", "who asks for no judge needs none"
         assert context.lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]

@@ -89,7 +89,7 @@ def test_a_rule_over_answers_judges_trajectories_and_rows(named: Callable[[str],
 def test_a_verifier_of_trajectories_is_invalid_wherever_it_gives_no_score(named: Callable[[str], str]) -> None:
     verifier = find_verifier(named("Brief"))
     assert verifier.verify(TASK, answered("a")).verdict is Outcome.SUCCESS
-    for name, told in (("odd", "gave no score"), ("other", "gave no score"), ("broken", "ZeroDivisionError")):
+    for name, told in (("odd", "did not return a score"), ("other", "did not return a score"), ("broken", "ZeroDivisionError")):
         score = verifier.verify(TASK, answered("a", name))
         assert score.value is None and score.verdict is Outcome.INVALID and told in str(score.error)
         assert (score.trajectory_id, score.verifier, score.version) == (name, "brief", "2")

@@ -54,7 +54,7 @@ def test_every_cheat_fails(every: int) -> None:
 @pytest.mark.parametrize(
     ("gold", "reason"),
     [
-        ("assert f(1) == 1", "holds no tests"),
+        ("assert f(1) == 1", "has no tests"),
         ({"test": "def check(f): pass"}, "no entry_point"),
         ({"test_list": ["assert f(1) =="]}, "not Python"),
         ({"test_list": []}, "never call"),
