@@ -43,11 +43,11 @@ class CorpusConfig(Section):
     @model_validator(mode="after")
     def _check_path(self) -> CorpusConfig:
         if self.path is None and self.kind == "files":
-            raise ValueError("path is needed for files: name the folder of facts.* and documents.jsonl")
+            raise ValueError("path is needed for files: set it to the folder of facts.* and documents.jsonl")
         if self.path is None and self.kind == "pages":
-            raise ValueError("path is needed for pages: name the folder of Markdown and text")
+            raise ValueError("path is needed for pages: set it to the folder of Markdown and text")
         if self.path is not None and self.kind == "generated":
-            raise ValueError("path is for films, countries, files and pages; a generated world reads none")
+            raise ValueError("path is for films, countries, files and pages; a generated world has no path")
         if not self.facts and self.kind in ("generated", "pages"):
             raise ValueError("facts = false is for films, countries and files, whose documents can be read without their graph")
         if self.wordings is not None and self.kind != "files":
@@ -63,7 +63,7 @@ class CorpusConfig(Section):
         """Data folder. Raises RequestError if it does not exist."""
         folder = locate(self.kind) if self.path is None else self.path
         if not folder.is_dir():
-            raise RequestError(f"corpus.path: there is no folder {folder}; put the data there or name another folder.")
+            raise RequestError(f"corpus.path: there is no folder {folder}; put the data there or choose another folder.")
         return folder
 
 
@@ -109,9 +109,9 @@ class SynthConfig(Section):
             "tool_worlds": self.tool_worlds is not None,
         }
         if self.model_teacher is None and (key := next((key for key, asks in asking.items() if asks), None)):
-            raise ValueError(f"teacher is needed, for {key} asks for one: set synth.teacher.kind to openai or engine")
+            raise ValueError(f"{key} needs a teacher: set synth.teacher.kind to openai or engine")
         if self.judge is not None and self.judge.kind != "openai":
-            raise ValueError("judge is a model behind a server: set synth.judge.kind to openai")
+            raise ValueError("judge must be a model on a server: set synth.judge.kind to openai")
         return self
 
     @property
@@ -142,14 +142,14 @@ class SynthConfig(Section):
             "fas.imperfect": self.fas.imperfect > 0,
         }
         if search.imperfect is None and (key := next((key for key, asks in asking.items() if asks), None)):
-            raise ValueError(f"synth.{key} is for the search of rollouts, and that is perfect: set rollout.search.imperfect")
+            raise ValueError(f"synth.{key} needs an imperfect search in rollouts: set rollout.search.imperfect")
 
     def check_first(self, policy: str | None) -> None:
         """Raise ValueError if the first iteration needs a policy but `policy` (`policy.path`) is None."""
         if self.direct_attempts is not None and self.direct_attempts.by == "policy" and policy is None:
             raise ValueError(
-                "synth.direct_attempts.by = policy asks a policy, and one from scratch does not exist before the first turn's training: "
-                "set it under later.synth.direct_attempts, or name a model by policy.path"
+                "synth.direct_attempts.by = policy needs a policy, and there is none before the first turn's training: "
+                "set it under later.synth.direct_attempts, or set policy.path to a model"
             )
 
     def check_documents(self, oracle_demonstrates: bool) -> None:
@@ -158,6 +158,6 @@ class SynthConfig(Section):
         asked += sum(self.demonstration_questions.wanted().values()) if oracle_demonstrates else 0
         if self.seeds is None and asked:
             raise ValueError(
-                "documents alone (corpus.kind = pages, or corpus.facts = false) have no facts to ask about: set synth.seeds.count, and a "
-                "teacher that asks (synth.teacher); or ask for no questions (synth.webshaper.counts = {}, sft.from = imported)"
+                "documents without facts (corpus.kind = pages, or corpus.facts = false) allow no graph questions: set synth.seeds.count "
+                "and a teacher (synth.teacher), or turn off graph questions (synth.webshaper.counts = {}, sft.from = imported)"
             )

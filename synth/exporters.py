@@ -41,7 +41,7 @@ def parts_of(example: Example, run: Trajectory | None, question: str | None) -> 
     if all(part.kind is not PartKind.TOKENS for part in example.parts):
         return example.parts
     if run is None or question is None:
-        raise NotExpressible("its tokens were sampled, and the lake does not have the run or its task")
+        raise NotExpressible("its tokens were sampled, but the lake does not have the run or its task")
     turns = [of_turn(turn) for turn in run.turns]
     return (*asked(question), *(part for turn in turns for part in turn))
 
@@ -103,14 +103,14 @@ class _Writer:
             case PartKind.TOOLS:
                 pass
             case _:
-                raise NotExpressible(f"a part of the kind {part.kind} is no message")
+                raise NotExpressible(f"a part of the kind {part.kind} is not a message")
 
     def end_action(self) -> None:
         action, self.action = self.action, None
         if action is None:
             return
         if len(action.answers) + bool(action.calls) > 1:
-            raise NotExpressible("an answer stands in a message of its own")
+            raise NotExpressible("an answer must be its own message")
         if self.waiting:
             raise NotExpressible("an action follows a call that has no result")
         message: Message = {"role": "assistant", "content": _content(action), "weight": int(action.learned)}
@@ -154,7 +154,7 @@ def _content(action: _Action) -> str:
         return thought
     content = f"<think>\n{thought}\n</think>\n\n{answer}" if thought else answer
     if split_reasoning(content) != (thought, answer):
-        raise NotExpressible("a thought or an answer holds marks of reasoning")
+        raise NotExpressible("a thought or an answer contains reasoning tags")
     return content
 
 
@@ -289,7 +289,7 @@ def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> 
     examples = lake.examples(kinds, at=at, turn=options.turn)
     filters = [f"kinds: {', '.join(kinds)}"]
     if options.turn is not None:
-        filters.append(f"turn {options.turn} of the wheel alone")
+        filters.append(f"only turn {options.turn} of the wheel")
     if options.near_duplicates is None:
         return examples, filters, []
     doubled = list(near_duplicates(((example.id, example.text) for example in examples), options.near_duplicates))

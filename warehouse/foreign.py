@@ -41,9 +41,7 @@ SILENCE_SECONDS = 600.0
 KEPT_CHILDREN = 2
 HUB = "hf:"
 """Prefix of data set names on the Hugging Face hub."""
-KINDS = (
-    "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder saved by `datasets`, or hf:NAME[:CONFIG][@SPLIT]"
-)
+KINDS = "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder saved by `datasets`, or hf:NAME[:CONFIG][@SPLIT]"
 _MARK = BYTES_MARK.encode("utf-8", "surrogatepass")
 
 

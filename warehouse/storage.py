@@ -95,7 +95,7 @@ def resolved(home: Path) -> Path:
         path = home.resolve()
         str(path).encode()
     except UnicodeEncodeError as error:
-        raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename the folder, or choose another --home.") from error
+        raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename it, or choose another --home.") from error
     except (OSError, RuntimeError) as error:  # missing current folder, or symbolic link loop
         raise RequestError(f"{home} cannot be a home: its path cannot be resolved; choose another --home.") from error
     if "\\" in str(path):

@@ -458,7 +458,7 @@ def _dropped(objection: Objection, seed: Seed) -> Failure:
 
 
 def shortfall(wanted: int, found: int, longest: int) -> Failure:
-    reason = f"the documents have {found} walks over linked passages, and synth.seeds.count asks for {wanted}"
+    reason = f"the documents have {found} walks over linked passages, but synth.seeds.count asks for {wanted}"
     if not found and longest > 1:
         reason += ": no passage is linked with one of another document; synth.seeds.passages = 1 asks about single ones"
     return Failure(STAGE, "shortfall", reason, {"wanted": wanted, "found": found})

@@ -71,9 +71,9 @@ class DemonstrationConfig(Section):
         if self.early_stop + self.wrong_turn > 1:
             raise ValueError("early_stop and wrong_turn are probabilities of one draw: together at most 1")
         if self.search == "perfect" and self.second_try:
-            raise ValueError("second_try needs an imperfect search, for no other asks for one: set search = imperfect")
+            raise ValueError("second_try needs an imperfect search: set search = imperfect")
         if self.search == "imperfect" and self.in_order:
-            raise ValueError("in_order is shown by a perfect search: set it to 0, or search = perfect")
+            raise ValueError("in_order needs a perfect search: set it to 0, or set search = perfect")
         return self
 
     @property
@@ -237,7 +237,7 @@ def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory]
     for trajectory in trajectories:
         if trajectory.images:
             left_out.append(
-                Failure("synth", "rejection_of_images", "its images would be lost: an example holds token ids alone", trajectory.id)
+                Failure("synth", "rejection_of_images", "its images would be lost: an example stores only token ids", trajectory.id)
             )
         else:
             kept.append(trajectory)
@@ -344,13 +344,13 @@ def _example(
     parts = asked(tasks[trajectory.task_key].question)
     for turn in trajectory.turns:
         if not turn.calls:
-            return Rejection.UNREADABLE, f"turn {turn.index} holds no call and no answer"
+            return Rejection.UNREADABLE, f"turn {turn.index} has neither a call nor an answer"
         learnt = turn.index not in trajectory.provenance.get("unlearnt_turns", ())
         parts += tuple(_mapped(part, config.tools) for part in of_turn(turn, learnt))
     unknown = sorted({part.tool for part in parts if part.kind is PartKind.CALL} - names)
     if unknown:
         called = ", ".join(name or "what the mapping takes out" for name in unknown)
-        return Rejection.UNKNOWN_TOOL, f"it calls {called[:200]}, and on offer are {', '.join(sorted(names)) or 'none'}"
+        return Rejection.UNKNOWN_TOOL, f"it calls {called[:200]}, but the available tools are {', '.join(sorted(names)) or 'none'}"
     identifier = f"run-{digest([trajectory.id, wheel_turn, *map(astuple, parts)])}"
     return offer(Example(identifier, "trajectory", parts, (trajectory.id, trajectory.task_key), wheel_turn), offered)
 
@@ -363,7 +363,7 @@ def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: StoredR
     if trajectory.outcome is None and config.unjudged == "drop":
         return Rejection.NOT_JUDGED, "it has no verdict; `flywheel reverify` gives one, or set unjudged = keep"
     if trajectory.images:
-        return Rejection.IMAGES, "its images would be lost: an example holds none"
+        return Rejection.IMAGES, "its images would be lost: an example stores none"
     if trajectory.task_key not in tasks:
         return Rejection.UNKNOWN_TASK, f"the lake has no task {trajectory.task_key}"
     return None if trajectory.answer is not None else (Rejection.NO_ANSWER, "it ends without an answer")
@@ -398,7 +398,7 @@ def _at_most(examples: list[tuple[Trajectory, Example]], most: int) -> tuple[lis
         if seen[trajectory.task_key] <= most:
             kept.append((trajectory, example))
         else:
-            failures.append(_failure(trajectory, Rejection.ENOUGH, f"{most} of its task are taken"))
+            failures.append(_failure(trajectory, Rejection.ENOUGH, f"{most} runs of its task are already taken"))
     return kept, failures
 
 

@@ -257,9 +257,9 @@ class FasConfig(Section):
         if self.intersections + self.unions > 1:
             raise ValueError("intersections and unions are shares of all questions: together at most 1")
         if any(hops not in range(1, 7) or count < 0 for hops, count in self.reasoning.items()):
-            raise ValueError("reasoning has hops from 1 to 6 and no negative number")
+            raise ValueError("reasoning maps hops from 1 to 6 to counts, none of them negative")
         if self.imperfect and self.reasoner == "teacher":
-            raise ValueError("imperfect is a share of the oracle's reasoning; a teacher's searches nothing")
+            raise ValueError("imperfect is a share of the oracle's reasoning; a teacher does not search")
         if self.slice_reasoning and self.plans != "teacher":
             raise ValueError('slice_reasoning is for the questions that a teacher writes: set plans = "teacher"')
         return self

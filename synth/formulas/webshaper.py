@@ -55,7 +55,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
         RequestError: the file does not exist.
     """
     if not path.is_file():
-        raise RequestError(f"there is no file {path}; name a file of JSON lines in the WebShaper form.")
+        raise RequestError(f"there is no file {path}; choose a file of JSON lines in the WebShaper form.")
     rows: list[Row] = []
     failures: list[Failure] = []
     with path.open("rb") as file:
@@ -146,7 +146,7 @@ def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
         RequestError: `path` exists.
     """
     if path.exists():
-        raise RequestError(f"{path} exists already: choose another path or remove it.")
+        raise RequestError(f"{path} already exists: choose another path or remove it.")
     written, failures = 0, []
     with drafted(path) as draft, draft.open("w", encoding="utf-8") as file:
         for task in sorted((task for task in tasks if task.formula), key=_order):
@@ -175,18 +175,18 @@ def _parse_json(line: bytes) -> Any:
         row = read_json(text)
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # reject lone surrogates and NaN, which cannot be stored
     except ValueError as error:
-        raise Unreadable("json", [f"no line of JSON: {error}"]) from error
+        raise Unreadable("json", [f"not valid JSON: {error}"]) from error
     return row
 
 
 def _check_fields(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise Unreadable("json", [f"a {type(row).__name__} and no object"])
-    problems = [f"{name} is no text" for name in ("question", "answer") if not _is_text(row.get(name))]
-    problems += ["id is no text"] if "id" in row and not _is_text(row["id"]) else []
-    problems += [] if isinstance(row.get("formalization"), list) else ["formalization is no list"]
+        raise Unreadable("json", [f"a {type(row).__name__} instead of an object"])
+    problems = [f"{name} is not a string" for name in ("question", "answer") if not _is_text(row.get(name))]
+    problems += ["id is not a string"] if "id" in row and not _is_text(row["id"]) else []
+    problems += [] if isinstance(row.get("formalization"), list) else ["formalization is not a list"]
     urls = row.get("urls", [])
-    problems += [] if isinstance(urls, list) and all(isinstance(url, str) for url in urls) else ["urls is no list of texts"]
+    problems += [] if isinstance(urls, list) and all(isinstance(url, str) for url in urls) else ["urls is not a list of strings"]
     if problems:
         raise Unreadable("field", problems)
     return row
@@ -206,7 +206,7 @@ def _unpack(entry: Any) -> tuple[list[Any], str]:
     count = max(len(subjects), len(values))
     if any(len(column) not in (1, count) for column in columns):
         sizes = " and ".join(str(len(column)) for column in columns)
-        raise Unreadable("packing", [f"{entry!r} packs {sizes} parts, which do not pair"])
+        raise Unreadable("packing", [f"{entry!r} packs {sizes} parts, which cannot be paired"])
     places = "".join(place for place, column in zip("sro", columns, strict=True) if len(column) == count)
     return list(zip(*(column * (count // len(column)) for column in columns), strict=True)), places
 

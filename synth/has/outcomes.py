@@ -132,7 +132,7 @@ def _best(decision: Decision, runs: Runs) -> _Best | Failure:
     item = {"trajectory": decision.step.trajectory_id, "turn": decision.step.turn.index, "rates": rates}
     if decision.chosen not in known or len(known) < 2:
         errors = [run.error or "no verifier gave a verdict" for own in (runs[decision.chosen], *runs) for run in own if _is_invalid(run)]
-        reason = errors[0] if errors else "its continuations are missing" if decision.taken.calls else "replay: the action taken is no call"
+        reason = errors[0] if errors else "its continuations are missing" if decision.taken.calls else "replay: the action has no call"
         kind = "has_step_not_replayed" if reason.startswith("replay:") else "has_step_outcome_unknown"
         return Failure("synth", kind, reason, item)
     best = max(known, key=lambda place: (rates[place] or 0.0, place == decision.chosen))

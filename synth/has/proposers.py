@@ -192,7 +192,7 @@ class PolicyProposer:
         action = self._dialect.parse(result.token_ids)
         if isinstance(action, ParseError):
             item = {"step": step.key, "text": self._dialect.decode(result.token_ids)}
-            return Failure("synth", "proposal_unreadable", "the policy's proposal is no action", item)
+            return Failure("synth", "proposal_unreadable", "the policy's proposal is not an action", item)
         return step.key, option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
 
 

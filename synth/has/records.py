@@ -154,7 +154,7 @@ class HasConfig(Section):
     @classmethod
     def _check(cls, mixture: dict[str, float]) -> dict[str, float]:
         if any(share < 0 for share in mixture.values()) or sum(mixture.values()) <= 0:
-            raise ValueError("mixture has a share above 0 and none below")
+            raise ValueError("mixture needs a share above 0 and none below 0")
         return mixture
 
     def asks(self, model: Literal["teacher", "policy"]) -> bool:

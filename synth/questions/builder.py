@@ -63,9 +63,9 @@ class QuestionConfig(Section):
         if self.intersections + self.unions > 1:
             raise ValueError("intersections and unions are shares of all questions: together at most 1")
         if any(hops not in range(1, 7) or count < 0 for hops, count in self.counts.items()):
-            raise ValueError("counts has hops from 1 to 6 and no negative number")
+            raise ValueError("counts maps hops from 1 to 6 to numbers, none of them negative")
         if self.count and not sum(self.counts.values()):
-            raise ValueError("count is shared out as counts says, and counts wants no question at all")
+            raise ValueError("count is divided in the proportions of counts, but counts has no questions")
         return self
 
     @property

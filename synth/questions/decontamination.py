@@ -247,14 +247,14 @@ def read_evaluation_set(path: Path) -> list[Task]:
         RequestError: the file is missing, empty or malformed, or a row has no question (a partial set would protect only partially).
     """
     if not path.is_file():
-        raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")
+        raise RequestError(f"there is no evaluation set {path}; choose a file of JSON or JSON lines.")
     rows = []
     for found in open_table(path, text="json")[1]:
         if found.fault is not None:
             raise RequestError(f"{path} is neither JSON nor JSON lines: in line {found.line} {found.fault}.")
         rows.append(found.value)
     if not rows:
-        raise RequestError(f"{path} holds no row, and nothing can be held against it: name the file of the evaluation set.")
+        raise RequestError(f"{path} has no rows to compare with: choose the file of the evaluation set.")
     tasks: dict[str, Task] = {}
     for number, row in enumerate(rows, start=1):
         task = _task(row, number, path)

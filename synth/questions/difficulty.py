@@ -120,7 +120,7 @@ class DirectAttemptsConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> DirectAttemptsConfig:
         if self.answered > self.attempts:
-            raise ValueError(f"answered is {self.answered}, and only {self.attempts} attempts are made: no question would be dropped")
+            raise ValueError(f"answered is {self.answered}, but only {self.attempts} attempts are made: no question would be dropped")
         return self
 
 

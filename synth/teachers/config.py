@@ -57,7 +57,7 @@ class TeacherConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:
         if self.kind == "openai" and not self.model:
-            raise ValueError("model is needed for kind = openai: the name under which the server knows the model")
+            raise ValueError("model is needed for kind = openai: the name of the model on the server")
         if self.kind == "engine" and self.path is None:
             raise ValueError("path is needed for kind = engine: the folder of the model")
         return self

@@ -109,5 +109,5 @@ def until(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
 def _folder(config: TeacherConfig) -> Path:
     folder = Path(config.path or ".").resolve()
     if not (folder / "config.json").is_file():
-        raise RequestError(f"teacher.path = {folder} holds no model: there is no config.json in it.")
+        raise RequestError(f"teacher.path = {folder} is not a model: there is no config.json in it.")
     return folder

@@ -83,9 +83,9 @@ class Ledger:
             connection.execute("BEGIN IMMEDIATE")
             spent = self.spent
             if max_requests is not None and spent.requests >= max_requests:
-                return f"max_requests: all {max_requests} are made"
+                return f"max_requests: all {max_requests} are used"
             if max_tokens is not None and spent.tokens + tokens > max_tokens:
-                return f"max_tokens: {spent.tokens} of {max_tokens} are spent, this may cost {tokens}"
+                return f"max_tokens: {spent.tokens} of {max_tokens} are used, and this request may cost {tokens}"
             connection.execute("UPDATE accounts SET requests = requests + 1 WHERE teacher = ?", (self._teacher,))
             return int(connection.execute("INSERT INTO tries (teacher, tokens) VALUES (?, ?)", (self._teacher, tokens)).lastrowid or 0)
 
@@ -250,7 +250,7 @@ class ModelTeacher:
         self._replies, now = self._replies + 1, time.monotonic()
         self._written += reply.completion_tokens if isinstance(reply, Completion) else 0
         if (waited := now - self._said) > SECONDS_PER_LINE:
-            log.info("%s  %d replies, %d to come, %.0f tokens/s", self.name, self._replies, len(self._asked), self._written / waited)
+            log.info("%s  %d replies, %d left, %.0f tokens/s", self.name, self._replies, len(self._asked), self._written / waited)
             self._said, self._written = now, 0
 
     async def _retried(self, request: Request) -> Completion:

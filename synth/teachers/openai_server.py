@@ -62,7 +62,7 @@ class OpenAiSource:
         """Raise RequestError for OpenAI's own server without a key; other servers may need none."""
         key = os.environ.get(config.api_key_variable)
         if key is None and config.base_url is None:
-            raise RequestError(f"the teacher has no key: set the environment variable {config.api_key_variable}, or give teacher.base_url.")
+            raise RequestError(f"the teacher has no API key: set the environment variable {config.api_key_variable} or teacher.base_url.")
         self._config = config
         self._client = openai.AsyncOpenAI(base_url=config.base_url, api_key=key or "none", max_retries=0, timeout=config.try_seconds)
         self.name: str = config.name
@@ -114,7 +114,7 @@ class OpenAiSource:
         status, text = error.status_code, error.response.text[:SHOWN_CHARACTERS]
         if status in (401, 403, 404):
             mend = f"check teacher.base_url, teacher.model and the key in {self._config.api_key_variable}"
-            return RequestError(f"the server at {self._client.base_url} answers {status} for {self._config.model!r}; {mend}.")
+            return RequestError(f"the server at {self._client.base_url} returned {status} for {self._config.model!r}; {mend}.")
         if status == 429 and error.code != _OUT_OF_MONEY:
             return SourceError(Fault.RATE_LIMITED, "too many requests (429)", text, _retry_after(error.response.headers.get("retry-after")))
         if status in (408, 409) or status >= 500:

@@ -77,7 +77,7 @@ def create(options: Mapping[str, Any]) -> TeacherUser:
     config = read_options(SimulatedUserConfig, options, "rollout.environments.kinds.tool_world.options.user.options")
     if config.kind != "openai":
         raise RequestError(
-            "rollout.environments.kinds.tool_world.options.user.options.kind must be openai: engines and the graph's oracle play no users."
+            "rollout.environments.kinds.tool_world.options.user.options.kind must be openai: no engine or oracle can play users."
         )
     held = ExitStack()
     return TeacherUser(held.enter_context(open_teacher(config)), config, held)

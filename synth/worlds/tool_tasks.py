@@ -222,7 +222,7 @@ def generate_tasks(count: int, seed: int, config: ToolWorldConfig | None = None,
     config = config or ToolWorldConfig()
     unknown = sorted(set(config.domains) - GOALS.keys())
     if unknown:
-        raise RequestError(f"no tasks can be made in {', '.join(unknown)}; there are {', '.join(GOALS)}.")
+        raise RequestError(f"there are no tasks in the domains {', '.join(unknown)}; choose from {', '.join(GOALS)}.")
     seen: set[str] = set()
     for number in range(count):
         domain = config.domains[number % len(config.domains)]
@@ -233,7 +233,7 @@ def generate_tasks(count: int, seed: int, config: ToolWorldConfig | None = None,
                 yield task
                 break
         else:
-            raise RequestError(f"no task could be made in {domain} in {TRIES} worlds of size {config.size}: give a larger size.")
+            raise RequestError(f"no task could be made in {domain} in {TRIES} worlds of size {config.size}: set a larger size.")
 
 
 def replay(definition: WorldDefinition, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

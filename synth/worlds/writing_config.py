@@ -49,7 +49,7 @@ class WrittenWorldsConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> WrittenWorldsConfig:
         if len(set(self.descriptions)) < len(self.descriptions):
-            raise ValueError("descriptions names a file twice: ask for several worlds of it by worlds")
+            raise ValueError("descriptions lists a file twice: use worlds to get several worlds of one file")
         return self
 
 
@@ -58,7 +58,7 @@ def read_description(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"the description {path} cannot be read: {error}; name a file of text or Markdown.") from error
+        raise RequestError(f"the description {path} cannot be read: {error}; choose a file of text or Markdown.") from error
     if not text or len(text) > LONGEST_DESCRIPTION:
-        raise RequestError(f"the description {path} has {len(text):,} characters, and may have 1 to {LONGEST_DESCRIPTION:,}: rewrite it.")
+        raise RequestError(f"the description {path} has {len(text):,} characters, but must have 1 to {LONGEST_DESCRIPTION:,}: rewrite it.")
     return text

@@ -266,7 +266,7 @@ def test_the_system_prompt_of_an_imported_run_is_kept(tmp_path: Path) -> None:
 UNFIT = (
         (asked("Who?") + acted("search", "Ann") + came("x") + acted("answer", "Ann"), "have no names"),
         (OFFER + asked("Who?") + acted("search", "Ann"), "ends with a call that has no result"),
-        (OFFER + asked("Who?") + acted("answer", "Ann", "I </think> am"), "marks of reasoning"),
+        (OFFER + asked("Who?") + acted("answer", "Ann", "I </think> am"), "reasoning tags"),
         (OFFER + acted("answer", "Ann"), "it has no question"),
         (OFFER + came("x"), "more results than calls"),
         (TOKENS, "the lake does not have the run"),

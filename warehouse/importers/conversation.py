@@ -149,9 +149,7 @@ def _in_order(results: list[tuple[int, ChatMessage]], waiting: _Waiting, tool: s
     latest = [place for place in fitting if waiting[place][0] is waiting[fitting[-1]][0]]
     places = latest if len(latest) == len(results) else fitting
     if len(places) != len(results):
-        raise MalformedRow(
-            f"message {number}: {len(results)} results without ids follow {len(latest)} calls, so they cannot be matched"
-        )
+        raise MalformedRow(f"message {number}: {len(results)} results without ids follow {len(latest)} calls, so they cannot be matched")
     for place, (_, result) in sorted(zip(places, results, strict=True), key=lambda one: one[0], reverse=True):
         _give(waiting, place, result)
 

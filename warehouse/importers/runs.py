@@ -120,7 +120,7 @@ def files_of(path: Path, *suffixes: str) -> list[Path]:
         else [path] * path.exists()
     )
     if not files:
-        raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; choose the file to import.")
+        raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; choose a file to import.")
     return files
 
 

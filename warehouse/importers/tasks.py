@@ -242,9 +242,7 @@ def _listed(text: str) -> Any:
     try:
         listed = read_json(text)
     except ValueError as error:
-        raise MalformedRow(
-            f'the answer {text!r:.60} is not a JSON list; write ["Ann", "A."], or ["…"] around a single answer'
-        ) from error
+        raise MalformedRow(f'the answer {text!r:.60} is not a JSON list; write ["Ann", "A."], or ["…"] around a single answer') from error
     return listed if isinstance(listed, list) and all(isinstance(each, str) for each in listed) else text
 
 

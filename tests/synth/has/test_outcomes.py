@@ -182,7 +182,7 @@ def test_a_state_that_cannot_be_replayed_gives_no_label(broken: str) -> None:
     expected = {
         "before": dict.fromkeys(range(3), "replay: turn 0 returned other results than before"),
         "taken": dict.fromkeys((1, 2), "replay: turn 1 returned other results than before"),
-        "unreadable": {1: "replay: the action taken is no call"},
+        "unreadable": {1: "replay: the action has no call"},
     }
     assert refused == expected[broken]
     assert len(made.records) == 3 - len(refused)

@@ -54,7 +54,7 @@ def test_replies_come_in_the_order_of_the_requests_and_side_by_side_with_lines_o
         replies = teacher.complete(requests(12))
     assert [text(reply) for reply in replies] == [f"echo question {i}" for i in range(12)]
     assert server.most_in_flight == 4
-    assert "openai:small  12 replies, 0 to come, " in caplog.messages[-1]
+    assert "openai:small  12 replies, 0 left, " in caplog.messages[-1]
 
 
 def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path) -> None:

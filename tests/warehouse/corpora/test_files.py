@@ -62,9 +62,9 @@ def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path
     for name in ("plain", "splits"):
         texts, failures = read_texts(tmp_path / name, "body")
         assert texts == ["one", "two"] and [failure.item["line"] for failure in failures] == [1, 2]
-    with pytest.raises(RequestError, match="no column 'text'.*body"):
+    with pytest.raises(RequestError, match=r"no column 'text'.*body"):
         read_texts(tmp_path / "plain")
-    with pytest.raises(RequestError, match="no split train.*test"):
+    with pytest.raises(RequestError, match=r"no split train.*test"):
         read_texts(tmp_path / "other", "body")
 
 

@@ -82,7 +82,7 @@ def test_a_passing_fault_of_the_server_is_retried_and_a_lasting_one_reported(hos
     assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
     data = host.data_set("other", two=LONG)
     del host.files["/two"]
-    with pytest.raises(RequestError, match="/two cannot be fetched: .*404"):
+    with pytest.raises(RequestError, match=r"/two cannot be fetched: .*404"):
         fetch(data, tmp_path, unheard)
     assert len(host.asked) == 4, "what is not there is not asked for again"
 
