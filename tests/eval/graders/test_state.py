@@ -73,10 +73,10 @@ def test_a_question_is_judged_by_its_answer_and_by_having_changed_nothing(seen: 
 @pytest.mark.parametrize(
     ("reference", "seen", "reason"),
     [
-        (None, made({}), "the task holds"),
-        (["rooms"], made({}), "the task holds"),
-        (REFERENCE, made(["rooms/a/lit"]), "the trajectory holds"),
-        (REFERENCE, made(None), "the trajectory holds"),
+        (None, made({}), "the task has no state"),
+        (["rooms"], made({}), "the task has no state"),
+        (REFERENCE, made(["rooms/a/lit"]), "the trajectory has no state"),
+        (REFERENCE, made(None), "the trajectory has no state"),
         (REFERENCE, made(REFERENCE, stop=StopReason.FAULT), "fault"),
     ],
 )

@@ -35,7 +35,7 @@ def test_coverage_tells_judged_invalid_and_missing() -> None:
     found = coverage(SEVERAL, tasks=4, samples=4)
     assert (found.wanted, found.judged, found.invalid, found.missing) == (16, 11, 1, 4)
     assert "4 of 16" in str(found.objection) and "1 of 12 attempts (8.3 %)" in str(coverage(SEVERAL, 3, 4).objection)
-    assert coverage([], 0, 1).objection == "the suite has no task"
+    assert coverage([], 0, 1).objection == "the suite has no tasks"
 
 
 @pytest.mark.parametrize(("invalid", "is_result"), [(2, True), (3, False)])
