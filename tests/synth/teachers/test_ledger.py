@@ -35,7 +35,7 @@ def test_two_that_have_the_file_open_share_one_limit(tmp_path: Path) -> None:
     assert isinstance(one.begin(60, (None, 100)), int)
     assert str(other.begin(60, (None, 100))).startswith("max_tokens: 60 of 100")
     assert isinstance(other.begin(40, (None, 100)), int)
-    assert one.begin(0, (2, None)) == "max_requests: all 2 are made"
+    assert str(one.begin(0, (2, None))).startswith("max_requests: all 2 ")
 
 
 @pytest.mark.long
