@@ -210,7 +210,7 @@ def _print_validation(found: Validation) -> None:
     say(f"{'answers':24} {'tried':>7} {'mistaken':>9}")
     for name, tally in {"right": found.gold, **{f"wrong: {sort}": tally for sort, tally in found.negatives.items()}}.items():
         say(f"{name:24} {tally.tried:7} {tally.mistaken:9}")
-    say(f"{'rows that no one can judge':24} {found.unjudged.mistaken:14}")
+    say(f"{'rows without a verdict':24} {found.unjudged.mistaken:14}")
     for tally in (found.gold, *found.negatives.values(), found.unjudged):
         for example in tally.examples:
             say(f"  {example}")

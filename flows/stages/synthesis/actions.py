@@ -91,11 +91,11 @@ class FirstOrder:
         if self.work.teacher is None:
             return None
         judge = Judge(unmetered(self.work.teacher))
-        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("fas.answer_judge"))
+        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("synth.fas.answer_judge"))
 
     def _calibrate(self) -> Made:
         """Return the judge's verdicts on labelled pairs, with a failure if it is unfit; then only literal matches count."""
-        judge = Judge(self.work.asked("fas.answer_judge"))
+        judge = Judge(self.work.asked("synth.fas.answer_judge"))
         found = calibrate(judge)
         self.work.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
         unfit = unfit_reason(judge, found)
@@ -118,7 +118,7 @@ class FirstOrder:
 
     def _taught_plans(self, config: FasConfig, number: int) -> Made:
         """Make plans over slices of the memory and, with `slice_reasoning`, reasoning on the same questions."""
-        teacher, turn = self.work.asked("fas.plans"), self.work.turn
+        teacher, turn = self.work.asked("synth.fas.plans"), self.work.turn
         judge, answers = PlanJudge(self.work.readers), AnswerJudge(self.answer_judge if config.slice_reasoning else None)
         made = build_memory_plans(
             self.memory,

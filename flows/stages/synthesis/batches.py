@@ -66,16 +66,16 @@ class Work:
     def seed(self, part: str) -> int:
         return seed_from(self.context.config.seed, self.turn, part)
 
-    def asked(self, part: str) -> Teacher:
-        """Return the teacher for `part`. Raise RequestError if there is none."""
+    def asked(self, setting: str) -> Teacher:
+        """Return the teacher for a setting. Raise RequestError if there is none."""
         if self.teacher is None:
-            raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
+            raise RequestError(f"{setting} needs a teacher: set synth.teacher.kind to openai or engine.")
         return self.teacher
 
     @cached_property
     def readers(self) -> Readers:
         """The judge's readers, calibrated once. Raises RequestError without a judge or teacher."""
-        return Readers(self.judge or self.asked("judge"), self.context.lake.add)
+        return Readers(self.judge or self.asked("synth.judge"), self.context.lake.add)
 
     def count(self, **counts: float) -> None:
         add_counts(self._counts, counts)

@@ -31,7 +31,7 @@ def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
 def open_player(work: Work, config: OutcomesConfig) -> Player:
     """Return the player that continues steps. Raise RequestError without a teacher or policy."""
     if config.player == "teacher":
-        teacher = unmetered(work.asked("has.outcomes"))
+        teacher = unmetered(work.asked("synth.has.outcomes"))
         return Player(teacher.name, lambda requests: _by_teacher(work, teacher, requests))
     champion, rollouts = champion_rollouts(work, "continue")
     return Player(champion.id, lambda requests: _by_policy(work, rollouts, requests))

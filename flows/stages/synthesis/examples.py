@@ -183,7 +183,7 @@ def taught(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
 def _teach(work: Work, material: Material, tasks: Sequence[Task]) -> Made:
     """Return a teacher's trajectories on `tasks`, their scores, and examples of the successes."""
     context, config = work.context, work.context.config.for_turn(work.turn).sft.teacher
-    teacher = work.asked("from = teacher")
+    teacher = work.asked("sft.from = teacher")
     wanted = requests_for(tasks, teacher.name, config, work.seed("taught"), work.turn)
     concurrency = work.settings.teacher.places if work.settings.teacher is not None else 1
     played = play(wanted, teacher, context.config.rollout.environments, Indexes(material.searched), config, concurrency)

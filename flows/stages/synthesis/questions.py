@@ -126,7 +126,7 @@ class DirectAttempts:
         work, context = self.work, self.work.context
         config, seed = work.settings.direct_attempts or DirectAttemptsConfig(), work.seed("direct attempts")
         if config.by == "teacher":
-            return TeacherAttempts(work.asked("direct_attempts"), config, seed)
+            return TeacherAttempts(work.asked("synth.direct_attempts"), config, seed)
         champion = context.champion(before=work.turn)
         folder = context.config.policy.folder if champion is None else context.folder(champion)
         if folder is None:
@@ -193,7 +193,7 @@ class SeedQuestions:
     def _generator(self) -> SeedGenerator:
         search, environment = PassageSearch(self._linked), self.work.settings.webshaper.environment
         index, known = self.material.train_index, self.material.known_facts
-        return SeedGenerator(self.work.asked(SEEDS), self.work.readers, search, index, self._config, environment, known)
+        return SeedGenerator(self.work.asked(f"synth.{SEEDS}"), self.work.readers, search, index, self._config, environment, known)
 
     def _make(self, start: int, size: int) -> Made:
         """Make the questions of one batch of walks. The first batch without enough walks records the shortfall."""
@@ -266,7 +266,7 @@ class DerivedQuestions:
         return set(self.work.context.lake.query(sql, {"link": link, "stage": stage}).column("key").to_pylist())
 
     def _expand(self, tasks: Sequence[Task], config: ExpanderConfig, places: int) -> Made:
-        teacher, material = self.work.asked(EXPANDER), self.material
+        teacher, material = self.work.asked(f"synth.{EXPANDER}"), self.material
         seed, turn = self.work.seed(EXPANDER), self.work.turn
         made = expand(tasks, teacher, self.work.readers, material.train_index, config, seed, places, turn, material.known_facts)
         kept, failures = self._cleared(made.tasks, made.failures, "expanded_from")
@@ -275,7 +275,7 @@ class DerivedQuestions:
         return [*kept, *made.trajectories], failures
 
     def _reword(self, tasks: Sequence[Task], config: RewordingConfig) -> Made:
-        source, teacher = self.material.train, self.work.asked(REWORDING)
+        source, teacher = self.material.train, self.work.asked(f"synth.{REWORDING}")
         made, failures = reword(tasks, teacher, config, self.work.seed(REWORDING), source.graph, source.retrieve)
         return self._cleared(made, failures, "reworded_from")
 

@@ -36,7 +36,7 @@ def tool_worlds(work: Work, guard: Guard) -> Iterator[Batch]:
 
 
 def _write(work: Work, guard: Guard, config: WrittenWorldsConfig, worlds: Sequence[tuple[Path, int]]) -> Made:
-    seed, teacher = work.seed(STAGE), work.asked(STAGE)
+    seed, teacher = work.seed(STAGE), work.asked(f"synth.{STAGE}")
 
     def write(path: Path, number: int) -> WrittenTasks:
         name = path.stem if config.worlds == 1 else f"{path.stem}-{number}"
