@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from synth.corpora.grounding import TypedFact, ground
+from synth.corpora.outlines import QuotedFact
+from synth.corpora.passages import Passage, Walk
+from synth.corpora.seed_proposals import Seed, objection_to_question
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import check
 from synth.questions.wording import Phrasing
@@ -19,9 +22,9 @@ from warehouse.public_data.catalogue import locate
 from warehouse.records import Task
 
 pytestmark = pytest.mark.slow
-FACTS, REWORDINGS = (
+FACTS, REWORDINGS, QUESTIONS = (
     [json.loads(line) for line in (Path(__file__).parent / name).read_text().splitlines()]
-    for name in ("corpora/labelled_facts.jsonl", "questions/labelled_rewordings.jsonl")
+    for name in ("corpora/labelled_facts.jsonl", "questions/labelled_rewordings.jsonl", "corpora/labelled_questions.jsonl")
 )
 
 
@@ -59,3 +62,16 @@ def test_right_rewordings_are_kept_and_wrong_ones_dropped(films: Corpus) -> None
     right, wrong = ([kept(row) for row in REWORDINGS if row["right"] is label] for label in (True, False))
     assert right.count(False) <= len(right) // 10
     assert wrong.count(True) <= len(wrong) // 10
+
+
+def test_right_wordings_of_seeds_are_kept_and_wrong_ones_dropped() -> None:
+    """The check was written with these questions in view."""
+    passage = Passage("film#0", "film", "", "")
+
+    def kept(row: dict[str, Any]) -> bool:
+        facts = tuple(QuotedFact(TypedFact.model_validate(fact), passage) for fact in row["facts"])
+        return objection_to_question(Seed(facts, row["answer"], tuple(row["unknowns"]), row["question"], walk=Walk((passage,), ()))) is None
+
+    right, wrong = ([kept(row) for row in QUESTIONS if row["right"] is label] for label in (True, False))
+    assert right.count(False) <= len(right) // 10
+    assert wrong.count(True) <= len(wrong) // 4
