@@ -154,7 +154,7 @@ def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
         return stage_flow(home=home, **parameters)
 
 
-@flow(name="synthesis", flow_run_name="synthesis of turn {turn}, {kind}")
+@flow(name="synthesis", flow_run_name="synthesis of iteration {turn}, {kind}")
 def synthesis_flow(
     home: Path, turn: PositiveInt = 1, kind: SynthesisKind = "all", allowance: BudgetConfig | None = None, patience_seconds: float = 0.0
 ) -> Rows:
@@ -174,7 +174,7 @@ def synthesis_flow(
         return _stage(context, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
 
 
-@flow(name="training", flow_run_name="{stage} of turn {turn}, {variant}")
+@flow(name="training", flow_run_name="{stage} of iteration {turn}, {variant}")
 def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant | Literal[""] = "") -> Rows:
     """Train one stage of an iteration, or a `variant` of it, from the policy of `parent_id`."""
     with open_home(home) as context:
@@ -238,7 +238,7 @@ def sampling_flow(
         return _stage(context, run_id, "rollout", 1 if record is None else record.wheel_turn, work)
 
 
-@flow(name="gate", flow_run_name="gate of turn {turn}")
+@flow(name="gate", flow_run_name="gate of iteration {turn}")
 def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
     """Promote the iteration's candidate or keep the champion, then write the report, which shows the decision."""
     with open_home(home) as context:

@@ -175,7 +175,7 @@ def harm(wheel: Sequence[Standing]) -> list[str]:
 
 def place_of(judged: Judged) -> str:
     """Name a policy's stage and iteration for prose."""
-    return f"{STAGE_NAMES.get(judged.stage, judged.stage)} of turn{HARD_SPACE}{judged.turn}"
+    return f"{STAGE_NAMES.get(judged.stage, judged.stage)} of iteration{HARD_SPACE}{judged.turn}"
 
 
 def in_words(gain: Gain) -> str:
@@ -268,7 +268,7 @@ def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
     title = "success on held-out tasks, % (95 % interval); changes on the same tasks (paired test)"
     table = Table(title=title, title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
-    columns = ("suite", "turn", "after", "tasks", "invalid", "success", "against the stage before", "against the best before")
+    columns = ("suite", "iteration", "after", "tasks", "invalid", "success", "against the stage before", "against the best before")
     for name in (*columns, *(f"{h} hop{'s' if h > 1 else ''}" for h in hops)):
         table.add_column(name, no_wrap=True, justify="left" if name in ("suite", "after") else "right")
     for overall in (row for row in rows if row["hops"] is None):

@@ -80,7 +80,7 @@ def _notify(kind: EventKind, flow: Flow[..., Any], run: FlowRun, sentence: str) 
 HOOKS: dict[str, Any] = {"on_failure": [notify_failed], "on_crashed": [notify_failed], "on_cancellation": [notify_cancelled]}
 
 
-@flow(name="flywheel-turn", description="The turn of the wheel that comes next, or the one that was begun.", **HOOKS)
+@flow(name="flywheel-turn", description="The next iteration, or the one in progress.", **HOOKS)
 def turn(home: Path, budget: BudgetConfig | None = None, patience_hours: NonNegativeFloat = 12.0) -> int:
     """Run the pipeline to its next gate within `budget` (default: the home's). Return the iteration's number.
 

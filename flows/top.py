@@ -321,7 +321,7 @@ def _stages(stages: Sequence[StageState]) -> Table:
             mark, style = _MARKS.get(stage.state, ("?", "red"))
             took = "" if stage.seconds is None else f" {words(stage.seconds)}"
             line.append(f"{mark} {stage.stage}", style).append(took, "dim").append("   ")
-        table.add_row(Text(f"turn {turn}", "bold"), line)
+        table.add_row(Text(f"iteration {turn}", "bold"), line)
     return table
 
 

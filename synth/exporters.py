@@ -180,7 +180,7 @@ def source_of(task: Task) -> str:
 _COMMON = {
     "id": "id of the example in the lake",
     "kind": "what made it",
-    "wheel_turn": "turn of the wheel",
+    "wheel_turn": "iteration",
     "sources": "ids it was made from",
 }
 _CPT_SCHEMA = pa.schema(
@@ -289,7 +289,7 @@ def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> 
     examples = lake.examples(kinds, at=at, turn=options.turn)
     filters = [f"kinds: {', '.join(kinds)}"]
     if options.turn is not None:
-        filters.append(f"only turn {options.turn} of the wheel")
+        filters.append(f"only iteration {options.turn}")
     if options.near_duplicates is None:
         return examples, filters, []
     doubled = list(near_duplicates(((example.id, example.text) for example in examples), options.near_duplicates))

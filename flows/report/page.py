@@ -54,7 +54,7 @@ def build_report(lake: Lake, output: Path) -> Path:
         packed={**scripts, **_packed_readings(readings)},
         shown=len(readings),
         filters={
-            "turn": list(dict.fromkeys(str(reading.wheel_turn) for reading in readings)),
+            "iteration": list(dict.fromkeys(str(reading.wheel_turn) for reading in readings)),
             "stage": list(dict.fromkeys(reading.stage for reading in readings)),
             "policy": list(dict.fromkeys(reading.policy for reading in readings)),
             "outcome": sorted({reading.outcome for reading in readings}, reverse=True),

@@ -159,7 +159,7 @@ def pretraining_plots(data: ReportData) -> list[Panel]:
     for turn, stage in sorted({(run.wheel_turn, run.stage) for run in data.runs if variant_of(run) == Variant.WITHOUT_CPT}):
         curves = [c for c in data.curves if (c.run.wheel_turn, c.run.stage) == (turn, stage) and variant_of(c.run) not in HORIZONS]
         (name, (title, note)) = ("loss", _LOSS["sft"]) if stage == "sft" else ("success", ("Success in RL", _OF_A_STEP))
-        panels += _metric_panels(curves, {name: (f"{title}, turn {turn}", note)}, _pretraining_entry)
+        panels += _metric_panels(curves, {name: (f"{title}, iteration {turn}", note)}, _pretraining_entry)
     return panels
 
 
@@ -182,7 +182,7 @@ def demanded(limit: MetricLimit) -> str:
 
 def _turn_entry(run: Run) -> Entry:
     place = run.wheel_turn - 1
-    return Entry(f"turn {run.wheel_turn}", COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)])
+    return Entry(f"iteration {run.wheel_turn}", COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)])
 
 
 def _variant_entry(run: Run) -> Entry:
@@ -296,7 +296,7 @@ def iteration_plots(data: ReportData) -> list[Panel]:
         found = [evaluation for evaluation in evaluations if evaluation.suite == suite]
         lines = [_stage_line(place, stage, [e for e in found if e.stage == stage]) for place, stage in enumerate(_stages(found))]
         ticks = sorted({evaluation.turn for evaluation in found})
-        axis = {"title": {"text": "turn"}, "tickvals": ticks, "range": [ticks[0] - 0.25, ticks[-1] + 0.35]}
+        axis = {"title": {"text": "iteration"}, "tickvals": ticks, "range": [ticks[0] - 0.25, ticks[-1] + 0.35]}
         panels.append(Panel(f"Suite {suite}", "Success after each stage, with 95 % intervals", figure(lines, axis, SHARE_AXIS), legend))
     return panels
 
@@ -316,7 +316,7 @@ def hops_plots(data: ReportData) -> list[Panel]:
             drawn.append(_bars(f"after {stage}", _stage_style(stage)[0], labels, hover, _success(own, "invalid")))
         tasks = sum(evaluation.tasks for evaluation in found if evaluation.stage == _stages(found)[-1])
         axis = _hop_axis(evaluation.hops for evaluation in found)
-        panels.append(Panel(f"Turn {turn}", f"Suite {suite}, {tasks:,} held-out tasks", figure(drawn, axis, SHARE_AXIS), legend))
+        panels.append(Panel(f"Iteration {turn}", f"Suite {suite}, {tasks:,} held-out tasks", figure(drawn, axis, SHARE_AXIS), legend))
     return panels
 
 
@@ -332,7 +332,7 @@ def frontier_plots(data: ReportData) -> list[Panel]:
         tasks, sometimes = (sum(depth[name] for depth in depths) for name in ("tasks", "sometimes"))
         note = f"{sometimes:,} of the {tasks:,} tasks were solved in some attempts and not in others"
         stacked = figure(drawn, _hop_axis(depth["hops"] for depth in depths), SHARE_AXIS, barmode="stack")
-        panels.append(Panel(f"Turn {turn}", note, stacked, legend))
+        panels.append(Panel(f"Iteration {turn}", note, stacked, legend))
     return panels
 
 
@@ -363,7 +363,7 @@ def _stage_line(place: int, stage: str, evaluations: Sequence[Evaluation]) -> go
         mode="lines+markers",
         line={"color": colour, "width": 2.2, "dash": dash},
         **_success(evaluations, "turn"),
-        hovertemplate="turn %{customdata[3]}: %{y:.1%}<br>95 %: %{customdata[0]:.1%} to %{customdata[1]:.1%}, "
+        hovertemplate="iteration %{customdata[3]}: %{y:.1%}<br>95 %: %{customdata[0]:.1%} to %{customdata[1]:.1%}, "
         f"%{{customdata[2]}} judged<extra>after {safe(stage)}</extra>",
     )
 

@@ -47,7 +47,7 @@ def summarize(data: ReportData) -> Summary:
         policy = next(cell.policy for cell in found if cell)
         rows.append(SummaryRow(turn, stage, policy, found, wheel.get(policy)))
     unreliable = tuple(
-        f"turn {e.turn}, {e.stage}, suite {e.suite}: {e.invalid:,} of {e.trajectories:,}"
+        f"iteration {e.turn}, {e.stage}, suite {e.suite}: {e.invalid:,} of {e.trajectories:,}"
         for e in cells.values()
         if e.invalid > LARGEST_INVALID_SHARE * e.trajectories
     )
@@ -68,7 +68,7 @@ def _detail(wheel: Sequence[Standing]) -> str:
         return "Figures appear here after the first evaluation of a stage."
     last = wheel[-1].judged
     interval = f"95{HARD_SPACE}% interval {percent(last.low)} to {percent(last.high)}"
-    where = f"{last.attempts:,} judged attempts at suite {last.suite} after turn {last.turn}, {interval}."
+    where = f"{last.attempts:,} judged attempts at suite {last.suite} after iteration {last.turn}, {interval}."
     return f"{where} {comparison(wheel)}".strip()
 
 
@@ -81,7 +81,7 @@ def side_by_side(data: ReportData) -> list[Row]:
     return [
         {
             **iteration,
-            "name": f"turn {turn}",
+            "name": f"iteration {turn}",
             "success": {suite: last.get((turn, suite)) for suite in suites},
             "gate": gate.get(turn, "–"),
             "rounds": rounds.get(turn, ()),

@@ -210,7 +210,7 @@ def test_the_champions_own_engines_propose_the_alternatives_of_the_next_turns_de
     command = ["synth", "has", "--turn", "2", "--home", str(home)]
     if not ask(home, "SELECT id FROM policies WHERE promoted"):  # where all tasks were solved, or none, RL had no gradient
         refused = subprocess.run([str(FLYWHEEL), *command], capture_output=True, text=True, timeout=600)
-        assert refused.returncode == 2 and "no policy promoted before turn 2" in refused.stderr
+        assert refused.returncode == 2 and "no policy promoted before iteration 2" in refused.stderr
         return
     flywheel(*command)
     with Lake(home, read_only=True) as lake:

@@ -45,7 +45,7 @@ def test_what_mends_another_stages_harm_is_no_gain_and_the_harm_is_named(lake: L
     headline, before, harm = said(lake)
     assert "90.0 %" in headline and "no significant gain over t1-cpt" in headline
     assert "90.0 % (78.6 % to 95.7 %): +0.0 points (p = 1.000, McNemar on 50 common tasks)" in before
-    assert "cold start of turn 1" in harm and "−50.0 points (p < 0.001, McNemar on 50 common tasks)" in harm
+    assert "cold start of iteration 1" in harm and "−50.0 points (p < 0.001, McNemar on 50 common tasks)" in harm
 
 
 def test_a_gain_over_every_earlier_policy_is_in_the_headline(lake: Lake) -> None:

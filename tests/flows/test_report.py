@@ -109,7 +109,7 @@ def test_every_metric_has_its_panel_and_every_iteration_its_line(data: ReportDat
     learning, parts = plots.reinforcement_plots(data), plots.reward_plots(data)
     numbers = [len(each) for each in (plots.loss_plots(data), learning, plots.tool_plots(data), parts, plots.frontier_plots(data))]
     assert numbers == [3, 4, 3, 2, 2]
-    assert [entry.label for entry in learning[0].legend] == ["turn 1", "turn 2"]
+    assert [entry.label for entry in learning[0].legend] == ["iteration 1", "iteration 2"]
     assert len({(entry.colour, entry.dash) for entry in learning[0].legend}) == 2
     assert [panel.title for panel in parts] == ["evidence", "outcome"]
     assert [value for trace in parts[0].figure["data"] for value in trace["y"]] == pytest.approx([0.1] * 40), "half of 0.2"
@@ -122,9 +122,9 @@ def test_iterations_are_compared(data: ReportData, page: Page) -> None:
     (panel,) = plots.iteration_plots(data)
     lines = {trace["hovertemplate"].split("<extra>")[1]: len(trace["x"]) for trace in panel.figure["data"]}
     assert lines == {f"after {stage}</extra>": 1 if stage == "init" else 2 for stage in ("init", "cpt", "sft", "rl")}
-    head, *rows = page.tables["The turns side by side"]
+    head, *rows = page.tables["Iterations side by side"]
     cells = {name: values for name, *values in rows}
-    assert head == ["", "turn 1", "turn 2"]
+    assert head == ["", "iteration 1", "iteration 2"]
     assert cells["gate"] == ["promoted", "kept back"]
     assert cells["horizon"] == ["2 → 4 → 6", "2 → 4 → 6"]
     assert cells["trajectories of RL"] == ["40", "40"]
@@ -152,7 +152,7 @@ def test_variants_are_compared_with_the_wheel_and_kept_out_of_its_results(data: 
     assert [row[0] for row in page.tables["Success by curriculum"][1:]] == names
     (panel,) = plots.pretraining_plots(data)
     ours, skipped = (min(panel.figure["data"][line]["y"]) for line in (1, 3))
-    assert panel.title == "Loss of the cold start, turn 1" and ours < 0.6 < 0.9 < skipped
+    assert panel.title == "Loss of the cold start, iteration 1" and ours < 0.6 < 0.9 < skipped
     assert [entry.label for entry in panel.legend] == ["with pre-training", "without pre-training"]
     assert not [line for line in plots.loss_plots(data)[1].figure["data"] if max(line["y"]) > 3]
     assert "t1-sft-without_cpt" not in {row.policy for row in summarize(data).rows}

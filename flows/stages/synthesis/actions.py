@@ -91,11 +91,11 @@ class FirstOrder:
         if self.work.teacher is None:
             return None
         judge = Judge(unmetered(self.work.teacher))
-        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("synth.fas.answer_judge"))
+        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.work.asked("synth.fas.reasoner"))
 
     def _calibrate(self) -> Made:
         """Return the judge's verdicts on labelled pairs, with a failure if it is unfit; then only literal matches count."""
-        judge = Judge(self.work.asked("synth.fas.answer_judge"))
+        judge = Judge(self.work.asked("synth.fas.reasoner"))
         found = calibrate(judge)
         self.work.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
         unfit = unfit_reason(judge, found)

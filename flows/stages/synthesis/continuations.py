@@ -24,7 +24,7 @@ def champion_rollouts(work: Work, purpose: str) -> tuple[Policy, Rollouts]:
     """Return the policy promoted before this iteration, and engines with its weights. Raise RequestError if there is none for `purpose`."""
     champion = work.context.champion(before=work.turn)
     if champion is None:
-        raise RequestError(f"{work.context.home.root} has no policy promoted before turn {work.turn} to {purpose}.")
+        raise RequestError(f"{work.context.home.root} has no policy promoted before iteration {work.turn} to {purpose}.")
     return champion, work.context.rollouts(work.context.folder(champion))
 
 

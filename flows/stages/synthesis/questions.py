@@ -131,7 +131,7 @@ class DirectAttempts:
         folder = context.config.policy.folder if champion is None else context.folder(champion)
         if folder is None:
             raise RequestError(
-                f"{context.home.root} has no policy promoted before turn {work.turn} to attempt questions; set "
+                f"{context.home.root} has no policy promoted before iteration {work.turn} to attempt questions; set "
                 "synth.direct_attempts.by = teacher, or set it under later."
             )
         rollouts = context.rollouts(folder)
