@@ -64,6 +64,8 @@ class SeedsConfig(Section):
     """A name links passages only if at most this many passages contain it."""
     searched: int = Field(default=3, ge=1, le=20)
     """Passages retrieved per search for contradictions and alternative answers."""
+    comparisons: float = Field(default=0, ge=0, le=0.5)
+    """Comparison questions per walk ("Which film was released first, A or B?"), from the dates in the walks' facts."""
     max_tokens: PositiveInt = 1_024
     """Maximum reply tokens for the facts of a passage and for a list of answers."""
     temperature: Temperature = 0.7

@@ -108,7 +108,7 @@ def task_of(seed: Seed, teacher: str, environment: str) -> Task:
     """The seed as a task, without proofs."""
     provenance = {
         "seeded_by": teacher,
-        "shape": "seed",
+        "shape": "seed" if seed.formula else "comparison",
         "path": list(seed.unknowns),
         "walk": [passage.id for passage in seed.walk.passages],
         "linked_by": [{"kind": link.kind, "words": link.words} for link in seed.walk.links],

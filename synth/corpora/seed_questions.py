@@ -10,6 +10,8 @@ projection is quoted, and the documents are searched for counter-evidence. The s
     uncontradicted  no retrieved passage about the same subject contradicts a fact
     only_answer     a reader of the walk's and retrieved passages finds the answer and no other that fits
 
+Comparisons (`comparisons.py`) are worded by code; their facts pass `stated` and `uncontradicted`.
+
 Each rejection is a `Failure`. Evidence counts only if its quotation is in the passage it cites. An unreadable reply or a reader that fails
 its calibration (`readers.py`) leaves a verdict undetermined (None). The last two checks are no proofs; undetermined verdicts are listed
 under `unproven` in the proofs.
@@ -27,6 +29,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter
 
 from rl.retrieval.search import SearchIndex
+from synth.corpora.comparisons import comparisons
 from synth.corpora.config import SeedsConfig
 from synth.corpora.grounding import TypedFact, stated_case
 from synth.corpora.outlines import Objection, ProposalDefect, QuotedFact
@@ -353,23 +356,45 @@ class SeedGenerator:
     def make(self, walks: Sequence[Walk], seed: int, stored: AbstractSet[str] = frozenset()) -> SeedQuestions:
         """Generate at most one question per walk; `stored` are keys of existing tasks. Raises RequestError if the teacher is unusable."""
         result = SeedQuestions(survived={ASKED: len(walks)})
-        left = [_Candidate(seed) for seed in self._outlined(walks, seed, result)]
+        facts = self._facts(walks, result)
+        left = [_Candidate(seed) for seed in self._outlined(walks, facts, seed, result)]
         left = _sift("stated", left, self._stated(left), result)
         left = self._worded(left, seed, stored, result)
         searcher = Searcher(self.teacher, self.passages, self.config.searched, self.config.max_tokens, self.readers, result.failures)
         left = _sift("uncontradicted", left, searcher.contradictions([candidate.seed for candidate in left]), result)
         left = _sift("only_answer", left, searcher.second_answers([candidate.seed for candidate in left]), result)
-        for candidate in left:
+        for candidate in [*left, *self._compared(walks, facts, seed, stored, searcher, result)]:
             made = self._task(candidate)
             result.tasks += [made] if isinstance(made, Task) else []
             result.failures += [_dropped(made, candidate.seed)] if isinstance(made, Objection) else []
         result.failures += self.readers.drain()
         return result
 
-    def _outlined(self, walks: Sequence[Walk], seed: int, result: SeedQuestions) -> list[Seed]:
+    def _facts(self, walks: Sequence[Walk], result: SeedQuestions) -> list[QuotedFact]:
         passages = list({passage.id: passage for walk in walks for passage in walk.passages}.values())
         facts, failures = state_facts(self.teacher, passages, STAGE, self.config.max_tokens)
         result.failures += failures
+        return facts
+
+    def _compared(
+        self,
+        walks: Sequence[Walk],
+        facts: Sequence[QuotedFact],
+        seed: int,
+        stored: AbstractSet[str],
+        searcher: Searcher,
+        result: SeedQuestions,
+    ) -> list[_Candidate]:
+        """Comparisons whose facts pass the checks; each counts as a walk."""
+        rng = random.Random(seed_from("comparisons", seed, *(passage.id for walk in walks for passage in walk.passages)))
+        made = comparisons(facts, round(self.config.comparisons * len(walks)), rng)
+        left = [_Candidate(each) for each in made if each.key not in stored]
+        result.survived[ASKED] += len(left)
+        counted = SeedQuestions(failures=result.failures)
+        left = _sift("stated", left, self._stated(left), counted)
+        return _sift("uncontradicted", left, searcher.contradictions([candidate.seed for candidate in left]), counted)
+
+    def _outlined(self, walks: Sequence[Walk], facts: Sequence[QuotedFact], seed: int, result: SeedQuestions) -> list[Seed]:
         found: list[Seed] = []
         with_facts = 0
         for walk in walks:
@@ -427,7 +452,7 @@ class SeedGenerator:
 
     def _task(self, candidate: _Candidate) -> Task | Objection:
         task = task_of(candidate.seed, self.teacher.name, self.environment)
-        proven = proofs_of_seed(task, self.index, self.known)
+        proven = proofs_of_seed(task, self.index, self.known if task.formula else None)
         if isinstance(proven, Objection):
             return proven
         shown: Mapping[str, Any] = {**proven, **candidate.verdicts}

@@ -213,10 +213,13 @@ class SeedQuestions:
     def _asked_of(self, walks: Sequence[Walk]) -> set[str]:
         """Keys of tasks already made from these walks (by `flywheel synth webshaper`), which do not count as duplicates."""
         wanted = {tuple(passage.id for passage in walk.passages) for walk in walks}
+        read = {passage.id for walk in walks for passage in walk.passages}
         made = self.work.context.lake.query(
-            "SELECT key, (provenance->'walk')::VARCHAR[] AS walk FROM tasks WHERE json_exists(provenance, '$.walk')"
+            "SELECT key, (provenance->'walk')::VARCHAR[] AS walk, provenance->>'shape' = 'comparison' AS compared "
+            "FROM tasks WHERE json_exists(provenance, '$.walk')"
         )
-        return {row["key"] for row in made.to_pylist() if tuple(row["walk"]) in wanted}
+        rows = made.to_pylist()
+        return {row["key"] for row in rows if (read.issuperset(row["walk"]) if row["compared"] else tuple(row["walk"]) in wanted)}
 
 
 @dataclass(frozen=True)
