@@ -364,7 +364,7 @@ def test_weights_with_wrong_names_or_shapes_are_refused_before_engines_pause(
     before, model = said(engines, 2), load_policy(policy)[0]
     weights, norm = as_saved(model, model.state_dict()), "model.norm.weight"
     for what, given in (
-        (r"model\.norm\.weight: .* \[3\], .* \[64\]", weights | {norm: torch.zeros(3)}),
+        (r"model\.norm\.weight: .* \[3\] .* \[64\]", weights | {norm: torch.zeros(3)}),
         (r"model\.norm\.weight: the learner has", {name: weight for name, weight in weights.items() if name != norm}),
         (r"value_head: the engines' policy has", weights | {"value_head": torch.zeros(3)}),
     ):

@@ -13,7 +13,7 @@ from rl.learner.base import PassRecord
 from rl.learner.batches import estimate, rows_of
 from rl.learner.config import CriticConfig, ReinforceConfig
 from rl.learner.local import LocalLearner
-from rl.learner.losses import NAME, value_loss
+from rl.learner.losses import VALUE_HEAD, value_loss
 from rl.policies.policy import load_policy
 from tests.rl.toy import (
     OBSERVATION,
@@ -97,7 +97,7 @@ def test_shared_layers_get_the_configured_share_of_the_critics_gradient(
     given = {"lora": lora, "attn_implementation": attention}
     (none, error), (half, _), (whole, _) = (gradients(policy, tmp_path / str(part), part, **given) for part in (0.0, 0.5, 1.0))
     assert error > 0
-    heads = {name for name in none if NAME in name}
+    heads = {name for name in none if VALUE_HEAD in name}
     trunk = [name for name in none if name not in heads and "lora_A" not in name]  # B begins at 0, so A has no gradient
     assert len(heads) == 4 and all(torch.allclose(none[name], whole[name], atol=1e-7) for name in heads)
     for name in trunk:
@@ -129,7 +129,7 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
     assert after > before + (0.02 if lora else 0.2), "adapters leave the embeddings of a policy that has not learnt anything as they are"
     assert errors[3] < errors[0]
     weights = load_file(result.path / "model.safetensors")
-    assert not any(name.startswith(NAME) for name in weights)
+    assert not any(name.startswith(VALUE_HEAD) for name in weights)
     before_weights = load_file(policy / "model.safetensors")
     assert set(weights) == set(before_weights)
     if lora is not None:
@@ -137,7 +137,9 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
         assert moved == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
         last = sorted((result.path / "checkpoints").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))[-1]
         heads = {
-            name.split(NAME)[1].removeprefix(".modules_to_save.default") for name in load_file(last / "model.safetensors") if NAME in name
+            name.split(VALUE_HEAD)[1].removeprefix(".modules_to_save.default")
+            for name in load_file(last / "model.safetensors")
+            if VALUE_HEAD in name
         }
         assert heads == {".hidden.weight", ".hidden.bias", ".value.weight", ".value.bias"}, "whole, and not by adapters"
 
