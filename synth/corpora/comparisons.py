@@ -29,12 +29,16 @@ class Comparison(Seed):
     """Two facts with dates as objects; the answer is the subject of the earlier one."""
 
     @property
+    def shape(self) -> str:
+        return "comparison"
+
+    @property
     def formula(self) -> tuple[Triple, ...]:
         return ()
 
     @property
     def key(self) -> str:
-        return digest(["comparison", self.words])
+        return digest([self.shape, self.words])
 
 
 def comparisons(facts: Sequence[QuotedFact], count: int, rng: random.Random) -> list[Comparison]:
@@ -45,12 +49,12 @@ def comparisons(facts: Sequence[QuotedFact], count: int, rng: random.Random) -> 
         if date is not None and event is not None and each.types[0] and is_name(each.fact.subject):
             groups[each.types[0], event[1]].append((date.year, each))
     found: list[Comparison] = []
-    for (kind, event), dated in sorted(groups.items()):
+    for (kind, verb), dated in sorted(groups.items()):
         rng.shuffle(dated)
         for (year, one), (other_year, other) in zip(dated[::2], dated[1::2], strict=False):
             if year != other_year and one.passage.document != other.passage.document and one.ends[0] != other.ends[0]:
                 first, second = (unqualified(each.fact.subject) for each in (one, other))
-                words = f"{question_word(kind)} was {event} first, {first} or {second}?"
+                words = f"{question_word(kind)} was {verb} first, {first} or {second}?"
                 walk = Walk((one.passage, other.passage), ())
                 found.append(Comparison((one, other), first if year < other_year else second, (), words, walk=walk))
     rng.shuffle(found)

@@ -65,7 +65,7 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
     titles = {name_key(title), name_key(unqualified(title))}
     ends = [end for end in (statement.subject, statement.object) if name_key(end) not in titles]
     if cut := next((end for end in ends if _is_cut(end, text)), None):
-        return GroundingDefect.SUBJECT_NOT_NAMED if cut == statement.subject else GroundingDefect.OBJECT_NOT_NAMED
+        return _not_named(cut, statement)
     quote, sentences = locate(text, statement.quote), sentences_of(text)
     quoted = [] if quote is None else [quote, *(each for each in sentences if quote in each)]
     said = without(f"{statement.relation} {statement.quote}", (statement.subject, statement.object))
@@ -74,8 +74,7 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
     if evidence is None:
         if quote is None:
             return GroundingDefect.QUOTE_NOT_FOUND
-        unnamed = next(end for end in ends if not mentions(quoted[-1], end))
-        return GroundingDefect.SUBJECT_NOT_NAMED if unnamed == statement.subject else GroundingDefect.OBJECT_NOT_NAMED
+        return _not_named(next(end for end in ends if not mentions(quoted[-1], end)), statement)
     around = next((each for each in sentences if evidence in each), evidence)
     if len(ends) == 1 and _belongs(around, ends[0], statement.relation) is False:
         return GroundingDefect.OTHER_RELATION
@@ -83,6 +82,10 @@ def ground(statement: TypedFact, title: str, text: str) -> TypedFact | Grounding
     if _is_passive(fact) and name_key(fact.object) in titles and not mentions(around, fact.object):
         return GroundingDefect.OBJECT_NOT_NAMED
     return fact.model_copy(update={"quote": evidence})
+
+
+def _not_named(end: str, statement: TypedFact) -> GroundingDefect:
+    return GroundingDefect.SUBJECT_NOT_NAMED if end == statement.subject else GroundingDefect.OBJECT_NOT_NAMED
 
 
 def _is_cut(name: str, text: str) -> bool:

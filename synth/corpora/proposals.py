@@ -323,7 +323,7 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
     defined = None if known is None else _defined(leaves, known)
     if isinstance(defined, Objection):
         return defined
-    by_graph = None if known is None else _by_graph(task, formula, question, known, index)
+    by_graph = None if known is None or not task.formula else _by_graph(task, formula, question, known, index)
     if isinstance(by_graph, Objection):
         return by_graph
     judged = {
@@ -338,7 +338,7 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
 def proofs_of_seed(task: Task, index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
     """Proofs of a question written from documents, all of whose triples are quoted, or the objection."""
     bare = replace(task, formula=(), proofs={"unsupported": []})
-    by_graph = None if known is None else _by_graph(bare, task.formula, task.question, known, index)
+    by_graph = None if known is None or not task.formula else _by_graph(bare, task.formula, task.question, known, index)
     return by_graph if isinstance(by_graph, Objection) else by_graph or _by_documents(bare, task.formula, task.question, index)
 
 

@@ -35,6 +35,11 @@ class Seed(Outline):
     walk: Walk = field(kw_only=True)
 
     @property
+    def shape(self) -> str:
+        """Kind of the question, in the task's provenance."""
+        return "seed"
+
+    @property
     def key(self) -> str:
         """Task key; equal for questions with the same formula and answer."""
         return digest(["seed", formula_digest(self.formula), plain(self.answer)])
@@ -61,11 +66,13 @@ def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: ra
 _KINDS_OF_PEOPLE = """actor actress architect artist author character cinematographer comedian composer dancer director editor engineer
 filmmaker founder king man minister model musician novelist painter person philosopher photographer player playwright poet politician
 president producer queen rapper scientist screenwriter singer songwriter star woman writer"""
-_PEOPLE = frozenset(_KINDS_OF_PEOPLE.split())
-_TIMES = frozenset(["date", "day", "decade", "month", "time", "year"])
-_QUANTITIES = frozenset(
-    ["age", "amount", "budget", "count", "distance", "duration", "height", "length", "number", "price", "runtime", "size"]
-)
+_FAMILIES = {
+    "person": frozenset(_KINDS_OF_PEOPLE.split()),
+    "time": frozenset(["date", "day", "decade", "month", "time", "year"]),
+    "quantity": frozenset(
+        ["age", "amount", "budget", "count", "distance", "duration", "height", "length", "number", "price", "runtime", "size"]
+    ),
+}
 
 
 _INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what|how)\b((?: [\w-]+){0,4})")
@@ -77,8 +84,7 @@ def question_word(kind: str) -> str:
 
 def _family(kind: str) -> str:
     last = kind.split()[-1] if kind else ""
-    families = {"person": _PEOPLE, "time": _TIMES, "quantity": _QUANTITIES}
-    return next((name for name, kinds in families.items() if {last, last.removesuffix("s")} & kinds), "other")
+    return next((name for name, kinds in _FAMILIES.items() if {last, last.removesuffix("s")} & kinds), "other")
 
 
 def _asked_family(seed: Seed) -> str | None:
@@ -90,7 +96,9 @@ def _asked_family(seed: Seed) -> str | None:
     if first in ("which", "what"):
         words = found.group(2).split()
         nouns = [word for word in words if word in kinds or _family(word) != "other"]
-        return _family(nouns[0]) if nouns else None if {"is", "was", "are", "were"} & set(words[:1]) else "other"
+        if nouns:
+            return _family(nouns[0])
+        return None if words[:1] and words[0] in ("is", "was", "are", "were") else "other"
     return {"when": "time", "where": "other", "how": "quantity"}.get(first, "person")
 
 
@@ -108,7 +116,7 @@ def task_of(seed: Seed, teacher: str, environment: str) -> Task:
     """The seed as a task, without proofs."""
     provenance = {
         "seeded_by": teacher,
-        "shape": "seed" if seed.formula else "comparison",
+        "shape": seed.shape,
         "path": list(seed.unknowns),
         "walk": [passage.id for passage in seed.walk.passages],
         "linked_by": [{"kind": link.kind, "words": link.words} for link in seed.walk.links],

@@ -390,9 +390,9 @@ class SeedGenerator:
         made = comparisons(facts, round(self.config.comparisons * len(walks)), rng)
         left = [_Candidate(each) for each in made if each.key not in stored]
         result.survived[ASKED] += len(left)
-        counted = SeedQuestions(failures=result.failures)
-        left = _sift("stated", left, self._stated(left), counted)
-        return _sift("uncontradicted", left, searcher.contradictions([candidate.seed for candidate in left]), counted)
+        apart = SeedQuestions(failures=result.failures)  # survivors of `result` are those of the walks' own questions
+        left = _sift("stated", left, self._stated(left), apart)
+        return _sift("uncontradicted", left, searcher.contradictions([candidate.seed for candidate in left]), apart)
 
     def _outlined(self, walks: Sequence[Walk], facts: Sequence[QuotedFact], seed: int, result: SeedQuestions) -> list[Seed]:
         found: list[Seed] = []
@@ -452,7 +452,7 @@ class SeedGenerator:
 
     def _task(self, candidate: _Candidate) -> Task | Objection:
         task = task_of(candidate.seed, self.teacher.name, self.environment)
-        proven = proofs_of_seed(task, self.index, self.known if task.formula else None)
+        proven = proofs_of_seed(task, self.index, self.known)
         if isinstance(proven, Objection):
             return proven
         shown: Mapping[str, Any] = {**proven, **candidate.verdicts}

@@ -33,7 +33,7 @@ LONGEST_SECONDS = 15.0
 RUN = "run --profile {small} --home {new} --set "
 EVAL = "eval --home {home} --policy t1-sft "
 REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; the rest are files
-    (RUN + "policy.path={folder}/nothing", "config.json"),
+    (RUN + "policy.path={folder}/nothing", "nothing is not a model: it has no config.json"),
     (
         RUN + "policy.path={policy} --set rollout.limits.max_context_tokens=200 --set rollout.dialect=mine "
         "--set 'rollout.dialects={mine={template=\"{folder}/deaf.jinja\"}}'",
@@ -44,7 +44,7 @@ REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; t
     (RUN + "'rl.rewards.parts={\"{folder}/raising.py:reward\"=1}'", "cannot be imported: ValueError: on purpose"),
     (RUN + "synth.webshaper.environment=chess", "chess"),
     (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/tools.toml\"}}}'", "in the tools file"),
-    (RUN + "policy.path={folder}/mute --set rollout.limits.max_context_tokens=200", "mute"),
+    (RUN + "policy.path={folder}/mute --set rollout.limits.max_context_tokens=200", "mute cannot"),
     (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/bare.toml\"}}}'", "has no type annotation for 'word'"),
     (RUN + "'rollout.environments.kinds={tools={options={file=\"{folder}/server.toml\"}}}'", "'no-such-program', which is not installed"),
     (RUN + "'rollout.environments.kinds={mine={factory=\"{folder}/code.py:environment\"}}'", "is called with (resources)"),
@@ -63,7 +63,7 @@ REQUESTS = (  # `{new}` is a home that does not exist, `{home}` one that does; t
     ("rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 0.001", "0.01 to 2, not 0.001"),
     ("eval --home {home} --suite held_out", "--policy (it has t1-sft)"),
     (EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set source.documents=nothing", "source.documents"),
-    (EVAL + "--suite tasks --set source.path={folder}/broken.toml", "valid JSON"),
+    (EVAL + "--suite tasks --set source.path={folder}/broken.toml", "is not valid JSON"),
     ("sql 'SELECT * FROM nothing' --home {home}", "nothing"),
     ("sql 'SELECT 1' --home {new}", "has no lake"),
     ("show nobody --home {home}", "nobody"),

@@ -63,7 +63,7 @@ def test_an_attachment_that_is_named_a_thousand_times_is_not_written_a_thousand_
     path = log(tmp_path / "attached.eval", {"0": json.dumps(SAMPLE).encode(), "1": json.dumps({**SAMPLE, **attached}).encode()})
     found = read_inspect(path)
     assert len(found.trajectories) == 1
-    assert "128 MiB" in found.failures[0].reason
+    assert "it has more than 128 MiB of text" in found.failures[0].reason
 
 
 def test_a_folder_is_read_without_the_file_that_cannot_be(tmp_path: Path) -> None:

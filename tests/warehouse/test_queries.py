@@ -90,7 +90,7 @@ def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str
 
 
 def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
-    with pytest.raises(RequestError, match=r"0\.2 seconds.*--timeout"):
+    with pytest.raises(RequestError, match=r"0\.2 seconds; raise --timeout"):
         filled.query("SELECT count(*) FROM range(1000000000000) a", timeout_seconds=0.2)
     assert filled.query("SELECT 1 AS n", timeout_seconds=60.0).to_pylist() == [{"n": 1}]
 
@@ -98,8 +98,8 @@ def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake .*catalogue"),
-        ("LAKE_LOCKS.ducklake_data_file", "LAKE_LOCKS .*catalogue"),
+        ("__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake belongs to the catalogue"),
+        ("LAKE_LOCKS.ducklake_data_file", "LAKE_LOCKS belongs to the catalogue"),
         ("pragma_database_list", "is about the connection"),  # where a catalogue in PostgreSQL stands with its password
         ("system.pg_catalog.pg_database", "is about the connection"),
     ],

@@ -58,13 +58,13 @@ GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([GOOD, "{"], "row 2 of .* JSON"),
+        ([GOOD, "{"], "row 2 of .* is not valid JSON"),
         ([{"answers": ["a"]}], "row 1 of .* has no text under question"),
-        ([{"question": "Q?"}], "no list .*under answers"),
+        ([{"question": "Q?"}], "no list of strings under answers"),
         ([GOOD, GOOD], "row 2 of .* has the key 'k' of an earlier row"),
-        ([{**GOOD, "key": "k\x00"}], "row 1 of .*: the key .* NUL"),
-        ([{**GOOD, "formula": [["a", "b"]]}], "row 1 of .*: formula .*triple"),
-        ([""], "no rows"),
+        ([{**GOOD, "key": "k\x00"}], "row 1 of .*: the key .* contains a NUL character"),
+        ([{**GOOD, "formula": [["a", "b"]]}], "row 1 of .*: formula .*not a triple of strings"),
+        ([""], "has no rows"),
     ],
 )
 def test_a_broken_row_is_reported_with_its_place(tmp_path: Path, rows: list[Any], told: str) -> None:

@@ -72,7 +72,7 @@ GOOD = {"question": "Who?", "answer": "Ann"}
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("{", "valid JSON"),
+        ("{", "not valid JSON"),
         ([1], "not an object"),
         ({"answer": "Ann"}, "question"),
         ({"question": "Who?"}, "no accepted answer"),
@@ -85,7 +85,7 @@ GOOD = {"question": "Who?", "answer": "Ann"}
         ('{"question": "Who?", "answer": NaN}', "no table can"),
         ({**GOOD, "hops": -1}, "hops is -1"),
         ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "user message is missing"),
-        ({**GOOD, "formula": [["a"]]}, "formula"),
+        ({**GOOD, "formula": [["a"]]}, "not a triple"),
     ],
 )
 def test_a_row_that_makes_no_task_is_set_aside_with_file_and_line(row: Any, reason: str, tmp_path: Path) -> None:

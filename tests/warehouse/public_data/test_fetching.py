@@ -63,8 +63,8 @@ def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path
 @pytest.mark.parametrize(
     ("served", "told"),
     [
-        (LONG[::-1], r"SHA-256 \w{64}, .*\w{64}"),
-        (LONG[:-1], r"SHA-256 \w{64}, .*\w{64}"),
+        (LONG[::-1], r"SHA-256 \w{64}, but \w{64}"),
+        (LONG[:-1], r"SHA-256 \w{64}, but \w{64}"),
         (LONG * 2, f"more than the {len(LONG):,} bytes"),
     ],
     ids=["other bytes", "fewer bytes", "more bytes"],
@@ -82,7 +82,7 @@ def test_a_passing_fault_of_the_server_is_retried_and_a_lasting_one_reported(hos
     assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
     data = host.data_set("other", two=LONG)
     del host.files["/two"]
-    with pytest.raises(RequestError, match=r"/two cannot be fetched: .*404"):
+    with pytest.raises(RequestError, match="/two cannot be fetched: the server returned 404"):
         fetch(data, tmp_path, unheard)
     assert len(host.asked) == 4, "what is not there is not asked for again"
 
