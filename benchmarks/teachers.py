@@ -30,11 +30,13 @@ from synth.config import CorpusConfig
 from warehouse import Lake
 from warehouse.public_data.catalogue import data_root
 
-CORPORA = ("films", "countries")
+CORPORA = ("films", "countries", "pages")
+"""The film graph, the country graph, and the countries' Factbook texts as pages, of which no graph is known."""
 RUNS = Path("trajectories", "fireact", "hotpotqa_dev500_gpt35_ft.json")
 """Runs of others, under the folder of public data, whose steps get alternatives."""
 PAGES = 40
-"""Documents that facts are read out of."""
+"""Documents that facts are extracted from."""
+WITHOUT_GRAPH = ("synth.webshaper.counts={}", "synth.demonstration_questions.counts={}")
 DESCRIPTION = Path(__file__).parents[1] / "examples" / "tool_worlds" / "library.md"
 COMMANDS = {
     "questions": ("synth", "webshaper"),
@@ -93,12 +95,15 @@ def main() -> None:
 def run(home: Path, corpus: str, model: Path, routes: Sequence[str]) -> None:
     """The commands that are asked for, one after the other; how each ended, and after how long, is a line of `ended.jsonl`."""
     home.mkdir(parents=True, exist_ok=True)
-    settings = (f"corpus.kind={corpus}", f"policy.path={model}", f"synth.teacher.path={model}", *SETTINGS)
+    settings = [f"corpus.kind={corpus}", f"policy.path={model}", f"synth.teacher.path={model}", *SETTINGS]
+    if corpus == "pages":
+        settings += [f"corpus.path={write_pages(home / 'corpus', 'countries', None)}", *WITHOUT_GRAPH]
     profile = ["--profile", "smollm2", *overrides(settings)]
     for name in routes:
         command = [sys.executable, "-m", "flows.cli", *COMMANDS[name]]
         if name == "extracted":
-            command += [str(write_pages(home / "pages", corpus)), "--to", str(home / "extracted"), *profile]
+            pages = write_pages(home / "pages", "countries" if corpus == "pages" else corpus, PAGES)
+            command += [str(pages), "--to", str(home / "extracted"), *profile]
         else:
             command += [str(data_root() / RUNS)] if name == "imported" else []
             command += ["--home", str(home / "home"), *(profile if command[3] == "synth" else [])]
@@ -111,12 +116,12 @@ def run(home: Path, corpus: str, model: Path, routes: Sequence[str]) -> None:
         print(json.dumps({"corpus": corpus, **line}), flush=True)
 
 
-def write_pages(folder: Path, corpus: str) -> Path:
-    """Some documents of the corpus as Markdown files."""
-    documents = read_sources(CorpusConfig.model_validate({"kind": corpus}), seed=0).train.documents
+def write_pages(folder: Path, corpus: str, count: int | None) -> Path:
+    """Documents of the corpus as Markdown files: `count` at random, or all."""
+    documents = sorted(read_sources(CorpusConfig.model_validate({"kind": corpus}), seed=0).train.documents, key=lambda each: each.id)
     folder.mkdir(exist_ok=True)
-    for number, document in enumerate(random.Random(0).sample(sorted(documents, key=lambda each: each.id), PAGES)):
-        (folder / f"{number:02}.md").write_text(f"# {document.title}\n\n{document.text[:2000]}\n")
+    for number, document in enumerate(random.Random(0).sample(documents, count or len(documents))):
+        (folder / f"{number:03}.md").write_text(f"# {document.title}\n\n{document.text[:2000]}\n")
     return folder
 
 

@@ -149,15 +149,16 @@ def _in_call(text: str, place: int) -> bool:
 
 
 @cache
-def form_of(shape: TypeAdapter[Any], **choices: tuple[str, ...]) -> str:
+def form_of(shape: TypeAdapter[Any], **values: tuple[str, ...] | str) -> str:
     """JSON schema of `shape` for constrained decoding, without titles and descriptions, so that docstrings never change a request.
 
     Objects allow no additional properties, since models would invent them. Properties keep their declaration order, which grammars enforce.
-    `choices` restricts properties to the given texts.
+    `values` restricts properties to the given texts, or to those that a regular expression matches.
     """
     form = _narrowed(shape.json_schema())
-    for name, texts in choices.items():
-        form["properties"][name] = {"enum": list(texts), "type": "string"}
+    for name, allowed in values.items():
+        chosen = {"pattern": allowed} if isinstance(allowed, str) else {"enum": list(allowed)}
+        form["properties"][name] = {**chosen, "type": "string"}
     return json.dumps(form)
 
 

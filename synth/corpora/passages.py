@@ -22,10 +22,9 @@ from typing import Literal
 from urllib.parse import unquote
 
 from synth.questions.text_comparison import mentions, plain, unqualified
+from warehouse.corpora.corpus import SENTENCE_END
 from warehouse.records import Document
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)(?<!\bMrs\.)\s+")
-"""Excludes initials and titles: "J. Smith", "Joe Kirkwood Jr. and"."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\b[A-Z][\w’'-]+(?:\s+(?:(?:of the|of|de|la|van|von)\s+)?[A-Z][\w’'-]+)+")
 _PART_END = re.compile(
@@ -36,7 +35,7 @@ SHORTEST_NAME = 4
 
 
 def sentences_of(text: str) -> list[str]:
-    return list(filter(None, _SENTENCE_END.split(text.strip())))
+    return list(filter(None, SENTENCE_END.split(text.strip())))
 
 
 def passages_of(text: str, characters: int) -> list[str]:

@@ -82,6 +82,12 @@ def question_word(kind: str) -> str:
     return {"person": "Who", "time": "When"}.get(_family(kind), f"Which {kind}")
 
 
+def question_pattern(word: str) -> str:
+    """Regular expression of a question that begins with `word`, as JSON text has it: small models write "What directed" for "Who"."""
+    begin = re.sub(r"[^\w ]", ".", word)
+    return rf'^{begin} [^"\\]+\?$'
+
+
 def _family(kind: str) -> str:
     last = kind.split()[-1] if kind else ""
     return next((name for name, kinds in _FAMILIES.items() if {last, last.removesuffix("s")} & kinds), "other")

@@ -32,10 +32,19 @@ from rl.retrieval.search import SearchIndex
 from synth.corpora.comparisons import comparisons
 from synth.corpora.config import SeedsConfig
 from synth.corpora.grounding import TypedFact, stated_case
-from synth.corpora.outlines import Objection, ProposalDefect, QuotedFact
+from synth.corpora.outlines import UNTYPED, Objection, ProposalDefect, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage, Walk
 from synth.corpora.proposals import KnownFacts, proofs_of_seed
-from synth.corpora.seed_proposals import Seed, SeedDefect, numbered, objection_to_question, outline, question_word, task_of
+from synth.corpora.seed_proposals import (
+    Seed,
+    SeedDefect,
+    numbered,
+    objection_to_question,
+    outline,
+    question_pattern,
+    question_word,
+    task_of,
+)
 from synth.corpora.statements import state_facts
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import NameKey, locate, mentions, name_key, unqualified
@@ -43,6 +52,7 @@ from synth.teachers.readers import CONTRADICTS, FITS, STATED, Readers
 from synth.teachers.teacher import Teacher, as_read, ask_for
 from warehouse.digests import seed_from
 from warehouse.records import Document, Failure, Request, Task, user
+from warehouse.replies import form_of
 
 T = TypeVar("T")
 Verdict = Objection | bool | None
@@ -433,10 +443,11 @@ class SeedGenerator:
         return kept
 
     def _request(self, seed: Seed, number: int) -> Request:
-        named = " and ".join(seed.named)
-        asked = _WORDING.format(facts="\n".join(seed.masked), word=question_word(seed.asked), asked=seed.asked, named=named)
+        word, named = question_word(seed.asked), " and ".join(seed.named)
+        asked = _WORDING.format(facts="\n".join(seed.masked), word=word, asked=seed.asked, named=named)
         own = seed_from("worded", number, seed.key)
-        return user(asked, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS)
+        form = None if seed.asked == UNTYPED else form_of(WORDED, question=question_pattern(word))
+        return user(asked, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS, form=form)
 
     def _stated(self, left: Sequence[_Candidate]) -> list[Verdict]:
         places = [(place, each) for place, candidate in enumerate(left) for each in candidate.seed.facts]

@@ -14,6 +14,8 @@ from warehouse.records import Document, Fact, Failure
 
 _TAG = re.compile(r"<[^>]+>")
 _SPACE = re.compile(r"\s+")
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b[JSMD]r\.)(?<!\bSt\.)(?<!\bMrs\.)\s+")
+"""Space after a sentence. Initials and titles do not end one: "J. Smith", "Joe Kirkwood Jr. and"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from warehouse.corpora.corpus import Corpus, Wording, states, tidy
+from warehouse.corpora.corpus import SENTENCE_END, Corpus, Wording, states, tidy
 from warehouse.errors import RequestError
 from warehouse.json_text import read_json
 from warehouse.records import Document, Fact, Failure
@@ -75,8 +75,8 @@ def first_sentences(text: str, longest: int) -> str:
     """Whole sentences of `text` within `longest` characters, or the start of the first."""
     if len(text) <= longest:
         return text
-    end = max(text.rfind(mark, 0, longest) for mark in (". ", "! ", "? "))
-    return text[: end + 1] if end > 0 else text[:longest].rsplit(" ", 1)[0]
+    ends = [gap.start() for gap in SENTENCE_END.finditer(text, 0, longest)]
+    return text[: ends[-1]] if ends else text[:longest].rsplit(" ", 1)[0]
 
 
 def _rows(folder: Path) -> Iterator[Any]:
