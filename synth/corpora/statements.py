@@ -13,7 +13,7 @@ from synth.corpora.passages import Passage
 from synth.teachers.teacher import Teacher, ask_for
 from warehouse.records import Failure, user
 
-MOST_FACTS = 6
+MOST_FACTS = 4
 """Maximum facts per passage that questions are written about."""
 
 

@@ -206,6 +206,7 @@ class ModelTeacher:
     async def _ask_all(self, requests: dict[str, Request]) -> dict[str, Reply]:
         found = await self._stored_meanwhile(requests)
         tasks = {key: self._task(key, request) for key, request in requests.items() if key not in found}
+        progress = asyncio.create_task(self._tell_progress())
         try:
             replies = await asyncio.gather(*tasks.values())
         except RequestError:  # tries under way end on their own and are kept; cancel all others
@@ -217,6 +218,8 @@ class ModelTeacher:
             for task in tasks.values():
                 task.cancel()
             raise
+        finally:
+            progress.cancel()
         return found | dict(zip(tasks, replies, strict=True))
 
     async def _stored_meanwhile(self, requests: dict[str, Request]) -> dict[str, Reply]:
@@ -244,14 +247,18 @@ class ModelTeacher:
         return judged(completion)
 
     def _end(self, key: str, task: asyncio.Task[Reply]) -> None:
-        """Log replies so far, replies to come, and tokens per second, at most once per `SECONDS_PER_LINE`."""
         self._asked.pop(key, None)
         reply = None if task.cancelled() or task.exception() else task.result()
-        self._replies, now = self._replies + 1, time.monotonic()
+        self._replies += 1
         self._written += reply.completion_tokens if isinstance(reply, Completion) else 0
-        if (waited := now - self._said) > SECONDS_PER_LINE:
-            log.info("%s  %d replies, %d left, %.0f tokens/s", self.name, self._replies, len(self._asked), self._written / waited)
-            self._said, self._written = now, 0
+
+    async def _tell_progress(self) -> None:
+        """Log replies so far, replies to come, and tokens per second of finished replies, once per `SECONDS_PER_LINE`, until cancelled."""
+        while True:
+            await asyncio.sleep(SECONDS_PER_LINE)
+            if (waited := time.monotonic() - self._said) >= SECONDS_PER_LINE:
+                log.info("%s  %d replies, %d left, %.0f tokens/s", self.name, self._replies, len(self._asked), self._written / waited)
+                self._said, self._written = time.monotonic(), 0
 
     async def _retried(self, request: Request) -> Completion:
         async for attempt in AsyncRetrying(

@@ -16,11 +16,12 @@ from functools import cached_property, partial
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Guard, Made, Work, sizes
 from flows.stages.synthesis.sources import Material, QuestionSource
 from synth.corpora.config import PASSAGE_CHARACTERS, ExpanderConfig, SeedsConfig
+from synth.corpora.counter_evidence import PassageSearch
 from synth.corpora.expander import STAGE as EXPANDER
 from synth.corpora.expander import expand
 from synth.corpora.passages import LinkedPassages, Walk
 from synth.corpora.seed_questions import STAGE as SEEDS
-from synth.corpora.seed_questions import PassageSearch, SeedGenerator, shortfall
+from synth.corpora.seed_questions import SeedGenerator, shortfall
 from synth.generation import PolicySampler
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions
 from synth.questions.decontamination import EvaluationIndex

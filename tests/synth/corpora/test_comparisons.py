@@ -8,10 +8,11 @@ import random
 from rl.retrieval.search import SearchIndex
 from synth.corpora.comparisons import Comparison, comparisons
 from synth.corpora.config import PASSAGE_CHARACTERS, SeedsConfig
+from synth.corpora.counter_evidence import PassageSearch
 from synth.corpora.grounding import TypedFact
 from synth.corpora.outlines import QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage
-from synth.corpora.seed_questions import ASKED, PassageSearch, SeedGenerator
+from synth.corpora.seed_questions import ASKED, SeedGenerator
 from synth.teachers.readers import Readers
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
+from synth.corpora.counter_evidence import PassageSearch
 from synth.corpora.grounding import TypedFact
 from synth.corpora.outlines import Objection, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage, Walk
-from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline
-from synth.corpora.seed_questions import ASKED, CHECKS, PassageSearch, SeedGenerator, SeedQuestions, shortfall
+from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline, question_pattern, question_word
+from synth.corpora.seed_questions import ASKED, CHECKS, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
 from synth.teachers.readers import Readers
 from tests.synth.scripted import ScriptedTeacher
@@ -159,6 +161,23 @@ def test_a_question_names_what_it_must_and_nothing_else(asked: Seed, kind: str |
 def test_a_question_asks_for_the_kind_of_its_answer(question: str, asked: str, kept: bool) -> None:
     fact = MADE.model_copy(update={"subject_type": asked, "object_type": "director" if asked == "film" else "film"})
     assert (objection_to_question(seed(question, (fact,), "Night Boat")) is None) == kept
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "fits"),
+    [
+        ("Who made Night Boat?", "actor", True),
+        ("Who wrote What's Up, Doc? and Last Raft?", "person", True),
+        ("What directed Night Boat?", "person", False),
+        ("When was Night Boat made?", "year", True),
+        ("Which film is by Karl Mason?", "film", True),
+        ("Which film is by Karl Mason", "film", False),
+        ('Which film is "Night Boat"?', "film", False),
+        ("Which (a+)+ is it?", "(a+)+", True),
+    ],
+)
+def test_the_form_of_a_question_begins_with_its_question_word(question: str, kind: str, fits: bool) -> None:
+    assert bool(re.fullmatch(question_pattern(question_word(kind)), question)) == fits
 
 
 FACTS = json.dumps([MADE.model_dump()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,12 +50,14 @@ def requests(count: int, **options: Any) -> list[Request]:
 def test_replies_come_in_the_order_of_the_requests_and_side_by_side_with_lines_of_progress(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_teacher, "SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(model_teacher, "SECONDS_PER_LINE", 0.02)
     with caplog.at_level("INFO", "flywheel"), MisbehavingServer(slow_seconds=0.05) as server, teacher_of(server, concurrency=4) as teacher:
         replies = teacher.complete(requests(12))
     assert [text(reply) for reply in replies] == [f"echo question {i}" for i in range(12)]
     assert server.most_in_flight == 4
-    assert "openai:small  12 replies, 0 left, " in caplog.messages[-1]
+    told = [re.match(r"openai:small  (\d+) replies, (\d+) left, ", message) for message in caplog.messages]
+    counts = [(int(each[1]), int(each[2])) for each in told if each]
+    assert counts == sorted(counts) and all(done + left == 12 for done, left in counts) and counts[0] != (12, 0)
 
 
 def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path) -> None:

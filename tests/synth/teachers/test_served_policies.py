@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 from rl.engines.config import ServingEngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.corpora import seed_questions, statements
+from synth.corpora import counter_evidence, seed_questions, statements
+from synth.corpora.seed_proposals import question_pattern
 from synth.fas import memory_plans
 from synth.has import proposers
 from synth.questions import rewording
@@ -85,10 +86,10 @@ class Row(BaseModel):
 
 FORMS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": form_of(shape)
-    for module in (memory_plans, proposers, rewording, seed_questions, statements, world_proposals)
+    for module in (counter_evidence, memory_plans, proposers, rewording, seed_questions, statements, world_proposals)
     for name, shape in vars(module).items()
     if isinstance(shape, TypeAdapter)
-}
+} | {"question word": form_of(seed_questions.WORDED, question=question_pattern("Who"))}
 """Every form that synthesis asks for."""
 
 
@@ -146,6 +147,8 @@ def test_a_form_does_not_depend_on_titles_and_descriptions() -> None:
         "in the order in which a grammar has them written"
     )
     assert json.loads(form_of(TypeAdapter(dict[str, int])))["additionalProperties"] == {"type": "integer"}
+    narrowed = json.loads(form_of(TypeAdapter(Plain), description="^Who .*$"))["properties"]
+    assert narrowed == {"description": {"pattern": "^Who .*$", "type": "string"}}
 
 
 def test_messages_cannot_spell_control_tokens(policy: Path) -> None:

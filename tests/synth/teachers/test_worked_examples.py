@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from synth.corpora import seed_questions, statements
+from synth.corpora import counter_evidence, seed_questions, statements
 from synth.fas import memory_plans, reasoning
 from synth.has import proposers
 from synth.questions import rewording
@@ -20,8 +20,8 @@ OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "formula": (rewording.READINGS, rewording._FORMULA),
     "facts": (statements.EXAMPLES, statements.STATEMENTS),
     "wording": (seed_questions.WORDINGS, seed_questions.WORDED),
-    "contradiction": (seed_questions._CONTRADICTIONS, seed_questions._VERDICT),
-    "answers": (seed_questions._FOUND_ANSWERS, seed_questions._FOUND),
+    "contradiction": (counter_evidence.CONTRADICTIONS, counter_evidence.VERDICT),
+    "answers": (counter_evidence.FOUND_ANSWERS, counter_evidence.FOUND),
     "question": (tuple((memory_plans._SHOWN, reply) for reply in memory_plans._EXAMPLES.values()), memory_plans._ROW),
     "plan": (memory_plans._PLAN_EXAMPLES, memory_plans._PLAN_ROW),
     "action": (proposers._TAKEN_EXAMPLES, proposers._ON_TEXT),
@@ -53,7 +53,7 @@ def test_examples_in_words_are_what_is_read() -> None:
 
 
 def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
-    for asked, reply in (*statements.EXAMPLES, *seed_questions._CONTRADICTIONS, *seed_questions._FOUND_ANSWERS):
+    for asked, reply in (*statements.EXAMPLES, *counter_evidence.CONTRADICTIONS, *counter_evidence.FOUND_ANSWERS):
         assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
 
 

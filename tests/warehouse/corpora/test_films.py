@@ -35,6 +35,13 @@ def test_facts_name_the_documents_that_state_them(tmp_path: Path) -> None:
     assert corpus.types == {"Night Boat": "film", "Ann Lee": "person", "An": "person", "Animated": "genre", "War": "genre", "2001": "year"}
 
 
+def test_a_document_is_cut_at_the_end_of_a_sentence(tmp_path: Path) -> None:
+    text = "Savage is a film. It was made by Cirio H. Santiago and by others, whom nobody knows by name."
+    _read(tmp_path, [_film("Savage", 1973, [], [], "Savage", text)])
+    cut = {longest: read_films(tmp_path, longest).documents[0].text for longest in (12, 45, 70, 100)}
+    assert cut == {12: "Savage is a", 45: "Savage is a film.", 70: "Savage is a film.", 100: text}
+
+
 def test_debris_is_left_out_and_counted(tmp_path: Path) -> None:
     cast = ["and", "voices of", "(", "(narrator)", ".", "Ann Lee]]", "will.i.am", '"Weird Al" Yankovic', "Dir.: X Y"]
     corpus = _read(tmp_path, [_film("A", 2001, cast, []), {"title": "no year"}, "no film", _film("B", 2001, [1], [])])  # type: ignore[list-item]
