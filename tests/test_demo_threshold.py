@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.demo_threshold import THRESHOLDS, kept_rounds, too_low, too_slow
+from benchmarks.demo_threshold import FIRST, SECOND, THRESHOLDS, kept_rounds, too_low, too_slow
 from benchmarks.evidence import load
 from benchmarks.evidence_tables import success
 
@@ -21,3 +21,8 @@ def test_the_documented_demo_passes() -> None:
 def test_a_policy_half_as_good_or_not_tried_is_too_low(key: tuple[str, int, str]) -> None:
     assert too_low(DOCUMENTED | {key: DOCUMENTED[key] / 2}) == [key]
     assert too_low({each: success for each, success in DOCUMENTED.items() if each != key}) == [key]
+
+
+def test_a_second_iteration_below_the_first_is_too_low() -> None:
+    assert too_low(DOCUMENTED | {FIRST: DOCUMENTED[SECOND] + 0.01}) == [SECOND]
+    assert too_low(DOCUMENTED | {FIRST: DOCUMENTED[SECOND]}) == []

@@ -17,7 +17,7 @@ from rl.retrieval.search import SearchIndex
 from synth.corpora.grounding import TypedFact
 from synth.corpora.outlines import Objection, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage
-from synth.corpora.seed_proposals import Seed, SeedDefect, numbered
+from synth.corpora.seed_proposals import STAGE, Seed, SeedDefect, numbered
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import NameKey, locate, mentions, name_key, unqualified
 from synth.teachers.readers import CONTRADICTS, FITS, Readers
@@ -39,7 +39,8 @@ words of the passage that contradict the claim, copied exactly"}}"""
 _ANSWERS = """{passages}
 
 Question: {question}
-List every answer to the question that these passages give, each once, with the words that show it, copied exactly. Reply with JSON alone: \
+List every answer to the question that these passages give, each once, with the words that show it, copied exactly. A name that the \
+question gives is no answer. Reply with JSON alone: \
 [{{"answer": "...", "passage": 1, "quote": "..."}}]; [] where the passages give none."""
 _PASSAGES = "[1] Sootlantern\nSootlantern is a play of 1961 by Orla Vennick."
 CONTRADICTIONS = (
@@ -146,8 +147,7 @@ class Searcher:
         The walk's passages are read alone first, since more passages distract small readers. Retrieved passages are read only if the reader
         is calibrated for `FITS`.
         """
-        lists = self._ask([self._list(seed, seed.walk.passages) for seed in seeds], FOUND)
-        verdicts: list[Verdict] = [_answered(seed, found) for seed, found in zip(seeds, lists, strict=True)]
+        verdicts = self._answered(seeds)
         left = [place for place, verdict in enumerate(verdicts) if verdict is True]
         if not left or not self.readers.is_fit(FITS):
             return [None if verdict is True else verdict for verdict in verdicts]
@@ -166,6 +166,22 @@ class Searcher:
             objection = Objection(SeedDefect.SECOND_ANSWER, f"{candidate.answer!r} fits as well: {candidate.quote!r}")
             verdicts[place] = _worse(verdicts[place], objection if fits else None if fits is None else True)
         return verdicts
+
+    def _answered(self, seeds: Sequence[Seed]) -> list[Verdict]:
+        """For each seed, whether a reader of its walk's passages finds the answer; one that lists only names given in it is asked again."""
+
+        def check(place: int, found: list[FoundAnswer]) -> list[FoundAnswer] | Failure:
+            answers = [each for each in found if not mentions(seeds[place].words, each.answer)]
+            if answers or not found:
+                return answers
+            reason = f"the question itself names {found[0].answer!r}; it asks for something else"
+            return Failure(STAGE, SeedDefect.NOT_ANSWERED, reason, {"question": seeds[place].words})
+
+        requests = [self._list(seed, seed.walk.passages) for seed in seeds]
+        results, before = ask_for(self.teacher, requests, FOUND, check)
+        failed = (result for result in results if isinstance(result, Failure) and result.kind != SeedDefect.NOT_ANSWERED)
+        self.failures.extend([*before, *failed])
+        return [_objection_to_answers(seed, found) for seed, found in zip(seeds, results, strict=True)]
 
     def _on(self, each: QuotedFact) -> list[Passage]:
         subject, relation = unqualified(each.fact.subject), each.fact.relation
@@ -217,9 +233,9 @@ def _contradicted(fact: TypedFact, found: Sequence[Passage], said: Contradiction
     return Objection(SeedDefect.CONTRADICTED, f"{fact.claim}: {passage.id} says {quote!r}")
 
 
-def _answered(seed: Seed, found: Sequence[FoundAnswer] | None) -> Verdict:
-    if found is None:
-        return None
+def _objection_to_answers(seed: Seed, found: Sequence[FoundAnswer] | Failure) -> Verdict:
+    if isinstance(found, Failure):
+        return Objection(SeedDefect.NOT_ANSWERED, found.reason) if found.kind == SeedDefect.NOT_ANSWERED else None
     own = seed.answer
     if any(mentions(each.answer, own) or mentions(own, each.answer) for each in found):
         return True

@@ -18,6 +18,8 @@ from synth.questions.text_comparison import plain, unqualified
 from warehouse.digests import digest
 from warehouse.records import Task
 
+STAGE = "seeds"
+
 
 class SeedDefect(StrEnum):
     """Why a seed is rejected, in addition to `GroundingDefect` and `ProposalDefect`."""

@@ -35,6 +35,7 @@ from synth.corpora.outlines import UNTYPED, Objection, ProposalDefect, QuotedFac
 from synth.corpora.passages import Walk
 from synth.corpora.proposals import KnownFacts, proofs_of_seed
 from synth.corpora.seed_proposals import (
+    STAGE,
     Seed,
     SeedDefect,
     objection_to_question,
@@ -50,7 +51,6 @@ from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, Task, user
 from warehouse.replies import form_of
 
-STAGE = "seeds"
 CHECKS = ("facts", "outlined", "stated", "worded", "uncontradicted", "only_answer")
 """Checks in order; the survivors of each are counted under its name."""
 ASKED = "walks"

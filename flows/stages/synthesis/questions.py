@@ -20,7 +20,7 @@ from synth.corpora.counter_evidence import PassageSearch
 from synth.corpora.expander import STAGE as EXPANDER
 from synth.corpora.expander import expand
 from synth.corpora.passages import LinkedPassages, Walk
-from synth.corpora.seed_questions import STAGE as SEEDS
+from synth.corpora.seed_proposals import STAGE as SEEDS
 from synth.corpora.seed_questions import SeedGenerator, shortfall
 from synth.generation import PolicySampler
 from synth.questions.builder import QuestionConfig, RejectionReason, build_questions

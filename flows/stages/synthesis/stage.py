@@ -15,7 +15,7 @@ from flows.stages.synthesis.examples import again, corpora, demonstrations, docu
 from flows.stages.synthesis.questions import DerivedQuestions, DirectAttempts, SeedQuestions, questions, suites
 from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.tool_worlds import tool_worlds
-from synth.corpora import seed_questions
+from synth.corpora import seed_proposals
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers import teacher as asked_teacher
 from synth.teachers.model_teacher import open_teacher
@@ -110,7 +110,7 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
     """Check that every suite has tasks, that training has some if requested, and that RL finds tasks to draw from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and not context.config.corpus.trains_on_facts and context.config.for_turn(turn).synth.seeds is not None:
-        raise _nothing_left(context, run, "question about the documents", seed_questions.STAGE)
+        raise _nothing_left(context, run, "question about the documents", seed_proposals.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
         raise _nothing_left(context, run, "task of a tool world", TOOL_WORLDS)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]

@@ -226,6 +226,7 @@ def answer(text: str, quote: str, passage: int = 1) -> dict[str, Any]:
 
 OWN = answer("Karl Mason", "made by Karl Mason")
 OTHER = answer("Carl Reed", "She saw Carl Reed", 2)
+NAMED = answer("Night Boat", "Night Boat was made")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,7 @@ OTHER = answer("Carl Reed", "She saw Carl Reed", 2)
         ({"wording": json.dumps({"question": "Who is Karl Mason of Night Boat?"})}, "worded", "leaked"),
         ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "What we like: Night Boat"}'}, "uncontradicted", "contradicted"),
         ({"answers": json.dumps([OTHER])}, "only_answer", "not_answered"),
+        ({"answers": json.dumps([NAMED])}, "only_answer", "not_answered"),
         ({"answers": json.dumps([OWN, OTHER]), "fits": "yes"}, "only_answer", "second_answer"),
     ],
 )
@@ -244,6 +246,13 @@ def test_what_speaks_against_a_question_drops_it(said: dict[str, str], check: st
     place = CHECKS.index(check)
     assert not result.tasks and {failure.kind for failure in result.failures} == {kind}
     assert [result.survived.get(name) for name in CHECKS] == [1] * place + [0] * (len(CHECKS) - place)
+
+
+def test_a_reader_who_answers_with_a_name_of_the_question_is_asked_again() -> None:
+    result, _ = made(answers=json.dumps([NAMED, OWN]))
+    assert len(result.tasks) == 1 and not result.failures
+    result, _ = made(answers=json.dumps([NAMED]))
+    assert [failure.kind for failure in result.failures] == ["not_answered"] * 3 and "'Night Boat'" in result.failures[0].reason
 
 
 @pytest.mark.parametrize(
