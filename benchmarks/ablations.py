@@ -23,11 +23,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.claims import ALGORITHMS, CLAIMS, SEEDS, STALENESS, TOKENS, VARIANTS, Claim, Measure, Variant, sizes_of, verdict
+from benchmarks.claims import ALGORITHMS, CLAIMS, MARGIN, SEEDS, STALENESS, TOKENS, VARIANTS, Claim, Measure, Variant, sizes_of, verdict
 from benchmarks.evidence import current_commit
 from benchmarks.homes import do, judge, place
 from benchmarks.tables import table as as_table
-from eval.statistics import Interval
+from eval.statistics import Interval, holm, student_p
 from flows.config import load_config
 from flows.context import RunContext, StageRun, open_context
 from flows.home import Home
@@ -74,6 +74,14 @@ class Result:
             return 1 - deepest_fall(curve)
         reached = next((tokens for tokens, success in self.beside if success >= GOAL), None)
         return 0.0 if reached is None else 1 - reached / self.steps[-1][0]
+
+    @property
+    def change(self) -> float:
+        """What training changed: the mean success of the last `WINDOW` steps less that of the first; without RL, the success."""
+        curve = [success for _, success in self.steps]
+        if not curve:
+            return self.of(Measure.SUCCESS, "*") or 0.0
+        return fmean(curve[-WINDOW:]) - fmean(curve[:WINDOW])
 
 
 Results = Mapping[tuple[str, int], Result]
@@ -242,7 +250,8 @@ def compare(found: Results, claim: Claim, better: str, other: str, seeds: Sequen
     figures = {name: _figures(found, claim, name, seeds) for name in (better, other)}
     both = [seed for seed in seeds if all(seed in figures[name] for name in figures)]
     differences = [figures[better][seed] - figures[other][seed] for seed in both]
-    said, mean = verdict(differences, claim.margin, len(SEEDS))
+    moved = any(abs(fmean(found[name, seed].change for seed in both)) >= MARGIN for name in figures) if both else False
+    said, mean = verdict(differences, claim.margin, moved)
     return {
         "claim": claim.name,
         "better": better,
@@ -252,6 +261,7 @@ def compare(found: Results, claim: Claim, better: str, other: str, seeds: Sequen
         "halted": sum(bool(found[name, seed].halted) for name in figures for seed in both),
         "seeds": both,
         "difference": mean,
+        "p": student_p(differences),
         "verdict": said.value,
     }
 
@@ -262,7 +272,7 @@ def _figures(found: Results, claim: Claim, name: str, seeds: Sequence[int]) -> d
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The comparisons that a seed has been run for as one table, with the additional columns."""
+    """The comparisons that a seed has been run for as one table."""
     heads = (
         "claim",
         "said to be better",
@@ -270,10 +280,13 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "its figure by seed, %",
         "the other's",
         "difference, points (95 %)",
+        "p (Holm)",
+        "SFT loss of both",
         "verdict",
         "`--only`",
     )
     words = {claim.name: f"{claim.words}; {claim.measure.value.replace('_', ' ')}" for claim in CLAIMS}
+    rows_run = [row for row in rows if row["seeds"]]
     cells = (
         (
             words.pop(row["claim"], ""),
@@ -281,11 +294,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             VARIANTS[row["other"]].words,
             *(_by_seed(row["figures"][row[name]]) for name in ("better", "other")),
             _points(row["difference"]),
+            f"{p:.2g}",
+            ", ".join(f"{fmean(row['losses'][row[name]]):.2g}" for name in ("better", "other")),
             row["verdict"] + (f", {row['halted']} runs halted" if row["halted"] else ""),
             f"`{row['better']},{row['other']}`",
         )
-        for row in rows
-        if row["seeds"]
+        for row, p in zip(rows_run, holm([row["p"] for row in rows_run]), strict=True)
     )
     made = as_table(heads, cells)
     waiting = [

@@ -105,6 +105,23 @@ def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def student_p(values: Sequence[float]) -> float:
+    """Two-sided p-value of Student's t-test that the mean of `values` is 0; 1 for fewer than two values."""
+    sample = np.asarray(values, dtype=np.float64)
+    if len(sample) < 2 or np.ptp(sample) == 0:
+        return float(len(sample) < 2 or sample[0] == 0)
+    return float(scipy.stats.ttest_1samp(sample, 0.0).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values adjusted for their number (Holm 1979): the i-th smallest of n times n - i + 1, never below a smaller one's, at most 1."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, highest = [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        highest = adjusted[place] = min(1.0, max(highest, p_values[place] * (len(p_values) - rank)))
+    return adjusted
+
+
 def bootstrap_difference(
     a: Sequence[float], b: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> Interval:

@@ -15,9 +15,11 @@ from eval.statistics import (
     bootstrap_difference,
     bootstrap_mean,
     detectable_difference,
+    holm,
     mcnemar,
     paired_test,
     student_mean,
+    student_p,
     wilson,
 )
 
@@ -38,6 +40,19 @@ def test_a_mean_over_seeds_has_students_interval_and_one_seed_has_none() -> None
     assert student_mean([0.5]) == Interval(0.5, 0.5, 0.5)
     with pytest.raises(ValueError, match="no values"):
         student_mean([])
+
+
+def test_students_p_value_is_that_of_its_interval() -> None:
+    """t = 6 / sqrt(3) = 3.4641 at 2 degrees of freedom: p = 0.0742, of the usual table."""
+    assert student_p([0.1, 0.2, 0.3]) == pytest.approx(0.0742, abs=1e-4)
+    assert student_mean([0.1, 0.2, 0.3], 1 - student_p([0.1, 0.2, 0.3])).low == pytest.approx(0.0, abs=1e-9)
+    assert student_p([0.1]) == student_p([]) == student_p([0.0, 0.0]) == 1.0 and student_p([0.1, 0.1]) == 0.0
+
+
+def test_p_values_are_adjusted_for_their_number() -> None:
+    """Holm's own example: sorted 0.01, 0.02, 0.03 times 4, 3, 2, each at least the one before."""
+    assert holm([0.03, 0.01, 0.02, 0.5]) == pytest.approx([0.06, 0.04, 0.06, 0.5])
+    assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []
 
 
 def test_paired_bootstrap_uses_the_pairs() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import ablations
 from benchmarks.ablations import Result, compare, read_results, report, table
-from benchmarks.claims import CLAIMS, SEEDS, Verdict, verdict
+from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Verdict, verdict
 from benchmarks.controls import RL, SHUFFLED_REWARD, rewarded_by, shuffled_outcome
 from flows.context import RunContext
 from rl.rewards.config import RewardConfig
@@ -23,13 +23,14 @@ CLAIM = {claim.name: claim for claim in CLAIMS}
 
 def result(won: int) -> Result:
     """Of a variant that solved so many of ten tasks."""
-    return Result({"held_out": (won, 10)}, 0.5, ((100, 0.5),))
+    return Result({"held_out": (won, 10)}, 0.5, ())
 
 
 @pytest.mark.parametrize(
     ("differences", "expected"),
     [
         ([0.10, 0.12, 0.09, 0.11, 0.10], Verdict.HOLDS),
+        ([0.02, 0.021, 0.022, 0.019, 0.02], Verdict.SMALLER),
         ([0.01, -0.01, 0.0, 0.005, -0.005], Verdict.DOES_NOT_HOLD),
         ([-0.10, -0.12, -0.09, -0.11, -0.10], Verdict.DOES_NOT_HOLD),
         ([0.2, -0.2, 0.1, -0.1, 0.15], Verdict.NOT_DECIDED),
@@ -39,6 +40,16 @@ def result(won: int) -> Result:
 )
 def test_a_verdict_wants_five_seeds_and_an_interval_that_says_so(differences: list[float], expected: Verdict) -> None:
     assert verdict(differences, 0.03)[0] is expected
+
+
+def test_a_comparison_in_which_no_variant_moved_is_insensitive() -> None:
+    def flat(rise: float, won: int) -> Result:
+        return Result({"held_out": (won, 100)}, 0.5, ((100, 0.5),) * 5 + ((200, 0.5 + rise),) * 5)
+
+    for rise, expected in ((0.02, "insensitive"), (0.04, "holds"), (-0.04, "holds")):
+        found = {(name, seed): flat(rise * (name == "imperfect"), 50 + 5 * (name == "imperfect")) for name in VARIANTS for seed in SEEDS}
+        row = compare(found, CLAIM["horizon"], "imperfect", "fixed_short", SEEDS)
+        assert row["verdict"] == expected and row["difference"].value == pytest.approx(0.05)
 
 
 def test_the_table_has_what_is_there_and_says_what_is_missing() -> None:
