@@ -39,9 +39,10 @@ words of the passage that contradict the claim, copied exactly"}}"""
 _ANSWERS = """{passages}
 
 Question: {question}
-List every answer to the question that these passages give, each once, with the words that show it, copied exactly. A name that the \
-question gives is no answer. Reply with JSON alone: \
+List every answer to the question that these passages give, each once, with the words that show it, copied exactly. Reply with JSON alone: \
 [{{"answer": "...", "passage": 1, "quote": "..."}}]; [] where the passages give none."""
+_READER = """You answer questions from the passages that you are shown, and from nothing else. Reply with the JSON {"answer": "..."}: a \
+name, title, date or number as the passages have it, never a name that the question gives; null where the passages do not answer."""
 _PASSAGES = "[1] Sootlantern\nSootlantern is a play of 1961 by Orla Vennick."
 CONTRADICTIONS = (
     (
@@ -52,6 +53,11 @@ CONTRADICTIONS = (
         _CONTRADICTION.format(passages=_PASSAGES, claim="Sootlantern — performed in — Larkmereth"),
         '{"contradicted": false, "passage": null, "quote": null}',
     ),
+)
+READ_ANSWERS = (
+    (f"{_PASSAGES}\n\nQuestion: Who wrote Sootlantern?", '{"answer": "Orla Vennick"}'),
+    (f"{_PASSAGES}\n\nQuestion: Which play of 1961 is by Orla Vennick?", '{"answer": "Sootlantern"}'),
+    (f"{_PASSAGES}\n\nQuestion: Who directed Sootlantern?", '{"answer": null}'),
 )
 FOUND_ANSWERS = (
     (
@@ -73,6 +79,12 @@ class Contradiction(BaseModel):
     quote: Annotated[str, Field(max_length=600)] | None = None
 
 
+class ReadAnswer(BaseModel):
+    """Reply schema: a reader's answer to a question."""
+
+    answer: Annotated[str, Field(max_length=200)] | None
+
+
 class FoundAnswer(BaseModel):
     """Reply schema: an answer found in passages."""
 
@@ -82,6 +94,7 @@ class FoundAnswer(BaseModel):
 
 
 VERDICT = TypeAdapter(Contradiction)
+READ = TypeAdapter(ReadAnswer)
 FOUND = TypeAdapter(Annotated[list[FoundAnswer], Field(max_length=MOST_ANSWERS)])
 
 
@@ -144,8 +157,8 @@ class Searcher:
     def second_answers(self, seeds: Sequence[Seed]) -> list[Verdict]:
         """For each seed, check that its passages answer the question and that retrieved passages give no other answer.
 
-        The walk's passages are read alone first, since more passages distract small readers. Retrieved passages are read only if the reader
-        is calibrated for `FITS`.
+        The walk's passages are read alone first, since more passages distract small readers. Other answers are searched for only if the
+        reader is calibrated for `FITS`.
         """
         verdicts = self._answered(seeds)
         left = [place for place, verdict in enumerate(verdicts) if verdict is True]
@@ -168,20 +181,20 @@ class Searcher:
         return verdicts
 
     def _answered(self, seeds: Sequence[Seed]) -> list[Verdict]:
-        """For each seed, whether a reader of its walk's passages finds the answer; one that lists only names given in it is asked again."""
+        """For each seed, whether a reader of its walk's passages gives the answer; one that repeats a name given in it is asked again."""
 
-        def check(place: int, found: list[FoundAnswer]) -> list[FoundAnswer] | Failure:
-            answers = [each for each in found if not mentions(seeds[place].words, each.answer)]
-            if answers or not found:
-                return answers
-            reason = f"the question itself names {found[0].answer!r}; it asks for something else"
+        def check(place: int, read: ReadAnswer) -> ReadAnswer | Failure:
+            if read.answer is None or not mentions(seeds[place].words, read.answer):
+                return read
+            reason = f"the question itself names {read.answer!r}; it asks for something else"
             return Failure(STAGE, SeedDefect.NOT_ANSWERED, reason, {"question": seeds[place].words})
 
-        requests = [self._list(seed, seed.walk.passages) for seed in seeds]
-        results, before = ask_for(self.teacher, requests, FOUND, check)
+        asked = [f"{numbered(seed.walk.passages)}\n\nQuestion: {seed.words}" for seed in seeds]
+        requests = [user(text, _READER, max_tokens=64, examples=READ_ANSWERS) for text in asked]
+        results, before = ask_for(self.teacher, requests, READ, check)
         failed = (result for result in results if isinstance(result, Failure) and result.kind != SeedDefect.NOT_ANSWERED)
         self.failures.extend([*before, *failed])
-        return [_objection_to_answers(seed, found) for seed, found in zip(seeds, results, strict=True)]
+        return [_objection_to_answer(seed, read) for seed, read in zip(seeds, results, strict=True)]
 
     def _on(self, each: QuotedFact) -> list[Passage]:
         subject, relation = unqualified(each.fact.subject), each.fact.relation
@@ -233,14 +246,12 @@ def _contradicted(fact: TypedFact, found: Sequence[Passage], said: Contradiction
     return Objection(SeedDefect.CONTRADICTED, f"{fact.claim}: {passage.id} says {quote!r}")
 
 
-def _objection_to_answers(seed: Seed, found: Sequence[FoundAnswer] | Failure) -> Verdict:
-    if isinstance(found, Failure):
-        return Objection(SeedDefect.NOT_ANSWERED, found.reason) if found.kind == SeedDefect.NOT_ANSWERED else None
-    own = seed.answer
-    if any(mentions(each.answer, own) or mentions(own, each.answer) for each in found):
+def _objection_to_answer(seed: Seed, read: ReadAnswer | Failure) -> Verdict:
+    if isinstance(read, Failure):
+        return Objection(SeedDefect.NOT_ANSWERED, read.reason) if read.kind == SeedDefect.NOT_ANSWERED else None
+    if read.answer is not None and (mentions(read.answer, seed.answer) or mentions(seed.answer, read.answer)):
         return True
-    listed = "; ".join(each.answer for each in found) or "nothing"
-    return Objection(SeedDefect.NOT_ANSWERED, f"a reader of the passages answers {listed} instead of {own!r}")
+    return Objection(SeedDefect.NOT_ANSWERED, f"a reader of the passages answers {read.answer or 'nothing'} instead of {seed.answer!r}")
 
 
 def _candidates(seed: Seed, found: Sequence[FoundAnswer], shown: Sequence[Passage]) -> list[FoundAnswer]:

@@ -56,11 +56,11 @@ CHECKS = ("facts", "outlined", "stated", "worded", "uncontradicted", "only_answe
 ASKED = "walks"
 """Key of the number of walks in `survived`."""
 
+_WORDER = """You word questions. A question asks, in plain words, for what is "?" in the facts; letters stand for things that it does not \
+name but describes by the facts. Reply with the JSON {"question": "..."}."""
 _WORDING = """{facts}
 
-Write one question in plain words that begins with "{word}" and asks for the {asked} that is "?" in these facts. Letters stand \
-for things that the question does not name but describes by the facts. The question names {named}. Reply with JSON alone: \
-{{"question": "..."}}"""
+Write a question that begins with "{word}", asks for the {asked} and names {named}."""
 WORDINGS = (
     (
         _WORDING.format(
@@ -211,7 +211,7 @@ class SeedGenerator:
         asked = _WORDING.format(facts="\n".join(seed.masked), word=word, asked=seed.asked, named=named)
         own = seed_from("worded", number, seed.key)
         form = None if seed.asked == UNTYPED else form_of(WORDED, question=question_pattern(word))
-        return user(asked, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS, form=form)
+        return user(asked, _WORDER, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS, form=form)
 
     def _stated(self, left: Sequence[_Candidate]) -> list[Verdict]:
         places = [(place, each) for place, candidate in enumerate(left) for each in candidate.seed.facts]

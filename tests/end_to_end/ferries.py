@@ -70,7 +70,7 @@ def writing_model(body: dict[str, Any]) -> str:
         ("List every answer", lambda: json.dumps(_answers(text))),
         ("Does one of these passages contradict", lambda: verdict("no")),
         ("contradict the claim", lambda: json.dumps({"contradicted": False, "passage": None, "quote": None})),
-        ("Write one question in plain words", lambda: json.dumps({"question": _worded(text)})),
+        ("Write a question that begins with", lambda: json.dumps({"question": _worded(text)})),
         ("right answer to the question", lambda: verdict("no")),
         ("Does the passage state", lambda: verdict("yes")),
         ("Known statements", lambda: _questions(text, body)),
@@ -78,6 +78,7 @@ def writing_model(body: dict[str, Any]) -> str:
         ("A plan to find it", lambda: verdict("yes" if chance_of(body).random() < 0.9 else "no")),
         ("You grade one answer", lambda: grading(strict)(body)),
         ("What is known", lambda: _reasoned(text)),
+        ("\n\nQuestion: ", lambda: json.dumps({"answer": answer_in(*reversed(text.split("\n\nQuestion: ")))})),
     ):
         if words in text:
             return reply()
@@ -110,7 +111,7 @@ def _worded(text: str) -> str:
     """A question over the facts of the request, as the model's other questions are put; `?` stands for the answer."""
     facts = re.sub(r" \(thing\)", "", text.partition("\n\n")[0])
     ferry, person = re.search(r"\w+ Ferry", facts), re.search(_NAME, re.sub(r"\w+ Ferry", "", facts))
-    named = re.findall(r"names (.*)\. Reply", text)[-1]
+    named = re.findall(r"names (.*)\.$", text)[-1]
     if "born in — ?" in facts and ferry:
         return f"Where was the captain of {ferry[0]} born?"
     if "sails under — ?" in facts and ferry:

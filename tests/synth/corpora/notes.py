@@ -51,10 +51,12 @@ def asking_model(body: dict[str, Any]) -> str:
         return LABELLED[text]
     if messages[0] == SYSTEM:
         return _facts(text)
-    if "Write one question in plain words" in text:
+    if "Write a question that begins with" in text:
         return json.dumps({"question": _worded(text)})
     if "List every answer" in text:
         return f"Let me see.\n```json\n{json.dumps(_answers(text))}\n```"
+    if "\n\nQuestion: " in text and "right answer to the question" not in text:
+        return json.dumps({"answer": next((each["answer"] for each in _answers(text) if each["answer"] != "Town 1000"), None)})
     if "Does one of these passages contradict" in text:
         return verdict("yes" if _contradiction(text)["contradicted"] else "no")
     if "contradict the claim" in text:

@@ -188,6 +188,7 @@ def made(
     wording: str = json.dumps({"question": ASKED_FOR}),
     stated: str = "yes",
     contradiction: str = '{"contradicted": false}',
+    read: str | None = "KARL Mason",
     answers: str = '[{"answer": "KARL Mason", "passage": 1, "quote": "made by Karl Mason"}]',
     fits: str = "no",
     stored: frozenset[str] = frozenset(),
@@ -200,7 +201,8 @@ def made(
         if text.startswith("Title: "):
             return facts if text.startswith("Title: Night Boat") else "[]"
         found = next((said for words, said in verdicts.items() if words in text), None)
-        others = {"contradict the claim": contradiction, "List every answer": answers, "Write one question": wording}
+        others = {"contradict the claim": contradiction, "List every answer": answers, "Write a question": wording}
+        others |= {"\n\nQuestion: ": json.dumps({"answer": read})}
         return json.dumps({"verdict": found}) if found else next(said for words, said in others.items() if words in text)
 
     teacher = ScriptedTeacher(says)
@@ -226,7 +228,6 @@ def answer(text: str, quote: str, passage: int = 1) -> dict[str, Any]:
 
 OWN = answer("Karl Mason", "made by Karl Mason")
 OTHER = answer("Carl Reed", "She saw Carl Reed", 2)
-NAMED = answer("Night Boat", "Night Boat was made")
 
 
 @pytest.mark.parametrize(
@@ -236,8 +237,9 @@ NAMED = answer("Night Boat", "Night Boat was made")
         ({"stated": "no"}, "stated", "not_stated"),
         ({"wording": json.dumps({"question": "Who is Karl Mason of Night Boat?"})}, "worded", "leaked"),
         ({"contradiction": '{"contradicted": true, "passage": 1, "quote": "What we like: Night Boat"}'}, "uncontradicted", "contradicted"),
-        ({"answers": json.dumps([OTHER])}, "only_answer", "not_answered"),
-        ({"answers": json.dumps([NAMED])}, "only_answer", "not_answered"),
+        ({"read": "Carl Reed"}, "only_answer", "not_answered"),
+        ({"read": "night boat"}, "only_answer", "not_answered"),
+        ({"read": None}, "only_answer", "not_answered"),
         ({"answers": json.dumps([OWN, OTHER]), "fits": "yes"}, "only_answer", "second_answer"),
     ],
 )
@@ -248,10 +250,8 @@ def test_what_speaks_against_a_question_drops_it(said: dict[str, str], check: st
     assert [result.survived.get(name) for name in CHECKS] == [1] * place + [0] * (len(CHECKS) - place)
 
 
-def test_a_reader_who_answers_with_a_name_of_the_question_is_asked_again() -> None:
-    result, _ = made(answers=json.dumps([NAMED, OWN]))
-    assert len(result.tasks) == 1 and not result.failures
-    result, _ = made(answers=json.dumps([NAMED]))
+def test_a_reader_that_repeats_a_name_of_the_question_is_asked_again() -> None:
+    result, _ = made(read="Night Boat")
     assert [failure.kind for failure in result.failures] == ["not_answered"] * 3 and "'Night Boat'" in result.failures[0].reason
 
 
