@@ -33,12 +33,10 @@ from warehouse.digests import digest, seed_from
 from warehouse.records import ANSWER, Document, Example, Failure, Request, Task, user
 from warehouse.replies import form_of
 
-_ASK_QUESTION = """Known statements:
-{statements}
-
-Write one question that these statements answer: {style}. Reply with JSON and nothing else:
-{{"question": "...", "answer": "...", "requires": [numbers of the statements that the question rests on]}}
+_ASKER = """You write one question that numbered statements answer. Reply with JSON and nothing else:
+{"question": "...", "answer": "...", "requires": [numbers of the statements that the question rests on]}
 The answer is as short as possible and is not in the question. The question does not mention the statements."""
+_ASK_QUESTION = "Known statements:\n{statements}\n\nThe question: {style}."
 _STYLES = {
     QuestionStyle.FACTUAL: "it asks for what one statement says of something that it names",
     QuestionStyle.MULTI_HOP: "it does not name the thing whose statement has the answer, but describes it by another statement",
@@ -119,7 +117,8 @@ def write_questions(
 def _question_request(statements: Sequence[Statement], style: QuestionStyle, config: SliceConfig) -> Request:
     listed = "\n".join(f"{number}. {_shown(statement)}" for number, statement in enumerate(statements, start=1))
     example = _ASK_QUESTION.format(statements=_SHOWN, style=_STYLES[style]), _EXAMPLES[style]
-    return user(_ASK_QUESTION.format(statements=listed, style=_STYLES[style]), max_tokens=config.max_tokens, examples=(example,))
+    asked = _ASK_QUESTION.format(statements=listed, style=_STYLES[style])
+    return user(asked, _ASKER, max_tokens=config.max_tokens, examples=(example,))
 
 
 def _shown(statement: Statement) -> str:
@@ -195,13 +194,10 @@ def _failure(defect: QuestionDefect, reason: str, row: _Row) -> Failure:
     return Failure("synth", defect, reason, {"text": row.model_dump()})
 
 
-_PLAN = """Question: {question}
-
-Tools: {tools}
-
-Plan how to find the answer with these tools; what they will bring is not known yet. Reply with one line of JSON and nothing else: what to
-find out first and what then, the first tool, and its argument.
-{{"plan": ["...", "..."], "tool": "...", "arguments": "..."}}"""
+_PLANNER = """You plan how to find the answer to a question with tools; what they will bring is not known yet. Reply with one line of JSON \
+and nothing else: what to find out first and what then, the first tool, and its argument.
+{"plan": ["...", "..."], "tool": "...", "arguments": "..."}"""
+_PLAN = "Question: {question}\n\nTools: {tools}\n\nPlan how to find the answer."
 SEARCH = "search"
 _PLAN_EXAMPLES = (
     (
@@ -319,7 +315,8 @@ def _holds(document: Document, known: Statement) -> bool:
 
 def _plan_request(question: WrittenQuestion, offered: str, names: tuple[str, ...], max_tokens: int) -> Request:
     form = form_of(_PLAN_ROW, tool=names)
-    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form, examples=_PLAN_EXAMPLES)
+    asked = _PLAN.format(question=question.question, tools=offered)
+    return user(asked, _PLANNER, max_tokens=max_tokens, form=form, examples=_PLAN_EXAMPLES)
 
 
 def _read_plan(row: _PlanRow, question: WrittenQuestion, parameters: Mapping[str, Mapping[str, Any]]) -> SliceQuestion | Failure:

@@ -37,21 +37,19 @@ from warehouse.settings import Section
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
-_FIRST = """Question: {question}
+_FROM_MEMORY = """Break the question into sub-questions and answer each from what you know; look nothing up. End with the final answer \
+between <answer> and </answer>."""
+_FIRST = "Question: {question}"
 
-Break the question into sub-questions and answer each from what you know; look nothing up. End with the final answer between <answer> and
-</answer>."""
-
+_REFINE = """Write the reasoning of a first attempt anew: step by step, every step resting on what is known, wrong ones mended, the \
+attempt itself not mentioned. End with the final answer, as short as can be, between <answer> and </answer>."""
 _SECOND = """Question: {question}
 
 What is known:
 {known}
 
 A first attempt, made without that knowledge:
-{attempt}
-
-Write the reasoning anew: step by step, every step resting on what is known, wrong ones mended, the attempt itself not mentioned. End
-with the final answer, as short as can be, between <answer> and </answer>."""
+{attempt}"""
 _ATTEMPT = "Who wrote it? I am not sure. Where did that author grow up? Perhaps by the sea. <answer>by the sea</answer>"
 _FIRSTS = ((_FIRST.format(question=QUESTION), _ATTEMPT),)
 _SECONDS = (
@@ -199,12 +197,13 @@ def _says(thought: str, answers: Sequence[str]) -> bool:
 
 
 def _first(assignment: Assignment, max_tokens: int) -> Request:
-    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens, examples=_FIRSTS)
+    return user(_FIRST.format(question=assignment.task.question), _FROM_MEMORY, max_tokens=max_tokens, examples=_FIRSTS)
 
 
 def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
     known = "\n".join(f"- {line}" for line in assignment.known)
-    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens, examples=_SECONDS)
+    asked = _SECOND.format(question=assignment.task.question, known=known, attempt=attempt)
+    return user(asked, _REFINE, max_tokens=max_tokens, examples=_SECONDS)
 
 
 def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:
