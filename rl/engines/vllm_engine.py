@@ -11,6 +11,7 @@ import asyncio
 import functools
 import gc
 import itertools
+import json
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -31,10 +32,12 @@ SHUTDOWN_SECONDS = 1.0
 """Seconds for vLLM's process to end by itself."""
 DEATH_SECONDS = 0.5
 """Seconds between checks by waiting calls that vLLM's process is alive."""
-COMPACT = {"backend": "guidance", "disable_any_whitespace": True}
-"""vLLM's settings for JSON schema output: the backend that supports most of JSON Schema, and no whitespace, which small models can emit
-until their token limit.
+STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
+"""vLLM's settings for JSON schema output: the backend that supports most of JSON Schema, and fixed whitespace, since small models can emit
+it until their token limit.
 """
+SPACED = {"x-guidance": {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}}
+"""One space after each separator, as models are used to; without it, small models misspell the first word of a value."""
 SLEEPING = ("weights", "kv_cache")
 """Memory tags that vLLM puts to sleep, in waking order."""
 
@@ -370,7 +373,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
         "block_size": CACHE_BLOCK_TOKENS,
         "enable_prefix_caching": True,
-        "structured_outputs_config": COMPACT if config.structured else None,
+        "structured_outputs_config": STRUCTURED if config.structured else None,
         "enforce_eager": config.enforce_eager,
         "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # vLLM rejects it on CPUs, see `CpuSleep`
         "logprobs_mode": "processed_logprobs",
@@ -436,8 +439,13 @@ def _sampling_parameters(sampling: Sampling) -> Any:
         detokenize=False,
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        structured_outputs=None if sampling.form is None else StructuredOutputsParams(json=sampling.form),
+        structured_outputs=None if sampling.form is None else StructuredOutputsParams(json=_spaced(sampling.form)),
     )
+
+
+@functools.cache
+def _spaced(form: str) -> str:
+    return json.dumps(json.loads(form) | SPACED)
 
 
 def _as_generation(output: Any) -> Generation:
