@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, key_of, objection_to_words, outlines
-from synth.corpora.passages import listed_with, sentences_of
+from synth.corpora.passages import Passage, listed_with, sentences_of
 from synth.formulas.projections import first_answers
 from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import (
@@ -149,7 +149,8 @@ def rival_of(outline: Outline, index: SearchIndex) -> str | None:
     """Another entity that fits the facts about the answer or an unknown according to the documents; None if none is found.
 
     Facts from the name's own page fit another page that mentions all the same names; other facts fit a name listed next to it in every
-    quotation. For an unknown, facts that lead to the answer are skipped: another unknown may lead to another answer.
+    quotation. For an unknown, facts that lead to the answer are skipped: another unknown may lead to another answer. A named page has a
+    rival in another page of its title that mentions all other names of the outline.
     """
     met = {end for each in outline.facts for end in each.ends}
     for name in outline.secrets:
@@ -157,7 +158,16 @@ def rival_of(outline: Outline, index: SearchIndex) -> str | None:
         fitting = _fitting(name, outline.facts, skipped, index)
         if rival := next((text for key, text in fitting.items() if key not in met), None):
             return rival
-    return None
+    named = {key_of(text): text for text in outline.named}
+    titled = {key_of(each.passage.title): each.passage for each in outline.facts if key_of(each.passage.title) in named}
+    return next(filter(None, (_namesake(passage, named, index) for passage in titled.values())), None)
+
+
+def _namesake(passage: Passage, named: Mapping[NameKey, str], index: SearchIndex) -> str | None:
+    own = key_of(passage.title)
+    others = [text for key, text in named.items() if key != own]
+    pages = (page for page in index.search(unqualified(passage.title), SEARCHED) if page.id != passage.document)
+    return next((page.title for page in pages if key_of(page.title) == own and all(mentions(page.text, text) for text in others)), None)
 
 
 def _fitting(name: str, facts: Sequence[QuotedFact], skipped: Collection[NameKey], index: SearchIndex) -> dict[NameKey, str]:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.outlines import Objection, Outline, ProposalDefect
+from synth.corpora.grounding import TypedFact
+from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact
+from synth.corpora.passages import Passage
 from synth.corpora.proposals import (
     DescriptionVerdict,
     Layer,
@@ -61,6 +63,23 @@ def test_a_name_listed_with_the_constant_fits_as_well() -> None:
     for relation, name, rival in (("starring", "Bo Orr", "Cy Poe"), ("by", "Ann Lee", None)):
         fact = quoted(stated("Sea", relation, name, pages[0].text))
         assert rival_of(Outline((fact,), name), SearchIndex(pages)) == rival
+
+
+def test_a_title_that_another_page_has_too_is_not_asked_about_unless_something_else_tells_them_apart() -> None:
+    pages = [
+        Document("f81", "Red Sea (1981)", "Red Sea is a film by Ann Lee, starring Bo Orr.", "t"),
+        Document("f09", "Red Sea (2009)", "Red Sea is a film by Dan Elm, starring Cy Poe.", "t"),
+    ]
+    passage = Passage("f81#1", "f81", pages[0].title, pages[0].text)
+    by, starring = (
+        QuotedFact(TypedFact.model_validate(stated("Red Sea", relation, name, pages[0].text)), passage)
+        for relation, name in (("by", "Ann Lee"), ("starring", "Bo Orr"))
+    )
+    index = SearchIndex(pages)
+    assert rival_of(Outline((by,), "Ann Lee"), index) == "Red Sea (2009)"
+    assert rival_of(Outline((by, starring), "Ann Lee"), index) is None, "only one of them stars Bo Orr"
+    assert rival_of(Outline((by,), "Red Sea"), index) is None, "the title is the answer"
+    assert rival_of(Outline((by,), "Ann Lee"), SearchIndex(pages[:1])) is None
 
 
 @pytest.mark.parametrize(
