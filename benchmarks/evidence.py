@@ -2,13 +2,14 @@
 
     python -m benchmarks.evidence collect smollm2 runs/smollm2 --command "flywheel run --profile smollm2 --home runs/smollm2 --set seed=100"
     python -m benchmarks.evidence write      # fills every marked place in docs/ and benchmarks/notes/
-    python -m benchmarks.evidence check      # status 1 where a page says something else than the data
+    python -m benchmarks.evidence check      # recomputes all from raw counts; status 1 where a page or a count says something else
 
 A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
 `<!-- /evidence -->`. What stands in one line is put in line. A file holds of each home, that is of each seed: successes and valid tasks of
 each policy, how many tasks of a suite two policies solved both, either or neither, calls of tools, failures and those of them that had been
 shown the answer, searches in vain and those that another followed, successes of each RL step, and seconds of each stage; with command,
-commit and machine. The tables are `benchmarks/evidence_tables.py`.
+commit and machine; and the verdict on every task, from which successes and pairs follow. A home that several versions of the code made is
+refused. The tables are `benchmarks/evidence_tables.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from itertools import combinations
@@ -28,7 +30,8 @@ from pathlib import Path
 from benchmarks.evidence_tables import TABLES, Record
 from eval.statistics import PairedTest, SignFlips
 from flows.home import Home
-from flows.results import paired, read_verdicts
+from flows.pipeline import CODE
+from flows.results import Solved, paired, read_verdicts
 from warehouse import Lake
 from warehouse.errors import RequestError
 
@@ -36,6 +39,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 PAGES = ("docs/*.md", "benchmarks/notes/*.md")
 PACKAGES = ("torch", "transformers", "trl", "vllm", "ray", "duckdb")
+ONE_ATTEMPT = "evidence counts tasks that were solved or not: evaluate suites with one attempt a task"
 _PLACE = re.compile(r"(<!-- evidence: (\w+)((?: [\w.-]+)*) -->)(.*?)(<!-- /evidence -->)", re.DOTALL)
 
 _HABITS = """
@@ -87,7 +91,11 @@ def main() -> None:
         page.write_text(filled(page.read_text()))
     for page in stale:
         print(f"{page.relative_to(ROOT)} {'is written anew' if options.do == 'write' else 'says something else than the data'}")
-    raise SystemExit(1 if stale and options.do == "check" else 0)
+    files = {path.stem: kept(path.stem).get("homes", []) for path in sorted(RESULTS.glob("*.json"))}
+    wrong = [f"{name}: {what}" for name, homes in files.items() for home in homes for what in recomputed(home)]
+    for what in wrong:
+        print(f"{what} does not follow from its verdicts per task")
+    raise SystemExit(1 if wrong or (stale and options.do == "check") else 0)
 
 
 def merged(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
@@ -145,13 +153,58 @@ def read_home(root: Path) -> Record:
         habits = lake.query(_HABITS).to_pylist()
         steps, tries = lake.query(_STEPS).to_pylist(), lake.query(_TRIES).to_pylist()
         verdicts = read_verdicts(lake)
+        codes = sorted({code for run in lake.runs() for code in str(run.figures.get(CODE, "unknown")).split()})
+    if len(codes) > 1:
+        raise RequestError(f"{root} was made by several versions of the code, {', '.join(codes)}: make it again with one.")
     pairs = []
     for (first, suite), (second, other) in combinations(sorted(verdicts), 2):
         test = paired(verdicts[first, suite], verdicts[second, other]) if suite == other else None
         if test is not None:
             pairs.append({"suite": suite, "a": first, "b": second, **counts_of(test)})
     seed = Home(root).load().seed
-    return {"seed": seed, "evaluations": rows, "pairs": pairs, "habits": habits, "tries": tries, "steps": steps, "seconds": stages}
+    return {
+        "seed": seed,
+        "code": codes,
+        "verdicts": per_task(verdicts),
+        "evaluations": rows,
+        "pairs": pairs,
+        "habits": habits,
+        "tries": tries,
+        "steps": steps,
+        "seconds": stages,
+    }
+
+
+def per_task(verdicts: Mapping[tuple[str, str], Solved]) -> dict[str, dict[str, str]]:
+    """By suite and policy, the verdict on each task in the order of their keys: 1 solved, 0 failed, - without a verdict."""
+    keys: dict[str, set[str]] = {}
+    for (_, suite), solved in verdicts.items():
+        keys.setdefault(suite, set()).update(solved)
+    if any(value not in (0.0, 1.0) for solved in verdicts.values() for value in solved.values()):
+        raise RequestError(ONE_ATTEMPT)
+    found: dict[str, dict[str, str]] = {suite: {} for suite in keys}
+    for (policy, suite), solved in verdicts.items():
+        found[suite][policy] = "".join(f"{solved[key]:.0f}" if key in solved else "-" for key in sorted(keys[suite]))
+    return found
+
+
+def recomputed(home: Record) -> list[str]:
+    """What of a home's successes and pairs does not follow from its verdicts per task."""
+    wrong = []
+    verdicts: Mapping[str, Mapping[str, str]] = home.get("verdicts", {})
+    for row in home["evaluations"]:
+        signs = verdicts.get(row["suite"], {}).get(row["policy"])
+        counts = None if signs is None else (signs.count("1"), len(signs) - signs.count("-"))
+        if row["hops"] is None and counts not in (None, (row["successes"], row["valid"])):
+            wrong.append(f"{row['policy']} on {row['suite']}")
+    for pair in home["pairs"]:
+        suite = verdicts.get(pair["suite"], {})
+        if pair["a"] in suite and pair["b"] in suite:
+            both = Counter(zip(suite[pair["a"]], suite[pair["b"]], strict=True))
+            counted = {"both": both["1", "1"], "only_a": both["1", "0"], "only_b": both["0", "1"], "neither": both["0", "0"]}
+            if counted.items() - pair.items():
+                wrong.append(f"{pair['a']} against {pair['b']} on {pair['suite']}")
+    return wrong
 
 
 def counts_of(test: PairedTest | SignFlips) -> dict[str, int]:
@@ -160,7 +213,7 @@ def counts_of(test: PairedTest | SignFlips) -> dict[str, int]:
     Raises RequestError where there are several attempts at a task.
     """
     if isinstance(test, SignFlips):
-        raise RequestError("evidence counts tasks that were solved or not: evaluate suites with one attempt a task")
+        raise RequestError(ONE_ATTEMPT)
     return {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
 
 

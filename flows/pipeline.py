@@ -57,7 +57,7 @@ from rl.engines.base import EngineFault
 from rl.engines.config import Temperature
 from rl.worker_death import WorkerDied
 from warehouse import Failure, Lake, Run
-from warehouse.digests import digest
+from warehouse.digests import code_digest, digest
 from warehouse.errors import RequestError, with_type
 from warehouse.upkeep import keep_up
 
@@ -69,6 +69,8 @@ TrainingStage = Literal["init", "cpt", "sft", "rl"]
 Work = Callable[[StageRun], dict[str, Any]]
 """Work of a stage; returns its metrics."""
 
+CODE = "code"
+"""Name of the metric that says which code made a stage: digests, separated by spaces, of all attempts."""
 LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Operating-system errors that a retry does not fix."""
 FAULTS = (OSError, EngineFault, WorkerDied, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
@@ -400,7 +402,9 @@ def run_attempt(
     own = digest(identity(settings))
     begun = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else None
     before = lake.snapshot() if begun is None else begun
-    so_far = {} if earlier is None else {EARLIER: round(seconds_of(earlier), 2)}
+    so_far: dict[str, Any] = {} if earlier is None else {EARLIER: round(seconds_of(earlier), 2)}
+    codes = [] if earlier is None else str(earlier.figures.get(CODE, "")).split()
+    so_far[CODE] = " ".join(dict.fromkeys([*codes, code_digest()]))
     run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC), figures=so_far)
     if stage != "synth":  # synthesis always makes what later iterations need and stops afterwards
         _check_budget(lake, run, meter)

@@ -34,6 +34,21 @@ def test_every_file_of_results_says_where_it_comes_from_and_is_shown(path: Path)
     assert any(f"<!-- evidence: {table} {path.stem}" in shown for table in TABLES), f"{path.name} is shown nowhere"
 
 
+def test_counts_that_do_not_follow_from_the_verdicts_are_told() -> None:
+    verdicts = evidence.per_task({("a", "s"): {"k1": 1.0, "k2": 0.0, "k3": 1.0}, ("b", "s"): {"k1": 1.0, "k3": 0.0}})
+    assert verdicts == {"s": {"a": "101", "b": "1-0"}}
+    rows = [
+        {"policy": name, "suite": "s", "hops": None, "successes": won, "valid": valid} for name, won, valid in (("a", 2, 3), ("b", 1, 2))
+    ]
+    pair = {"suite": "s", "a": "a", "b": "b", "both": 1, "only_a": 1, "only_b": 0, "neither": 0}
+    home = {"verdicts": verdicts, "evaluations": rows, "pairs": [pair]}
+    assert evidence.recomputed(home) == []
+    assert evidence.recomputed(home | {"evaluations": [rows[0] | {"successes": 3}, rows[1]]}) == ["a on s"]
+    assert evidence.recomputed(home | {"pairs": [pair | {"neither": 1}]}) == ["a against b on s"]
+    with pytest.raises(RequestError, match="one attempt a task"):
+        evidence.per_task({("a", "s"): {"k1": 0.5}})
+
+
 def test_a_home_that_holds_calls_twice_is_refused(tmp_path: Path) -> None:
     call = Call("search", "Hill", "ok", "Hill: a hill.")
     turn = Turn(0, (2,), (-0.5,), "a", "search", "Hill", (), call.observation, None, "ok", 0.1, 0, calls=(call,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ def digest_files(folder: Path, pattern: str = "*.safetensors", length: int = 16)
         with path.open("rb") as file:
             state.update(hashlib.file_digest(file, "sha256").digest())
     return state.hexdigest()[:length]
+
+
+@cache
+def code_digest() -> str:
+    """Hexadecimal digest of the source of this project's packages: which code made a result."""
+    root = Path(__file__).parents[1]
+    return digest([digest_files(root / package, "**/*.py") for package in ("warehouse", "eval", "rl", "synth", "flows")], length=12)
 
 
 def seed_from(*parts: Any) -> int:
