@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.graders.dates import read_date
+from synth.corpora.kinds import question_word
 from synth.corpora.outlines import QuotedFact, is_name
 from synth.corpora.passages import Walk
-from synth.corpora.seed_proposals import Seed, question_word
+from synth.corpora.seed_proposals import Seed
 from synth.questions.text_comparison import plain, unqualified
 from warehouse.digests import digest
 from warehouse.records import Triple

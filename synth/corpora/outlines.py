@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import combinations
 
 from synth.corpora.grounding import TypedFact
+from synth.corpora.kinds import UNTYPED
 from synth.corpora.passages import Passage
 from synth.formulas.triples import TARGET, UNION, VARIABLE, constant
 from synth.questions.text_comparison import NameKey, mentions, name_key, numbers, plain, unqualified
@@ -23,8 +24,6 @@ from warehouse.records import Triple
 MOST_FACTS = 3
 LETTERS = "XYZ"
 """Placeholders for unknowns in prompts; none is a word."""
-UNTYPED = "thing"
-"""Type of names without a stated type."""
 LONGEST_NAME = 8
 """Maximum words of a name used in an outline; longer ones are clauses."""
 

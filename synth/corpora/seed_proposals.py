@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.outlines import UNTYPED, Objection, Outline, ProposalDefect, QuotedFact, objection_to_words, outlines
+from synth.corpora.kinds import UNTYPED, family_of, question_word
+from synth.corpora.outlines import Objection, Outline, ProposalDefect, QuotedFact, key_of, objection_to_words, outlines
 from synth.corpora.passages import Passage, Walk
 from synth.corpora.proposals import rival_of
 from synth.formulas.triples import count_constants, depth, formula_digest, validate
@@ -53,7 +54,7 @@ MOST_TRIED = 12
 
 def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: random.Random) -> Seed | Objection:
     """Random outline over as many documents of the walk as possible with no rival in the index, or the reason why there is none."""
-    found = [each for each in outlines(facts) if not validate(each.formula)]
+    found = [each for each in outlines(facts) if not validate(each.formula) and _is_described(each)]
     if not found:
         return Objection(SeedDefect.NO_OUTLINE, "no facts of it join")
     rng.shuffle(found)
@@ -65,34 +66,14 @@ def outline(walk: Walk, facts: Sequence[QuotedFact], index: SearchIndex, rng: ra
     return Objection(ProposalDefect.NOT_UNIQUE, f"something else fits each of its outlines, the last one {rival!r}")
 
 
-_KINDS_OF_PEOPLE = """actor actress architect artist author character cinematographer comedian composer dancer director editor engineer
-filmmaker founder king man minister model musician novelist painter person philosopher photographer player playwright poet politician
-president producer queen rapper scientist screenwriter singer songwriter star woman writer"""
-_FAMILIES = {
-    "person": frozenset(_KINDS_OF_PEOPLE.split()),
-    "time": frozenset(["date", "day", "decade", "month", "time", "year"]),
-    "quantity": frozenset(
-        ["age", "amount", "budget", "count", "distance", "duration", "height", "length", "number", "price", "runtime", "size"]
-    ),
-}
+def _is_described(each: Outline) -> bool:
+    """Whether a name other than a date or a number describes the answer: many things happen on one day."""
+    kinds = {key_of(name): kind for fact in each.facts for name, kind in zip(fact.names, fact.types, strict=True)}
+    families = {family_of(kinds.get(key_of(text), "")) for text in each.named if re.search(r"[^\W\d_]", text)}
+    return bool(families - {"time", "quantity"})
 
 
 _INTERROGATIVE = re.compile(r"\b(who|whom|whose|when|where|which|what|how)\b((?: [\w-]+){0,4})")
-
-
-def question_word(kind: str) -> str:
-    return {"person": "Who", "time": "When"}.get(_family(kind), f"Which {kind}")
-
-
-def question_pattern(word: str) -> str:
-    """Regular expression of a question that begins with `word`, as JSON text has it: small models write "What directed" for "Who"."""
-    begin = re.sub(r"[^\w ]", ".", word)
-    return rf'^{begin} [^"\\]+\?$'
-
-
-def _family(kind: str) -> str:
-    last = kind.split()[-1] if kind else ""
-    return next((name for name, kinds in _FAMILIES.items() if {last, last.removesuffix("s")} & kinds), "other")
 
 
 def _asked_family(seed: Seed) -> str | None:
@@ -103,11 +84,11 @@ def _asked_family(seed: Seed) -> str | None:
     first, kinds = found.group(1), {kind for each in seed.facts for kind in each.types}
     if first in ("which", "what"):
         words = found.group(2).split()
-        nouns = [word for word in words if word in kinds or _family(word) != "other"]
+        nouns = [word for word in words if word in kinds or family_of(word) != "other"]
         if nouns:
-            return _family(nouns[0])
+            return family_of(nouns[0])
         return None if words[:1] and words[0] in ("is", "was", "are", "were") else "other"
-    return {"when": "time", "where": "other", "how": "quantity"}.get(first, "person")
+    return {"when": "time", "where": "place", "how": "quantity"}.get(first, "person")
 
 
 def objection_to_question(seed: Seed) -> Objection | None:
@@ -115,7 +96,7 @@ def objection_to_question(seed: Seed) -> Objection | None:
     if not asks(seed.words):
         return Objection(ProposalDefect.NOT_ASKED, "it is no question, or one for yes or no")
     asked = _asked_family(seed)
-    if seed.asked != UNTYPED and asked is not None and asked != _family(seed.asked):
+    if seed.asked != UNTYPED and asked is not None and asked != family_of(seed.asked):
         return Objection(ProposalDefect.NOT_ASKED, f'it must ask for the {seed.asked}, with "{question_word(seed.asked)}"')
     return objection_to_words(seed)
 

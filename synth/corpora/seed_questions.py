@@ -31,7 +31,8 @@ from synth.corpora.comparisons import comparisons
 from synth.corpora.config import SeedsConfig
 from synth.corpora.counter_evidence import PassageSearch, Searcher, Verdict
 from synth.corpora.grounding import stated_case
-from synth.corpora.outlines import UNTYPED, Objection, ProposalDefect, QuotedFact
+from synth.corpora.kinds import question_pattern, question_word, said_kind
+from synth.corpora.outlines import Objection, ProposalDefect, QuotedFact
 from synth.corpora.passages import Walk
 from synth.corpora.proposals import KnownFacts, proofs_of_seed
 from synth.corpora.seed_proposals import (
@@ -40,8 +41,6 @@ from synth.corpora.seed_proposals import (
     SeedDefect,
     objection_to_question,
     outline,
-    question_pattern,
-    question_word,
     task_of,
 )
 from synth.corpora.statements import state_facts
@@ -158,7 +157,7 @@ class SeedGenerator:
         passages = list({passage.id: passage for walk in walks for passage in walk.passages}.values())
         facts, failures = state_facts(self.teacher, passages, STAGE, self.config.max_tokens)
         result.failures += failures
-        return facts
+        return [_as_said(fact) for fact in facts]
 
     def _compared(self, made: Sequence[Seed], searcher: Searcher, result: SeedQuestions) -> list[_Candidate]:
         """Comparisons whose facts pass the checks; each counts as a walk."""
@@ -210,7 +209,7 @@ class SeedGenerator:
         word, named = question_word(seed.asked), " and ".join(seed.named)
         asked = _WORDING.format(facts="\n".join(seed.masked), word=word, asked=seed.asked, named=named)
         own = seed_from("worded", number, seed.key)
-        form = None if seed.asked == UNTYPED else form_of(WORDED, question=question_pattern(word))
+        form = form_of(WORDED, question=question_pattern(word))
         return user(asked, _WORDER, max_tokens=128, temperature=self.config.temperature, seed=own, examples=WORDINGS, form=form)
 
     def _stated(self, left: Sequence[_Candidate]) -> list[Verdict]:
@@ -232,6 +231,13 @@ class SeedGenerator:
             return proven
         shown: Mapping[str, Any] = {**proven, **candidate.verdicts}
         return replace(task, proofs={**shown, "unproven": [name for name, value in shown.items() if value is None]})
+
+
+def _as_said(each: QuotedFact) -> QuotedFact:
+    """The fact without types that its passage does not say: a small teacher calls a film a play if its example has a play."""
+    text, fact = each.passage.text, each.fact
+    types = {"subject_type": said_kind(fact.subject_type, text), "object_type": said_kind(fact.object_type, text)}
+    return replace(each, fact=fact.model_copy(update=types))
 
 
 def _sift(check: str, left: Sequence[_Candidate], verdicts: Sequence[Verdict], result: SeedQuestions) -> list[_Candidate]:

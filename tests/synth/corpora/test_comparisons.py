@@ -55,7 +55,7 @@ def test_each_fact_is_used_once_and_no_more_are_made_than_asked_for() -> None:
 
 
 def test_a_comparison_becomes_a_task_with_its_quotations() -> None:
-    pages = [Document(name, name, f"{name} was released in {year}.", "t") for name, year in YEARS.items()]
+    pages = [Document(name, name, f"{name} is a film released in {year}.", "t") for name, year in YEARS.items()]
     linked = LinkedPassages.of(pages, PASSAGE_CHARACTERS, 5)
 
     def says(text: str) -> str:

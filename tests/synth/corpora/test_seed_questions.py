@@ -15,9 +15,10 @@ from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
 from synth.corpora.counter_evidence import PassageSearch
 from synth.corpora.grounding import TypedFact
+from synth.corpora.kinds import question_pattern, question_word
 from synth.corpora.outlines import Objection, QuotedFact
 from synth.corpora.passages import LinkedPassages, Passage, Walk
-from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline, question_pattern, question_word
+from synth.corpora.seed_proposals import Seed, SeedDefect, objection_to_question, outline
 from synth.corpora.seed_questions import ASKED, CHECKS, SeedGenerator, SeedQuestions, shortfall
 from synth.formulas.triples import validate
 from synth.teachers.readers import Readers
@@ -102,6 +103,18 @@ def test_facts_make_a_question_with_its_formula() -> None:
     assert seed().key == seed(question="Else?").key != seed(facts=(MADE, YEAR), unknowns=["Night Boat"]).key
 
 
+def test_a_date_alone_describes_nothing() -> None:
+    shown = TypedFact(subject="Night Boat", relation="shown on", object="May 27, 1928", quote="q", subject_type="film", object_type="date")
+    asked = [each for number in range(20) if isinstance(each := outlined(quoted(shown), number), Seed)]
+    assert asked and all(each.answer == "May 27, 1928" for each in asked), "many films are shown on one day"
+
+
+def test_a_kind_that_the_passage_does_not_say_is_dropped() -> None:
+    fact = MADE.model_copy(update={"subject_type": "play", "object_type": "person"})
+    wording = next(asked for asked in made(facts=json.dumps([fact.model_dump()]))[1].asked if "Write a question" in asked)
+    assert "? (person)" in wording and "(play)" not in wording
+
+
 def test_what_has_several_answers_is_not_asked() -> None:
     ferry = Document("ferry.md", "Old Ferry", "Old Ferry is a film by Karl Mason. It stars Ann Bell, Carl Reed and Eve Stone.", "t")
     other = replace(ferry, id="raft.md", title="Last Raft", text="Last Raft is a film by Karl Mason.")
@@ -172,6 +185,7 @@ def test_a_question_asks_for_the_kind_of_its_answer(question: str, asked: str, k
         ("When was Night Boat made?", "year", True),
         ("Which film is by Karl Mason?", "film", True),
         ("Which film is by Karl Mason", "film", False),
+        ("What is by Karl Mason?", "thing", True),
         ('Which film is "Night Boat"?', "film", False),
         ("Which (a+)+ is it?", "(a+)+", True),
     ],

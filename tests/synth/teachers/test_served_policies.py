@@ -17,7 +17,7 @@ from rl.engines.config import ServingEngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.corpora import counter_evidence, seed_questions, statements
-from synth.corpora.seed_proposals import question_pattern
+from synth.corpora.kinds import question_pattern
 from synth.fas import memory_plans
 from synth.has import proposers
 from synth.questions import rewording

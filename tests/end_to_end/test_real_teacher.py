@@ -1,0 +1,63 @@
+"""Every path that a model writes, written by a real one: SmolLM2 in our own engine, held to its forms, over a user's pages.
+
+Little of what 135 M parameters write is right, and the checks drop it. What is tested is that each path asks, reads and counts: no request
+is lost, no reply of our own engine has another form than asked for, and what is kept passed its checks.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_synthesis_by_models import imported_runs
+from tests.end_to_end.towns import write_corpus
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1500)]
+
+SIZES = (
+    "corpus.kind=files",
+    "synth.webshaper.counts={1=4}",
+    "synth.demonstration_questions.counts={1=4}",
+    'synth.rewording={relations="words", variants=1}',
+    "synth.direct_attempts={attempts=1}",
+    "synth.seeds={count=4, passages=1, max_tokens=200}",
+    "synth.expander={count=2, attempts=1, horizon=2, max_action_tokens=100}",
+    'synth.fas={plan_slices=2, plans="teacher", slice_reasoning=true, reasoning={}, max_question_tokens=100, max_plan_tokens=100, '
+    "max_reasoning_tokens=100}",
+    "synth.has_count=3",
+    "synth.has={mixture={teacher=1.0}}",
+    "evaluation.suites={}",
+    "evaluation.gate={}",
+    "synth.teacher.kind=engine",
+    'synth.teacher.engine={dtype="auto", threads=2, max_model_len=4096, max_num_seqs=32, kv_cache_gib=1}',
+)
+WORLD = "A library. People borrow copies of books and give them back; each copy belongs to a branch."
+
+
+def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which SmolLM2 has written on every path."""
+    folder = tmp_path_factory.mktemp("real_teacher")
+    model, home, corpus = folder / "smollm2", folder / "home", folder / "corpus"
+    fetched = flywheel("model", "smollm2", "--to", str(model))
+    if "cannot be fetched" in fetched.stderr:
+        pytest.skip(fetched.stderr.strip().splitlines()[-1][:300])
+    assert fetched.returncode == 0, fetched.stderr[-2000:]
+    write_corpus(corpus)
+    (folder / "library.md").write_text(WORLD)
+    places = (f"corpus.path={corpus}", f"policy.path={model}", f"synth.teacher.path={model}")
+    world = f'synth.tool_worlds={{descriptions=["{folder / "library.md"}"], tools=2, records=2, tasks=2, max_tokens=200}}'
+    settings = [word for setting in (*places, *SIZES, world) for word in ("--set", setting)]
+    for command in (("synth",), ("synth", "has"), ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--horizon", "2")):
+        done = flywheel(*command, "--home", str(home), *(("--profile", "smollm2", *settings) if command == ("synth",) else ()))
+        assert done.returncode in (0, 2), done.stderr[-3000:]
+        if command == ("synth",):
+            imported_runs(home)
+    return home
