@@ -57,6 +57,10 @@ _EXAMPLES = {
 }
 
 
+_QUESTION_EXAMPLES = tuple((_ASK_QUESTION.format(statements=_SHOWN, style=_STYLES[style]), reply) for style, reply in _EXAMPLES.items())
+"""One for each style, and the same in every request: all styles of a slice share its statements in the engine's cache."""
+
+
 class QuestionDefect(StrEnum):
     UNREADABLE = "fas_plan_unreadable"
     RESTS_ON_NOTHING = "fas_plan_rests_on_nothing"
@@ -116,9 +120,8 @@ def write_questions(
 
 def _question_request(statements: Sequence[Statement], style: QuestionStyle, config: SliceConfig) -> Request:
     listed = "\n".join(f"{number}. {_shown(statement)}" for number, statement in enumerate(statements, start=1))
-    example = _ASK_QUESTION.format(statements=_SHOWN, style=_STYLES[style]), _EXAMPLES[style]
     asked = _ASK_QUESTION.format(statements=listed, style=_STYLES[style])
-    return user(asked, _ASKER, max_tokens=config.max_tokens, examples=(example,))
+    return user(asked, _ASKER, max_tokens=config.max_tokens, examples=_QUESTION_EXAMPLES)
 
 
 def _shown(statement: Statement) -> str:

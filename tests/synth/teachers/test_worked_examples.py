@@ -23,7 +23,7 @@ OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
     "contradiction": (counter_evidence.CONTRADICTIONS, counter_evidence.VERDICT),
     "read answer": (counter_evidence.READ_ANSWERS, counter_evidence.READ),
     "answers": (counter_evidence.FOUND_ANSWERS, counter_evidence.FOUND),
-    "question": (tuple((memory_plans._SHOWN, reply) for reply in memory_plans._EXAMPLES.values()), memory_plans._ROW),
+    "question": (memory_plans._QUESTION_EXAMPLES, memory_plans._ROW),
     "plan": (memory_plans._PLAN_EXAMPLES, memory_plans._PLAN_ROW),
     "action": (proposers._TAKEN_EXAMPLES, proposers._ON_TEXT),
 }
