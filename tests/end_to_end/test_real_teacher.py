@@ -14,6 +14,7 @@ import pytest
 
 from tests.end_to_end.test_synthesis_by_models import imported_runs
 from tests.end_to_end.towns import write_corpus
+from warehouse import Lake
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 
@@ -34,6 +35,7 @@ SIZES = (
     "synth.teacher.kind=engine",
     'synth.teacher.engine={dtype="auto", threads=2, max_model_len=4096, max_num_seqs=32, kv_cache_gib=1}',
 )
+PATHS = {"seeds"}
 WORLD = "A library. People borrow copies of books and give them back; each copy belongs to a branch."
 
 
@@ -61,3 +63,38 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if command == ("synth",):
             imported_runs(home)
     return home
+
+
+def figures(home: Path) -> dict[str, dict[str, float]]:
+    """Figures of each part of synthesis."""
+    with Lake(home, read_only=True) as lake:
+        found: dict[str, dict[str, float]] = {}
+        for row in lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist():
+            found.setdefault(row["part"], {})[row["figure"]] = row["value"]
+    return found
+
+
+def test_every_path_asks_and_each_request_is_accounted_for(home: Path) -> None:
+    parts = figures(home)
+    asked = {part: counts for part, counts in parts.items() if counts.get("asked")}
+    assert asked.keys() >= PATHS, parts
+    for part, counts in asked.items():
+        assert counts["completed"] <= counts["asked"] and counts["tokens"] > 0, part
+
+
+def test_no_reply_of_our_own_engine_has_another_form_than_asked_for(home: Path) -> None:
+    with Lake(home, read_only=True) as lake:
+        wrong = lake.query("SELECT stage, reason FROM failures WHERE kind = 'malformed'").to_pylist()
+        shown = lake.query("SELECT count(*) AS n FROM completions WHERE json_exists(request, '$.form')").to_pylist()
+    assert not wrong and shown[0]["n"] > 20
+
+
+def test_what_is_kept_passed_its_checks(home: Path) -> None:
+    with Lake(home, read_only=True) as lake:
+        seeds = [task for task in lake.tasks() if task.provenance.get("shape") == "seed"]
+        documents = {document.id: document.text for document in lake.documents()}
+        played = lake.query("SELECT count(*) AS n FROM trajectories WHERE stage = 'demonstration' AND outcome <> 'invalid'").to_pylist()
+    for task in seeds:
+        for projection in task.provenance["projections"]:
+            assert projection["quote"] in documents[projection["document"]]
+    assert played[0]["n"] > 0
