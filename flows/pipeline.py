@@ -387,7 +387,7 @@ def is_fault(error: BaseException) -> bool:
 def run_attempt(
     lake: Lake, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Work, meter: Meter | None = None
 ) -> tuple[bool, dict[str, Any]]:
-    """Make one attempt at a stage, with its row in `runs`. Return whether there was work to do, and the stage's metrics.
+    """Make one attempt at a stage, with its row in `runs`, which names the code. Return whether there was work to do, and the metrics.
 
     An attempt that resumes an earlier one reads the same snapshot, unless the settings changed or the earlier request was rejected.
 
@@ -398,7 +398,7 @@ def run_attempt(
     earlier = next(iter(lake.runs("id = ?", [run_id])), None)
     if earlier is not None and earlier.state == "completed":
         log.info("%s is done: nothing to do", run_id)
-        return False, earlier.figures
+        return False, _without_code(earlier.figures)
     own = digest(identity(settings))
     begun = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else None
     before = lake.snapshot() if begun is None else begun
@@ -432,7 +432,11 @@ def run_attempt(
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=metrics)])
     keep_up(lake)
-    return True, metrics
+    return True, _without_code(metrics)
+
+
+def _without_code(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metrics.items() if name != CODE}
 
 
 def _check_budget(lake: Lake, run: Run, meter: Meter | None) -> None:

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+from flows import pipeline
 from flows.config import load_config
 from flows.context import StageRun
 from flows.inputs import check_before
-from flows.pipeline import run_attempt
+from flows.pipeline import CODE, run_attempt
 from flows.stages.reinforcement import evidence_of, reward_context
 from flows.stages.synthesis.batches import Batch, Made, dropped_by, work_off
 from rl.rewards.config import RewardConfig
 from tests.flows.homes import NOW
 from warehouse import Document, Example, Fact, Failure, Lake, Metric, Policy, Run, Task
+from warehouse.digests import code_digest
 from warehouse.errors import RequestError, WorkFailed
 from warehouse.records import Part, PartKind
 
@@ -35,6 +37,22 @@ def test_a_stage_is_done_once_and_says_what_it_found(tmp_path: Path) -> None:
         curve = lake.query("SELECT step, value FROM learning_curve WHERE metric = 'loss' ORDER BY step").to_pylist()
         assert curve == [{"step": 1, "value": 2.0}, {"step": 2, "value": 1.0}]
         assert lake.runs()[0].snapshot_after is not None
+
+
+def test_a_run_says_which_code_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All attempts count, and what a stage reports are numbers of one kind, so the code is in the lake alone."""
+
+    def fail(run: StageRun) -> dict[str, Any]:
+        raise OSError("the disk is full")
+
+    with Lake(tmp_path) as lake:
+        with pytest.raises(OSError, match="full"):
+            run_attempt(lake, "t1-cpt", "cpt", 1, {}, fail)
+        assert lake.runs()[0].figures[CODE] == code_digest()
+        monkeypatch.setattr(pipeline, "code_digest", lambda: "other")
+        for _ in range(2):
+            assert CODE not in run_attempt(lake, "t1-cpt", "cpt", 1, {}, work)[1]
+        assert lake.runs()[0].figures[CODE] == f"{code_digest()} other"
 
 
 def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
