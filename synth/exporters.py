@@ -369,8 +369,13 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
     )
 
 
+def is_of_no_suite(task: Task) -> bool:
+    """Whether a task may be trained on: it is a training task, or imported without a suite."""
+    return task.is_trained_on or task.split in IMPORTED
+
+
 def _of_no_suite(tasks: Sequence[Task]) -> tuple[list[Task], dict[str, int]]:
-    chosen = [task for task in tasks if task.is_trained_on or task.split in IMPORTED]
+    chosen = [task for task in tasks if is_of_no_suite(task)]
     return chosen, {"of the home's suites and gate": len(tasks) - len(chosen)} if len(chosen) < len(tasks) else {}
 
 

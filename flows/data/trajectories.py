@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from eval.suites.tasks import suite_of
 from flows.results import judged_trajectories
 from rl.renderers.base import NotExpressible, Schema
 from synth.conversations import Conversation, Document, atif_of, messages_of_run, preference, session_of, verifiers_of
-from synth.exporters import ChatOptions, source_of, system_of
+from synth.exporters import ChatOptions, is_of_no_suite, source_of, system_of
 from warehouse import Failure, Lake, Outcome, Trajectory
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
@@ -83,7 +82,7 @@ def _failure(identity: str, error: NotExpressible) -> Failure:
 def _training(selection: Selection, removed: Counter[str], failures: list[Failure]) -> Iterator[tuple[Conversation, list[Document]]]:
     """Conversations that may be trained on, as messages; counts the others by reason."""
     for conversation in selection.conversations(failures):
-        if suite_of(conversation.task) is not None:
+        if not is_of_no_suite(conversation.task):
             removed["of suites"] += 1
         elif conversation.run.outcome is Outcome.INVALID:
             removed["invalid"] += 1

@@ -70,7 +70,7 @@ def make_lake(home: Path) -> Lake:
     Home(home).claim(load_config("quickstart"))
     lake = Lake(home)
     mine = Task("t", "search", "Who is\nhere?", ("Ann",), provenance={"source": "kg_countries"})
-    lake.add([mine, replace(mine, key="s-t", split="s", provenance={"suite": "s"}), *RUNS])
+    lake.add([mine, replace(mine, key="s-t", split="s"), *RUNS])
     return lake
 
 
@@ -166,6 +166,10 @@ def test_messages_come_back_through_the_importer(lake: Lake, tmp_path: Path) -> 
     assert import_file("openai", tmp_path / "rows.jsonl", tmp_path / "other")["quarantined"] == 0
     with Lake(tmp_path / "other") as other:
         found = {one.provenance["row"]["id"]: one for one in other.trajectories()}
+        export_dataset(other, "openai", tmp_path / "again.jsonl", ExportOptions())
+    first = [(row["messages"], row["tools"]) for row in lines(tmp_path / "rows.jsonl")[:2]]
+    again = [(row["messages"], row["tools"]) for row in lines(tmp_path / "again.jsonl")]
+    assert sorted(first, key=str) == sorted(again, key=str), "what was imported is exported the same"
     assert found.keys() == {"a/right", "b-false", "c-cut"}
     for expected in RUNS[:2]:
         read = found[expected.id]
