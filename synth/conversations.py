@@ -11,6 +11,7 @@ PrimeIntellect-ai/verifiers, https://huggingface.co/docs/hub/session-traces-form
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -26,6 +27,8 @@ from warehouse.replies import split_reasoning
 
 HARNESS = "agent-flywheel"
 Document = dict[str, Any]
+_STOP = re.compile(r"(?:\s*(?:<[|｜][^<>|｜]{1,40}[|｜]>|</s>|<end_of_turn>))+\s*$")
+"""Control tokens at the end of an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,15 @@ def _steps(run: Trajectory) -> Iterator[_Step]:
 
 
 def _said(turn: Turn) -> tuple[str, str]:
-    """Thought and text of an action, without its calls."""
-    thought, rest = split_reasoning(turn.action)
-    spoken, called, _ = rest.partition("<tool_call>")
+    """Thought and text of an action, without its calls; the whole text of an action that could not be read, but for its stop token."""
+    thought, rest = split_reasoning(_STOP.sub("", turn.action))
+    if not turn.calls:
+        return untagged(thought), untagged(rest)
     answer = next((call.arguments for call in turn.calls if call.tool == ANSWER), None)
     if answer is not None:
         return thought_of(turn.action), answer
-    if called:
-        return untagged(thought), spoken.strip()
-    return (thought_of(turn.action), "") if turn.calls else (untagged(thought), untagged(rest))
+    spoken, called, _ = rest.partition("<tool_call>")
+    return (untagged(thought), spoken.strip()) if called else (thought_of(turn.action), "")
 
 
 def _results(turn: Turn, calls: Sequence[_Call]) -> tuple[tuple[_Call | None, str], ...]:

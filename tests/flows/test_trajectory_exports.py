@@ -17,7 +17,7 @@ from flows.data.exports import ExportOptions, export_dataset
 from flows.data.imports import import_file
 from flows.home import Home
 from rl.renderers.base import NotExpressible
-from synth.conversations import preference
+from synth.conversations import Conversation, messages_of_run, preference
 from synth.parts import calls_of, responses_of, thought_of
 from tests.flows.homes import flywheel
 from warehouse import Call, Lake, Outcome, RequestError, Score, StopReason, Task, Trajectory, Turn
@@ -195,6 +195,31 @@ def test_pairs_part_at_the_first_different_action(tmp_path: Path) -> None:
     )  # fmt: skip
     assert dataset.left_out == {"invalid": 2, "of suites": 1, "not expressible": 1}
     assert lake.query("SELECT success, failure FROM contrasts").to_pylist() == [{"success": "a/right", "failure": "b-false"}]
+
+
+FOUND = (Call("search", '{"query": "Ann"}', "ok", "x"),)
+SAID = (Call("answer", "Ann", None),)
+BAD = '<tool_call>\n{"name": oops}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("action", "calls", "thought", "text"),
+    [
+        ("<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{}\n</tool_call><|im_end|>", FOUND, "Hm.", "I look."),
+        ("I look.\n<tool_call>\n{}\n</tool_call><|im_end|>", FOUND, "", "I look."),
+        ("<think>Hm.</think><search> Ann</search>", FOUND, "Hm.", ""),
+        ("Thought: Hm.\nAction: search[Ann]", FOUND, "Hm.", ""),
+        ("<think>\nHm.\n</think>\n\nAnn<|im_end|>", SAID, "Hm.", "Ann"),
+        (f"<think>\nHm.\n</think>\n\n{BAD}<|im_end|>", (), "Hm.", BAD),
+        (f"{BAD}<|im_end|>\n<|endoftext|>", (), "", BAD),
+        ("<think>\nHm.<|im_end|>", (), "Hm.", ""),
+    ],
+)
+def test_an_action_is_told_apart_in_thought_text_and_calls(action: str, calls: tuple[Call, ...], thought: str, text: str) -> None:
+    trajectory = replace(RUNS[0], turns=(turn(0, action, calls),))
+    _, acted = messages_of_run(Conversation(trajectory, Task("t", "search", "Who?", ("Ann",))))
+    assert acted["content"] == (f"<think>\n{thought}\n</think>\n\n{text}" if thought else text)
+    assert len(acted.get("tool_calls", ())) == (calls is FOUND) and acted["weight"] == bool(calls)
 
 
 Q, A, B, R, S = (
