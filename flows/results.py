@@ -38,11 +38,11 @@ def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
     return dict(verdicts)
 
 
-def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) -> list[Trajectory]:
+def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = (), at: int | None = None) -> list[Trajectory]:
     """Return the trajectories that match a SQL condition, with the outcome of their latest verdict, as in the views."""
-    found = lake.trajectories(where, parameters)
+    found = lake.trajectories(where, parameters, at)
     sql = "SELECT trajectory_id, outcome FROM outcomes WHERE trajectory_id IN (SELECT unnest(?))"
-    latest = {row["trajectory_id"]: row["outcome"] for row in lake.query(sql, [[one.id for one in found]]).to_pylist()}
+    latest = {row["trajectory_id"]: row["outcome"] for row in lake.query(sql, [[one.id for one in found]], at).to_pylist()}
     return [replace(one, outcome=Outcome(judged) if (judged := latest.get(one.id)) else None) for one in found]
 
 

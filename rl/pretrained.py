@@ -30,6 +30,8 @@ from warehouse.errors import RequestError
 
 FETCH_SECONDS = 1_800
 _CHUNK = 2**20
+CARD_CHARACTERS = 2**16
+"""Maximum length of a model card's metadata."""
 SAME_EMBEDDINGS = 0.1
 """Maximum relative difference of two embedding matrices that were quantized from one; Q4_K_M: 0.04 to 0.07, unrelated matrices: 1.4."""
 
@@ -127,9 +129,22 @@ def write_model(
         report(f"writing {folder}")
         with drafted(folder) as draft:
             save_policy(model, tokenizer, draft, dtype=dtype)
+            licence = PACKAGED[source].licence if source in PACKAGED else licence_in(Path(source))
+            if licence is not None:
+                (draft / "README.md").write_text(f"---\nlicense: {licence.lower()}\n---\n")
     parameters = sum(weight.numel() for weight in model.parameters())
-    licence = PACKAGED[source].licence if source in PACKAGED else None
     return WrittenModel(folder, parameters, dtype, len(tokenizer), template, tied, licence)
+
+
+def licence_in(folder: Path) -> str | None:
+    """Licence that the model card in a folder states, or None."""
+    try:
+        with (folder / "README.md").open(encoding="utf-8", errors="replace") as card:
+            metadata = card.read(CARD_CHARACTERS).partition("\n---")[0]
+    except OSError:
+        return None
+    found = re.search(r"^license:[ \t]*['\"]?([\w.+-]{1,60})['\"]?[ \t]*$", metadata, re.MULTILINE | re.ASCII)
+    return found[1] if metadata.startswith("---") and found else None
 
 
 def _place(path: Path) -> dict[str, str]:

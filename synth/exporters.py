@@ -158,7 +158,7 @@ def _content(action: _Action) -> str:
     return content
 
 
-def _count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counter[str]:
+def count_sources(lake: Lake, at: int, rows: Iterable[Iterable[str]]) -> Counter[str]:
     """Count rows by the source of the documents, tasks and trajectories they reference; a row without a known source counts as UNTRACED."""
     documents = lake.query("SELECT id, source FROM documents", at=at)
     tried = lake.query("SELECT id, task_key FROM trajectories", at=at)
@@ -231,7 +231,7 @@ def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
         schema=_CPT_SCHEMA,
         columns=_COMMON | {"text": "the whole text"},
         splits={"train": rows},
-        sources=_count_sources(lake, at, (example.sources for example in examples)),
+        sources=count_sources(lake, at, (example.sources for example in examples)),
         filters=filters,
         snapshot=at,
         failures=failures,
@@ -254,7 +254,7 @@ def sft_dataset(lake: Lake, at: int, options: TextOptions, chat: ChatOptions) ->
         schema=_SFT_SCHEMA,
         columns=_COMMON | _SFT_COLUMNS,
         splits={"train": rows} if rows else {},
-        sources=_count_sources(lake, at, (row["sources"] for row in rows)),
+        sources=count_sources(lake, at, (row["sources"] for row in rows)),
         filters=filters,
         snapshot=at,
         failures=failures,
@@ -369,8 +369,13 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
     )
 
 
+def is_of_no_suite(task: Task) -> bool:
+    """Whether a task may be trained on: it is a training task, or imported without a suite."""
+    return task.is_trained_on or task.split in IMPORTED
+
+
 def _of_no_suite(tasks: Sequence[Task]) -> tuple[list[Task], dict[str, int]]:
-    chosen = [task for task in tasks if task.is_trained_on or task.split in IMPORTED]
+    chosen = [task for task in tasks if is_of_no_suite(task)]
     return chosen, {"of the home's suites and gate": len(tasks) - len(chosen)} if len(chosen) < len(tasks) else {}
 
 

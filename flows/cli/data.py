@@ -26,8 +26,19 @@ OPTIONS_OF = {
 }
 """Options of `flywheel import` by format; other formats take none."""
 
-KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
-"""Options of `flywheel export` that only some dataset kinds take."""
+_DATASETS = ("cpt", "sft", "rl", "webshaper", "openai", "preferences")
+_TRACES = ("atif", "verifiers", "hf-traces")
+KINDS_OF = {
+    "format": _DATASETS,
+    "at": (*_DATASETS, *_TRACES),
+    "turn": ("cpt", "sft"),
+    "near-duplicates": ("cpt", "sft"),
+    "split-by": ("rl",),
+    "where": ("openai", "preferences", *_TRACES),
+    "policy": ("policy",),
+    "push": (*_DATASETS, *_TRACES, "policy"),
+}
+"""Kinds that take an option of `flywheel export`."""
 
 
 class Dtype(StrEnum):
@@ -202,12 +213,18 @@ def model(
 def export(
     kind: Annotated[
         str,
-        typer.Argument(help="cpt, sft, rl, webshaper (datasets); inspect (logs of Inspect AI); duckdb (all); a table's name."),
+        typer.Argument(
+            help="cpt, sft, rl, webshaper, openai, preferences (datasets); atif, verifiers, hf-traces (trajectories); policy; "
+            "inspect (logs of Inspect AI); duckdb (all); a table's name."
+        ),
     ],
     home: HomeOption,
     to: Annotated[
         Path,
-        typer.Option(help="Folder, .parquet, .jsonl (dataset); folder, .eval (inspect); .duckdb; .parquet, .jsonl, .csv (table)."),
+        typer.Option(
+            help="Folder, .parquet, .jsonl (dataset); folder, .jsonl (atif, verifiers); folder (hf-traces, policy); folder, .eval "
+            "(inspect); .duckdb; .parquet, .jsonl, .csv (table)."
+        ),
     ],
     format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by default from the path.")] = None,
     at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; by default the current one.")] = None,
@@ -217,22 +234,39 @@ def export(
     ] = None,
     split_by: Annotated[str | None, typer.Option(help="rl: re-split by entity, formula or pattern.")] = None,
     held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
+    where: Annotated[
+        str | None, typer.Option(help="openai, preferences, atif, verifiers, hf-traces: SQL condition on the table trajectories.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="policy: its id; by default the policy promoted last.")] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="hf:ORG/NAME", help="Upload a dataset, trajectories or a policy to the Hugging Face hub; private if new."),
+    ] = None,
 ) -> None:
-    """Export a dataset with its card, evaluations as Inspect AI logs, the whole lake as one DuckDB file, or a single table.
+    """Export a dataset with its card, trajectories in other projects' formats, a policy with its model card, evaluations as logs of
+    Inspect AI, the whole lake as one DuckDB file, or a single table.
 
     Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
     from flows.data.exports import KINDS, ExportOptions, export_dataset
+    from flows.data.hub import push as upload
+    from flows.data.hub import repository_of
     from flows.lakes import open_lake
 
-    given = {"format": format_, "at": at, "turn": turn, "near-duplicates": near_duplicates, "split-by": split_by}
+    given = {"format": format_, "at": at, "turn": turn, "near-duplicates": near_duplicates, "split-by": split_by, "where": where}
+    given |= {"policy": policy, "push": push}
     _check_export(kind, [name for name, value in given.items() if value is not None])
+    repository = None if push is None else repository_of(push)
     with open_lake(home) as lake:
         if kind in KINDS:
-            dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
+            dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out, where))
             say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {sum(dataset.left_out.values())} left out")
             for reason, count in dataset.left_out.items():
                 say(f"  {count:6} {reason}")
+        elif kind == "policy":
+            from flows.data.policies import export_policy
+
+            say(export_policy(lake, policy, to).id)
         elif kind == "inspect":
             from warehouse.exporters.inspect_logs import export_logs
 
@@ -245,15 +279,16 @@ def export(
             else:
                 export_table(lake, kind, to)
     say(to)
+    if repository is not None:
+        say(upload(to, repository, "model" if kind == "policy" else "dataset"))
 
 
 def _check_export(kind: str, given: Sequence[str]) -> None:
     """Raise RequestError for an option that the exported kind does not take."""
-    from flows.data.exports import KINDS
     from warehouse.errors import RequestError
 
     for name in given:
-        kinds = KINDS_OF.get(name, KINDS)
+        kinds = KINDS_OF[name]
         if kind not in kinds:
             raise RequestError(f"--{name} is an option of `flywheel export {'|'.join(kinds)}`, not of {kind}: leave it out.")
 

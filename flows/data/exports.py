@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,6 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.util.re import parse_env_headers
 
 from flows.data.imports import config_of
+from flows.data.trajectories import EVERY, TRACE_FORMS, Selection, chosen_ids, export_traces, messages_dataset, preference_dataset
 from flows.evaluation_config import EvaluationConfig
 from flows.inputs import tools_of
 from flows.results import judged_trajectories
@@ -35,6 +37,7 @@ class ExportOptions:
         at: Snapshot of the lake; None: the current one.
         turn, near_duplicates: For `cpt` and `sft`; see `TextOptions`.
         split_by, held_out: For `rl`; see `PromptOptions`.
+        where: SQL condition on the table `trajectories`, for the kinds that are made of trajectories.
     """
 
     form: str | None = None
@@ -43,12 +46,13 @@ class ExportOptions:
     near_duplicates: float | None = None
     split_by: str | None = None
     held_out: float = 0.1
+    where: str | None = None
 
     @property
     def settings(self) -> str:
         """The command-line options that reproduce the export."""
         given = {"--turn": self.turn, "--near-duplicates": self.near_duplicates, "--split-by": self.split_by}
-        given |= {"--held-out": self.held_out if self.split_by else None}
+        given |= {"--held-out": self.held_out if self.split_by else None, "--where": self.where and shlex.quote(self.where)}
         return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
 
 
@@ -57,7 +61,13 @@ _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
     "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates), _chat(lake)),
     "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out, _default_verifier(lake))),
     "webshaper": lambda lake, at, options: webshaper_dataset(lake, at),
+    "openai": lambda lake, at, options: messages_dataset(_selection(lake, at, options)),
+    "preferences": lambda lake, at, options: preference_dataset(_selection(lake, at, options)),
 }
+
+
+def _selection(lake: Lake, at: int, options: ExportOptions) -> Selection:
+    return Selection(lake, at, options.where or EVERY, _chat(lake))
 
 
 def _default_verifier(lake: Lake) -> str:
@@ -77,7 +87,7 @@ def _chat(lake: Lake) -> ChatOptions:
         return ChatOptions((), system)
 
 
-KINDS = tuple(_BUILDERS)
+KINDS = (*_BUILDERS, *TRACE_FORMS)
 
 
 def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) -> Dataset:
@@ -86,10 +96,12 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
     Raises:
         RequestError: `path` is taken, options conflict, the snapshot is unknown, or there is nothing to write.
     """
-    form = format_of(path, options.form)
-    check_free(path)
     at = lake.snapshot() if options.at is None else options.at
     lake.query("SELECT 1", at=at)  # raises for an unknown snapshot
+    if kind in TRACE_FORMS:
+        return export_traces(_selection(lake, at, options), kind, path, options.settings)
+    form = format_of(path, options.form)
+    check_free(path)
     dataset = replace(_BUILDERS[kind](lake, at, options), settings=options.settings)
     if not dataset.rows:
         raise RequestError(f"{lake.place.home} has no data for {kind} at snapshot {at}; create it first, e.g. with `flywheel synth`.")
@@ -117,13 +129,7 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     Raises:
         RequestError: `to` is neither, no trajectory matches, or the collector does not answer.
     """
-    try:
-        ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()
-    except RequestError as error:
-        raise RequestError(f"--where {where!r:.200} is not a valid condition on the table trajectories: {error}") from error
-    trajectories = judged_trajectories(lake, "id IN (SELECT unnest(?))", [ids])
-    if not trajectories:
-        raise RequestError(f"no trajectory of {lake.place.home} matches --where {where!r}.")
+    trajectories = judged_trajectories(lake, "id IN (SELECT unnest(?))", [chosen_ids(lake, where, limit)])
     tasks = {task.key: task for task in lake.tasks()}
     spans = [span for trajectory in trajectories for span in spans_of(trajectory, tasks.get(trajectory.task_key))]
     if to.startswith(("http://", "https://")):

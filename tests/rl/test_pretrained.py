@@ -13,7 +13,7 @@ from gguf import GGUFWriter
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from rl.policies.policy import load_policy
-from rl.pretrained import PACKAGED, PackagedModel, fetch_gguf, tie_equal_embeddings, write_model
+from rl.pretrained import CARD_CHARACTERS, PACKAGED, PackagedModel, fetch_gguf, licence_in, tie_equal_embeddings, write_model
 from rl.renderers.registry import open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
@@ -49,6 +49,25 @@ def test_its_own_template_shows_no_tools_and_is_refused_before_anything_is_writt
     with pytest.raises(RequestError, match="chat template"):
         write_model(str(gguf), tmp_path / "model", "own")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlanguage: en\nlicense: apache-2.0\n---\n", "apache-2.0"),
+        ("---\nlicense: 'mit'  \n---\nlicense: gpl-3.0\n", "mit"),
+        ("---\nlanguage: en\n---\nlicense: gpl-3.0\n", None),
+        ("license: gpl-3.0\n", None),
+        ("---\nlicense: [a, b]\n---\n", None),
+        (f"---\nlicense: {'x' * 61}\n---\n", None),
+        (f"---\n{'#' * CARD_CHARACTERS}\nlicense: mit\n---\n", None),
+        (None, None),
+    ],
+)
+def test_the_licence_is_that_of_the_cards_metadata(card: str | None, licence: str | None, tmp_path: Path) -> None:
+    if card is not None:
+        (tmp_path / "README.md").write_text(card)
+    assert licence_in(tmp_path) == licence
 
 
 def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ README.md. A path that ends in `.parquet` or `.jsonl` is one file with all split
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from warehouse.connections import connect_unlocked, cursor_in_lake
+from warehouse.digests import digest
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
@@ -50,7 +52,7 @@ class Dataset:
 
     Attributes:
         kind: `cpt`, `sft`, `rl` or `webshaper`.
-        columns: description of each column of `schema`, for the card.
+        columns: description of each column of `schema`, for the card; empty if the kind is another project's format.
         splits: rows by split, in file order.
         sources: number of rows per source; a row may count for several.
         filters: selection of the rows, one sentence each.
@@ -95,8 +97,10 @@ def by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
 
 
 def card_of(dataset: Dataset, form: str, files: Mapping[str, str]) -> str:
-    """Text of the dataset card; `form` is the format, `files` the path of each split's file."""
-    parts = [_front_matter(files), f"# {dataset.kind}", dataset.about, _counts(dataset), _columns(dataset), _sources(dataset)]
+    """Text of the dataset card; `form` is the format ("" if the kind has only one), `files` the path of each split's file."""
+    parts = [_front_matter(files), f"# {dataset.kind}", dataset.about, _counts(dataset)]
+    parts += [_columns(dataset)] if dataset.columns else []
+    parts.append(sources_table(dataset.sources, "rows"))
     return "\n\n".join([*parts, _filters(dataset), _reproduction(dataset, form)]) + "\n"
 
 
@@ -115,12 +119,13 @@ def _columns(dataset: Dataset) -> str:
     return "\n".join(["| column | description |", "| --- | --- |", *lines])
 
 
-def _sources(dataset: Dataset) -> str:
-    traced = sorted((source, count) for source, count in dataset.sources.items() if source != UNTRACED)
+def sources_table(sources: Counter[str], unit: str) -> str:
+    """Section of a card: the licence of each source, and how many `unit` came from it."""
+    traced = sorted((source, count) for source, count in sources.items() if source != UNTRACED)
     lines = [f"| {source} | {licence_of(source)} | {count} |" for source, count in traced]
-    if dataset.sources[UNTRACED]:
-        lines.append(f"| {UNTRACED} | that of any source of the lake | {dataset.sources[UNTRACED]} |")
-    return "\n".join(["## Sources and licences", "", "| source | licence | rows |", "| --- | --- | --- |", *lines])
+    if sources[UNTRACED]:
+        lines.append(f"| {UNTRACED} | that of any source of the lake | {sources[UNTRACED]} |")
+    return "\n".join(["## Sources and licences", "", f"| source | licence | {unit} |", "| --- | --- | --- |", *lines])
 
 
 def _filters(dataset: Dataset) -> str:
@@ -129,7 +134,8 @@ def _filters(dataset: Dataset) -> str:
 
 
 def _reproduction(dataset: Dataset, form: str) -> str:
-    command = f"flywheel export {dataset.kind} --home HOME --to PATH --format {form} --at {dataset.snapshot}{dataset.settings}"
+    formatted = f" --format {form}" if form else ""
+    command = f"flywheel export {dataset.kind} --home HOME --to PATH{formatted} --at {dataset.snapshot}{dataset.settings}"
     return (
         f"## The same again\n\nRead at snapshot {dataset.snapshot} of the lake. With the same versions of code and pyarrow, this "
         f"writes these files again, byte for byte:\n\n```\n{command}\n```"
@@ -164,6 +170,17 @@ def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
                 card.write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
         else:
             _write_folder(dataset, part, form)
+
+
+def safe_name(text: str) -> str:
+    """Text as part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", text)[:80].lstrip(".")
+
+
+def file_name(identity: str) -> str:
+    """A name for the file of a record; different for different ids."""
+    name = safe_name(identity)
+    return name if name == identity else f"{name}-{digest(identity, 8)}"
 
 
 def check_free(path: Path) -> None:

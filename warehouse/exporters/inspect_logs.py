@@ -9,7 +9,6 @@ around the question.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import Any
 from warehouse.digests import digest
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
-from warehouse.exporters.dataset import check_free
+from warehouse.exporters.dataset import check_free, safe_name
 from warehouse.importers.inspect_logs import inspect_log_module
 from warehouse.lake import Lake
 from warehouse.records import ANSWER, Call, Outcome, Score, Task, Trajectory, Turn
@@ -48,14 +47,10 @@ def _files(lake: Lake, path: Path, pairs: Sequence[tuple[str, str]]) -> list[Pat
         raise RequestError(f"{lake.place.home} has no evaluations; run `flywheel eval` first.")
     check_free(path)
     if path.suffix not in _SUFFIXES:
-        return [path / f"{_safe(policy)}-{_safe(suite)}-{digest([policy, suite], 8)}.eval" for policy, suite in pairs]
+        return [path / f"{safe_name(policy)}-{safe_name(suite)}-{digest([policy, suite], 8)}.eval" for policy, suite in pairs]
     if len(pairs) > 1:
         raise RequestError(f"{lake.place.home} has {len(pairs)} evaluations, but {path} is one file; choose a folder.")
     return [path]
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name)[:80].lstrip(".")
 
 
 def _log(module: ModuleType, lake: Lake, policy: str, suite: str) -> Any:
