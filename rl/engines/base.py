@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -87,7 +87,7 @@ class Generator(Protocol):
 class StreamingGenerator(Protocol):
     """A generator that also returns tokens as they are sampled."""
 
-    def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[int, ...] | Generation]:
+    def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
         """Continue `prompt_ids`: yields sampled ids as they come, and last the whole generation. Raises `EngineFault`."""
         ...
 

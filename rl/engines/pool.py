@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class EnginePool:
                 retakes += 1
                 self._retaken += 1
 
-    async def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[int, ...] | Generation]:
+    async def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
         """Continue a trajectory; yields sampled ids as they come, and last the whole generation.
 
         Raises:
