@@ -107,7 +107,9 @@ class EnginePool:
                 retakes += 1
                 self._retaken += 1
 
-    async def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
+    async def stream(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
         """Continue a trajectory; yields sampled ids as they come, and last the whole generation.
 
         Raises:

@@ -106,7 +106,11 @@ class MessagesRequest(RequestPart):
         for message in self.messages:
             messages += _chat_messages(message)
         form = self.output_config.format
-        schema = ResponseFormat() if form is None else ResponseFormat(type="json_schema", json_schema=JsonSchema(definition=form.definition))
+        schema = (
+            ResponseFormat()
+            if form is None
+            else ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate({"schema": form.definition}))
+        )
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -150,7 +154,7 @@ def _text(content: str | list[_Text]) -> str:
 def answer(reply: Reply, request: MessagesRequest) -> dict[str, Any]:
     """The body of a `message`."""
     blocks: list[dict[str, Any]] = [{**_empty("thought"), "thinking": reply.thought}] if reply.thought else []
-    blocks += [{"type": "text", "text": reply.message.content}] if reply.message.content else []
+    blocks += [{"type": "text", "text": reply.message.text}] if reply.message.text else []
     blocks += [{**_use(call), "input": json.loads(call["arguments"])} for call in _calls(reply)]
     return {**_head(reply.id, request), "content": blocks, "stop_reason": _STOPS[reply.finish], "usage": _usage(reply)}
 

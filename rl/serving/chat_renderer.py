@@ -177,5 +177,6 @@ def _before_calls(content: str) -> str:
 
 def _without_begun_mark(text: str) -> str:
     """`text` without an end that may become a mark."""
-    longest = max((size for mark in _MARKS for size in range(1, len(mark)) if text.endswith(mark[:size])), default=0)
+    begun = [mark for mark in _MARKS if not text.endswith(mark)]
+    longest = max((size for mark in begun for size in range(1, len(mark)) if text.endswith(mark[:size])), default=0)
     return text[: len(text) - longest]

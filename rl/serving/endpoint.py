@@ -102,7 +102,7 @@ class Endpoint:
         no_form: str = "",
     ) -> None:
         self.recorder, self.model = recorder, model
-        self._engines, self._plain, self._renderer, self._context_tokens = engines, plain, renderer, context_tokens
+        self._engines, self.plain, self._renderer, self._context_tokens = engines, plain, renderer, context_tokens
         self._no_chat, self._no_form = no_chat, no_form
         self._vocabulary = plain.size
 
@@ -137,7 +137,7 @@ class Endpoint:
         """Generate the reply, as its text becomes certain, and last as a whole. Raises `Refused` if the engine fails."""
         if not isinstance(self._engines, StreamingGenerator):
             raise TypeError(f"{type(self._engines).__name__} does not stream")
-        shown = _Shown(self._chat_renderer, asked.request.offered_tools, self._plain)
+        shown = _Shown(self._chat_renderer, asked.request.offered_tools, self.plain)
         clock, generation = time.perf_counter(), None
         with self._in_flight(asked.segment):
             async with aclosing(self._engines.stream(asked.segment.id, asked.segment.ids, asked.sampling)) as parts:
@@ -150,7 +150,7 @@ class Endpoint:
         if generation is None:
             raise TypeError("the stream ended without a generation")
         reply = self._record(asked, generation, time.perf_counter() - clock, shown)
-        for delta in shown.rest(reply.thought or "", reply.message.content or ""):
+        for delta in shown.rest(reply.thought or "", reply.message.text):
             yield delta
         yield reply
 
@@ -165,7 +165,7 @@ class Endpoint:
         renderer, segment, tools = self._chat_renderer, asked.segment, asked.request.offered_tools
         prompt_ids = tuple(segment.ids)
         message, thought = renderer.reply(generation.token_ids, tools, sum(len(turn.calls) for turn in segment.turns))
-        if shown is not None and not (message.content or "").startswith(shown.text):
+        if shown is not None and not message.text.startswith(shown.text):
             message = message.model_copy(update={"content": shown.text})
         turn = renderer.dialect.parse(generation.token_ids, tools)
         calls = [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
@@ -197,13 +197,13 @@ class Endpoint:
         prompt = request.prompt if isinstance(request.prompt, str) else self._checked_ids(request.prompt)
         segment, limit = self._completion_segment(request, prompt, caller)
         prompt_ids = tuple(segment.ids)
-        sampling = Sampling(request.temperature, limit, tuple(self._plain.end), request.top_p, request.seed)
+        sampling = Sampling(request.temperature, limit, tuple(self.plain.end), request.top_p, request.seed)
         generation, latency = await self._generate(segment, sampling)
-        ended = generation.token_ids[-1] in self._plain.end
-        text = self._plain.decode(generation.token_ids[:-1] if ended else generation.token_ids)
-        before = prompt if isinstance(prompt, str) else self._plain.decode(prompt)
+        ended = generation.token_ids[-1] in self.plain.end
+        text = self.plain.decode(generation.token_ids[:-1] if ended else generation.token_ids)
+        before = prompt if isinstance(prompt, str) else self.plain.decode(prompt)
         history = _CompletionHistory((*segment.ids, *generation.token_ids), None if ended else before + text)
-        segment.record(generation, self._plain.decode(generation.token_ids), [], history, latency)
+        segment.record(generation, self.plain.decode(generation.token_ids), [], history, latency)
         choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": generation.stop_reason.value, "logprobs": None}
         if request.logprobs is not None:
             choice["logprobs"] = {"tokens": self._tokens(generation), "token_logprobs": list(generation.logprobs)}
@@ -223,13 +223,13 @@ class Endpoint:
         """The segment that ends with the prompt, and the token limit of its continuation."""
         segment = self.recorder.find(caller.conversation, lambda history: _covered_prompt(history, prompt))
         if segment is None:
-            prompt_ids = self._plain.ids(prompt) if isinstance(prompt, str) else prompt
+            prompt_ids = self.plain.ids(prompt) if isinstance(prompt, str) else prompt
             limit = self._reply_limit(len(prompt_ids), request.max_tokens)
             return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "completions"), limit
         history: _CompletionHistory = segment.history
-        added = self._plain.ids(prompt[len(history.text or "") :]) if isinstance(prompt, str) else prompt[len(history.ids) :]
+        added = self.plain.ids(prompt[len(history.text or "") :]) if isinstance(prompt, str) else prompt[len(history.ids) :]
         limit = self._reply_limit(len(segment.ids) + len(added), request.max_tokens)
-        segment.append(added, self._plain.decode(added))
+        segment.append(added, self.plain.decode(added))
         return segment, limit
 
     async def _generate(self, segment: Segment, sampling: Sampling) -> tuple[Generation, float]:
@@ -271,7 +271,7 @@ class Endpoint:
         return wanted or room
 
     def _tokens(self, generation: Generation) -> list[str]:
-        return [self._plain.decode([token]) for token in generation.token_ids]
+        return [self.plain.decode([token]) for token in generation.token_ids]
 
 
 class _Shown:

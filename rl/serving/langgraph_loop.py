@@ -123,7 +123,7 @@ def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict
 def _result(reply: Reply) -> ChatResult:
     sampled = reply.generation.token_ids
     message = AIMessage(
-        content=reply.message.content or "",
+        content=reply.message.text,
         tool_calls=[
             {"name": call.function.name, "args": json.loads(call.function.arguments), "id": call.id, "type": "tool_call"}
             for call in reply.message.calls

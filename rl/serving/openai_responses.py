@@ -130,7 +130,7 @@ def _tool(tool: _Function) -> dict[str, Any]:
 def _response_format(form: _Format) -> ResponseFormat:
     if form.type != "json_schema":
         return ResponseFormat(type=form.type)
-    return ResponseFormat(type="json_schema", json_schema=JsonSchema(definition=form.definition or {}))
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate({"schema": form.definition or {}}))
 
 
 def _messages(items: list[_Item]) -> list[ChatMessage]:
@@ -156,7 +156,7 @@ def _text(content: str | list[_Text]) -> str:
 def answer(reply: Reply, request: ResponsesRequest) -> dict[str, Any]:
     """The body of a `response`."""
     items = [_reasoning_item(reply.id, reply.thought)] if reply.thought else []
-    items += [_message_item(reply.id, reply.message.content)] if reply.message.content else []
+    items += [_message_item(reply.id, reply.message.text)] if reply.message.text else []
     return _response(reply, request, items + list(_call_items(reply)))
 
 
@@ -185,8 +185,8 @@ class _Writer:
         self._kind = self._text = ""
         self.done: list[dict[str, Any]] = []
 
-    def event(self, name: str, **data: Any) -> str:
-        return event({"type": name, "sequence_number": next(self._numbers), **data}, name)
+    def event(self, kind: str, /, **data: Any) -> str:
+        return event({"type": kind, "sequence_number": next(self._numbers), **data}, kind)
 
     def delta(self, delta: Delta) -> Iterator[str]:
         """A delta, after the beginning of its item if it has none."""

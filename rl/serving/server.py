@@ -65,6 +65,8 @@ class ServingConfig(Section):
         return self
 
 
+CLOSE_SECONDS = 5
+"""Seconds that requests in flight have to end when the server closes."""
 _TRAJECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
@@ -188,7 +190,9 @@ async def _stream(http: Request, first: str, events: AsyncGenerator[str, None]) 
                 yield each
         except Refused as error:
             body = error_body(http.scope, str(error), error.status, error.param, error.code)
-            yield event(body if http.url.path != "/v1/responses" else {"type": "error", "sequence_number": 0, **body["error"]}, "error")
+            if http.url.path == "/v1/responses":  # flat in OpenAI's schema, nested where its client looks
+                body = {**body["error"], **body, "type": "error", "sequence_number": 0}
+            yield event(body, "error")
 
 
 async def _in_one_piece(answer: dict[str, Any], request: CompletionRequest) -> AsyncIterator[str]:
@@ -219,7 +223,8 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
+    errors = error.errors() if isinstance(error, RequestValidationError) else [{"loc": (), "msg": str(error), "type": ""}]
+    first = max(errors, key=lambda each: len(each["loc"]))  # of a union, the alternative that fits best
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     problem = "is not supported" if first["type"] == "extra_forbidden" else f"is invalid: {first['msg']}"
     return error_response(request.scope, f"{key} {problem}", 400, key)
@@ -232,7 +237,16 @@ class PolicyServer:
         self.endpoint = endpoint
         self._config = config
         app = create_app(endpoint, config.api_key)
-        self._server = uvicorn.Server(uvicorn.Config(app, host=config.host, port=config.port, log_level="warning", lifespan="off"))
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                log_level="warning",
+                lifespan="off",
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
         self._task: asyncio.Task[None]
 
     @classmethod

@@ -27,6 +27,7 @@ class Stated:
         self.samplings: list[Sampling] = []
         self.streamed = 0
         self.cuts = 0
+        self.pause = 0.0
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.contexts.append(tuple(prompt_ids))
@@ -44,7 +45,7 @@ class Stated:
         generation = await self.generate(request_id, prompt_ids, sampling)
         try:
             for token in generation.token_ids[:-1]:
-                await asyncio.sleep(0)
+                await asyncio.sleep(self.pause)
                 self.streamed += 1
                 yield (token,)
             if self.texts and isinstance(self.texts[0], EngineFault):
