@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from flows.config import FlywheelConfig
 from flows.home import Home
-from flows.lakes import open_lake, policy_of
+from flows.lakes import open_lake
+from flows.runtime import start_reaper
 from rl.engines.config import EngineConfig, ServingEngineConfig
+from rl.envs.base import check_environment
 from rl.renderers.base import Truncation
 from rl.renderers.chat import ChatDialect
 from rl.rollouts.rollout import Rollouts
@@ -22,7 +24,7 @@ from rl.serving.conversation import Conversation, Tools
 from rl.serving.protocol import ChatMessage
 from rl.serving.server import ServingConfig, open_endpoint, serve
 from rl.terminal import say
-from warehouse import Lake, Policy, Trajectory
+from warehouse import Document, Lake, Policy, Trajectory
 
 STAGE = "serve"
 SAVE_SECONDS = 2.0
@@ -35,46 +37,48 @@ IDLE_SECONDS = 3600.0
 class OpenPolicy:
     """A policy with running engines, which can hold to JSON schemas."""
 
-    policy: Policy
     folder: Path
     config: FlywheelConfig
     rollouts: Rollouts
 
 
 @contextmanager
-def open_policy(home: Path, policy_id: str, with_documents: bool) -> Iterator[OpenPolicy]:
-    """Start engines with a policy of a home, and environments over its documents if wanted. Raise RequestError if it is missing."""
-    config = Home(home).load()
-    with open_lake(home) as lake:
-        policy = policy_of(lake, policy_id)
-        documents = lake.documents() if with_documents else []
+def open_policy(home: Path, policy: Policy, environment: str | None) -> Iterator[OpenPolicy]:
+    """Start engines with a policy of a home, and `environment` over its documents. Raise RequestError if either cannot be used."""
+    config, documents = Home(home).load(), list[Document]()
+    if environment is not None:
+        check_environment(environment, config.rollout.environments)
+        with open_lake(home) as lake:
+            documents = lake.documents()
+    start_reaper()
     shared = {name: getattr(config.rollout.engine, name) for name in ServingEngineConfig.model_fields}
     rollout = config.rollout.model_copy(update={"engine": EngineConfig(**shared, structured=True)})
     folder = home / policy.path
     with Rollouts.start(rollout, folder, documents) as rollouts:
-        yield OpenPolicy(policy, folder, config, rollouts)
+        if environment is not None:
+            rollouts.wait(rollouts.environments.open(environment))
+        yield OpenPolicy(folder, config, rollouts)
 
 
-def serve_policy(home: Path, policy_id: str, config: ServingConfig, record: bool) -> None:
+def serve_policy(home: Path, policy: Policy, config: ServingConfig, record: bool) -> None:
     """Serve a policy until Ctrl-C or SIGTERM; with `record`, conversations become trajectories of the stage `serve`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    run = f"serve-{uuid.uuid4().hex[:8]}"
+    run, stop = f"serve-{uuid.uuid4().hex[:8]}", threading.Event()
     with ExitStack() as stack:
-        opened = stack.enter_context(open_policy(home, policy_id, with_documents=False))
+        opened = stack.enter_context(open_policy(home, policy, None))
         config = config.model_copy(update={"dialect": opened.config.rollout.dialect, "stage": STAGE, "run": run})
         lake = stack.enter_context(Lake(home)) if record else None
-        serving = stack.enter_context(serve(opened.rollouts, opened.folder, policy_id, config))
-        say(f"{policy_id} at {serving.url} (Anthropic's clients: {serving.url.removesuffix('/v1')}); Ctrl-C ends it")
+        serving = stack.enter_context(serve(opened.rollouts, opened.folder, policy.id, config))
+        say(f"{policy.id} at {serving.url} (Anthropic's clients: {serving.url.removesuffix('/v1')}); Ctrl-C ends it")
         if record:
             say(f"conversations become trajectories whose ids begin with {run}")
-        try:
-            while True:
-                time.sleep(SAVE_SECONDS)
-                save(serving.changed(), lake, opened.policy, run)
-                serving.forget(IDLE_SECONDS)
-        except KeyboardInterrupt:
-            serving.close()
-            save(serving.changed(), lake, opened.policy, run)
+        sys.stdout.flush()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())  # a commit is never interrupted
+        while not stop.wait(SAVE_SECONDS):
+            save(serving.changed(), lake, policy, run)
+            serving.forget(IDLE_SECONDS)
+        serving.close()
+        save(serving.changed(), lake, policy, run)
 
 
 def save(grown: Sequence[Trajectory], lake: Lake | None, policy: Policy, run: str) -> None:
@@ -84,29 +88,30 @@ def save(grown: Sequence[Trajectory], lake: Lake | None, policy: Policy, run: st
         lake.replace(replace(each, id=id, wheel_turn=policy.wheel_turn) for id, each in zip(ids, grown, strict=True))
 
 
-def chat(home: Path, policy_id: str, environment: str | None, temperature: float) -> None:
+def chat(home: Path, policy: Policy, environment: str | None, temperature: float) -> None:
     """Talk to a policy in the terminal until the end of the input."""
-    with open_policy(home, policy_id, with_documents=environment is not None) as opened:
+    with open_policy(home, policy, environment) as opened:
         rollouts, config = opened.rollouts, opened.config
-        if environment is not None:
-            rollouts.wait(rollouts.environments.open(environment))
-        endpoint = open_endpoint(rollouts, opened.folder, policy_id, ServingConfig(dialect=config.rollout.dialect, stage=STAGE))
+        endpoint = open_endpoint(rollouts, opened.folder, policy.id, ServingConfig(dialect=config.rollout.dialect, stage=STAGE))
         dialect = rollouts.dialect
-        remembers = isinstance(dialect, ChatDialect)
         opening = [ChatMessage.model_validate(message) for message in dialect.system_messages] if isinstance(dialect, ChatDialect) else None
-        limits = config.rollout.limits
-        tools = environment and Tools(
-            environment,
-            lambda: rollouts.environments.client(environment, f"chat-{uuid.uuid4().hex}"),
-            config.evaluation.horizon,
-            Truncation(limits.max_observation_tokens, limits.truncate),
-        )
-        conversation = Conversation(endpoint, _show, opening, tools or None, temperature)
-        say(f"{policy_id}: Ctrl-D ends" + ("" if remembers else "; it takes each line as a question of its own"))
+        tools = None if environment is None else _tools(opened, environment)
+        conversation = Conversation(endpoint, _show, opening, tools, temperature)
+        say(f"{policy.id}: Ctrl-D ends" + ("" if opening is not None else "; each line is a question of its own"))
         while (line := _line()) is not None:
             if line.strip():
                 rollouts.wait(conversation.say(line))
         rollouts.wait(conversation.close())
+
+
+def _tools(opened: OpenPolicy, environment: str) -> Tools:
+    limits, environments = opened.config.rollout.limits, opened.rollouts.environments
+    return Tools(
+        environment,
+        lambda: environments.client(environment, f"chat-{uuid.uuid4().hex}"),
+        opened.config.evaluation.horizon,
+        Truncation(limits.max_observation_tokens, limits.truncate),
+    )
 
 
 def _line() -> str | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.options import HomeOption
 from flows.cli.stages import TemperatureOption
+
+if TYPE_CHECKING:
+    from warehouse import Policy
 
 policy_app = typer.Typer(help="Policies of a home.", no_args_is_help=True)
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help='Its id; `flywheel sql "SELECT id FROM policies"` lists them.')]
@@ -28,6 +32,7 @@ def serve(
 
     Example: flywheel policy serve t1-rl --home runs/demo --port 8000 --record
     """
+    found = _find(home, policy)
     from pydantic import ValidationError
 
     from flows.serving import serve_policy
@@ -39,7 +44,7 @@ def serve(
         config = ServingConfig(host=host, port=port, api_key=api_key)
     except ValidationError as error:
         raise RequestError(f"{first_error(error)}: set --api-key or FLYWHEEL_API_KEY, or leave out --host.") from error
-    serve_policy(home, policy, config, record)
+    serve_policy(home, found, config, record)
 
 
 def chat(
@@ -54,6 +59,15 @@ def chat(
 
     Example: flywheel chat t1-rl --home runs/demo --tools search
     """
+    found = _find(home, policy)
     from flows.serving import chat as talk
 
-    talk(home, policy, tools, temperature)
+    talk(home, found, tools, temperature)
+
+
+def _find(home: Path, policy: str) -> Policy:
+    """The policy. Raise RequestError if there is none, before slow imports."""
+    from flows.lakes import open_lake, policy_of
+
+    with open_lake(home) as lake:
+        return policy_of(lake, policy)
