@@ -20,9 +20,9 @@ from rl.envs.base import check_environment
 from rl.renderers.base import Truncation
 from rl.renderers.chat import ChatDialect
 from rl.rollouts.rollout import Rollouts
-from rl.serving.conversation import Conversation, Tools
 from rl.serving.protocol import ChatMessage
 from rl.serving.server import ServingConfig, open_endpoint, serve
+from rl.serving.terminal_chat import TerminalChat, Tools
 from rl.terminal import say
 from warehouse import Document, Lake, Policy, Trajectory
 
@@ -96,7 +96,7 @@ def chat(home: Path, policy: Policy, environment: str | None, temperature: float
         dialect = rollouts.dialect
         opening = [ChatMessage.model_validate(message) for message in dialect.system_messages] if isinstance(dialect, ChatDialect) else None
         tools = None if environment is None else _tools(opened, environment)
-        conversation = Conversation(endpoint, _show, opening, tools, temperature)
+        conversation = TerminalChat(endpoint, _show, opening, tools, temperature)
         say(f"{policy.id}: Ctrl-D ends" + ("" if opening is not None else "; each line is a question of its own"))
         while (line := _line()) is not None:
             if line.strip():

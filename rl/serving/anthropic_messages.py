@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from rl.engines.config import Temperature
 from rl.serving.events import event
-from rl.serving.protocol import ChatMessage, ChatRequest, Delta, JsonSchema, Reply, RequestPart, ResponseFormat
+from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, Delta, JsonSchema, RequestPart, ResponseFormat
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -151,7 +151,7 @@ def _text(content: str | list[_Text]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def answer(reply: Reply, request: MessagesRequest) -> dict[str, Any]:
+def answer(reply: ChatReply, request: MessagesRequest) -> dict[str, Any]:
     """The body of a `message`."""
     blocks: list[dict[str, Any]] = [{**_empty("thought"), "thinking": reply.thought}] if reply.thought else []
     blocks += [{"type": "text", "text": reply.message.text}] if reply.message.text else []
@@ -159,7 +159,7 @@ def answer(reply: Reply, request: MessagesRequest) -> dict[str, Any]:
     return {**_head(reply.id, request), "content": blocks, "stop_reason": _STOPS[reply.finish], "usage": _usage(reply)}
 
 
-async def events(parts: AsyncGenerator[Delta | Reply, None], request: MessagesRequest, id: str) -> AsyncGenerator[str, None]:
+async def events(parts: AsyncGenerator[Delta | ChatReply, None], request: MessagesRequest, id: str) -> AsyncGenerator[str, None]:
     """The stream of a message: each block starts, grows by deltas, and stops; the input of a tool comes as a whole."""
     number, kind, began = -1, "", False
     async for part in parts:
@@ -194,7 +194,7 @@ def _head(id: str, request: MessagesRequest) -> dict[str, Any]:
     return {"id": f"msg_{id}", "type": "message", "role": "assistant", "model": request.model, "stop_reason": None, "stop_sequence": None}
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: ChatReply) -> dict[str, int]:
     return {"input_tokens": len(reply.prompt_ids), "output_tokens": len(reply.generation.token_ids)}
 
 
@@ -202,7 +202,7 @@ def _empty(kind: str) -> dict[str, Any]:
     return {"type": "thinking", "thinking": "", "signature": ""} if kind == "thought" else {"type": "text", "text": ""}
 
 
-def _calls(reply: Reply) -> list[dict[str, str]]:
+def _calls(reply: ChatReply) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.function.name, "arguments": call.function.arguments} for call in reply.message.calls]
 
 

@@ -12,7 +12,7 @@ from rl.engines.base import EngineFault, Generation, Generator, Sampling, Stream
 from rl.renderers.base import ParseError, RolloutDialect, Schema
 from rl.renderers.plain_text import PlainText
 from rl.serving.openai_chat import usage_of
-from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, ContextFull, Delta, Refused, Reply
+from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, CompletionRequest, ContextFull, Delta, Refused
 from rl.serving.recorder import Recorder, Segment
 from warehouse.digests import digest
 
@@ -124,16 +124,16 @@ class Endpoint:
         sampling = Sampling(request.temperature, limit, renderer.dialect.stop_token_ids, request.top_p, request.seed, form=form)
         return Asked(request, messages, tools_digest, segment, sampling, f"{segment.id}/{len(segment.turns)}")
 
-    async def chat(self, request: ChatRequest, caller: Caller) -> Reply:
+    async def chat(self, request: ChatRequest, caller: Caller) -> ChatReply:
         """Reply to a chat request. Raises `Refused`."""
         return await self.reply(self.ask(request, caller))
 
-    async def reply(self, asked: Asked) -> Reply:
+    async def reply(self, asked: Asked) -> ChatReply:
         """Generate the whole reply. Raises `Refused` if the engine fails."""
         generation, latency = await self._generate(asked.segment, asked.sampling)
         return self._record(asked, generation, latency, None)
 
-    async def stream(self, asked: Asked) -> AsyncGenerator[Delta | Reply, None]:
+    async def stream(self, asked: Asked) -> AsyncGenerator[Delta | ChatReply, None]:
         """Generate the reply, as its text becomes certain, and last as a whole. Raises `Refused` if the engine fails."""
         if not isinstance(self._engines, StreamingGenerator):
             raise TypeError(f"{type(self._engines).__name__} does not stream")
@@ -160,7 +160,7 @@ class Endpoint:
             raise Refused(self._no_chat)
         return self._renderer
 
-    def _record(self, asked: Asked, generation: Generation, latency: float, shown: _Shown | None) -> Reply:
+    def _record(self, asked: Asked, generation: Generation, latency: float, shown: _Shown | None) -> ChatReply:
         """Append the reply to its segment. After a stream its texts begin with what was `shown`."""
         renderer, segment, tools = self._chat_renderer, asked.segment, asked.request.offered_tools
         prompt_ids = tuple(segment.ids)
@@ -172,7 +172,7 @@ class Endpoint:
         history = _ChatHistory((*asked.messages, message.canonical), asked.tools, message)
         segment.record(generation, renderer.dialect.decode(generation.token_ids), calls, history, latency)
         tokens = self._tokens(generation) if asked.request.logprobs else ()
-        return Reply(asked.id, self.model, message, thought, prompt_ids, generation, tuple(tokens))
+        return ChatReply(asked.id, self.model, message, thought, prompt_ids, generation, tuple(tokens))
 
     def _chat_segment(
         self, renderer: Renderer, request: ChatRequest, caller: Caller, messages: tuple[str, ...], tools_digest: str, clamped: bool

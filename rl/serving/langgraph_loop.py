@@ -25,7 +25,7 @@ from rl.rollouts.agent_loop import EnvironmentHandle, RolloutRequest, call_recor
 from rl.rollouts.config import Limits
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Caller, Endpoint
-from rl.serving.protocol import ChatRequest, ContextFull, Refused, Reply
+from rl.serving.protocol import ChatReply, ChatRequest, ContextFull, Refused
 from rl.serving.recorder import Recorder
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -120,7 +120,7 @@ def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict
     return metadata[SCHEMA] if metadata and SCHEMA in metadata else convert_to_openai_tool(tool)
 
 
-def _result(reply: Reply) -> ChatResult:
+def _result(reply: ChatReply) -> ChatResult:
     sampled = reply.generation.token_ids
     message = AIMessage(
         content=reply.message.text,

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from rl.serving.events import event
-from rl.serving.protocol import ChatRequest, Delta, Reply
+from rl.serving.protocol import ChatReply, ChatRequest, Delta
 
 
 def usage_of(prompt_tokens: int, sampled: int) -> dict[str, int]:
     return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled, "total_tokens": prompt_tokens + sampled}
 
 
-def answer(reply: Reply, request: ChatRequest) -> dict[str, Any]:
+def answer(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
     """The body of a `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.message.content}
     if reply.thought:
@@ -28,7 +28,7 @@ def answer(reply: Reply, request: ChatRequest) -> dict[str, Any]:
     return body
 
 
-async def events(parts: AsyncGenerator[Delta | Reply, None], request: ChatRequest, id: str) -> AsyncGenerator[str, None]:
+async def events(parts: AsyncGenerator[Delta | ChatReply, None], request: ChatRequest, id: str) -> AsyncGenerator[str, None]:
     """The stream of `chat.completion.chunk`: text as it comes, then calls, each as a whole."""
     head = {"object": "chat.completion.chunk", **_head(id, request.model)}
     role: dict[str, Any] = {"role": "assistant"}
@@ -55,11 +55,11 @@ def _chunk(head: dict[str, Any], delta: dict[str, Any], **choice: Any) -> dict[s
     return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **choice}]}
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: ChatReply) -> dict[str, int]:
     return usage_of(len(reply.prompt_ids), len(reply.generation.token_ids))
 
 
-def _logprobs(reply: Reply, request: ChatRequest) -> dict[str, Any] | None:
+def _logprobs(reply: ChatReply, request: ChatRequest) -> dict[str, Any] | None:
     if not request.logprobs:
         return None
     pairs = zip(reply.tokens, reply.generation.logprobs, strict=True)

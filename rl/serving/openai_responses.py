@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, T
 
 from rl.engines.config import Temperature
 from rl.serving.events import event
-from rl.serving.protocol import ChatMessage, ChatRequest, Delta, JsonSchema, Refused, Reply, RequestPart, ResponseFormat
+from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, Delta, JsonSchema, Refused, RequestPart, ResponseFormat
 
 
 class _Lenient(BaseModel):
@@ -153,14 +153,14 @@ def _text(content: str | list[_Text]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def answer(reply: Reply, request: ResponsesRequest) -> dict[str, Any]:
+def answer(reply: ChatReply, request: ResponsesRequest) -> dict[str, Any]:
     """The body of a `response`."""
     items = [_reasoning_item(reply.id, reply.thought)] if reply.thought else []
     items += [_message_item(reply.id, reply.message.text)] if reply.message.text else []
     return _response(reply, request, items + list(_call_items(reply)))
 
 
-async def events(parts: AsyncGenerator[Delta | Reply, None], request: ResponsesRequest, id: str) -> AsyncGenerator[str, None]:
+async def events(parts: AsyncGenerator[Delta | ChatReply, None], request: ResponsesRequest, id: str) -> AsyncGenerator[str, None]:
     """The stream of a response: each item is added, grows by deltas, and is done; calls come as a whole."""
     writer = _Writer(id)
     head = {**_head(id, request, time.time()), "status": "in_progress", "output": [], "usage": None}
@@ -172,7 +172,7 @@ async def events(parts: AsyncGenerator[Delta | Reply, None], request: ResponsesR
             yield writer.event("response.in_progress", response=head)
         for written in writer.delta(part) if isinstance(part, Delta) else writer.end(part):
             yield written
-        if isinstance(part, Reply):
+        if isinstance(part, ChatReply):
             response = _response(part, request, writer.done, head["created_at"])
             yield writer.event(f"response.{response['status']}", response=response)
 
@@ -200,7 +200,7 @@ class _Writer:
         self._text += delta.text
         yield self.event(f"response.{item['content'][0]['type']}.delta", **self._place(item), delta=delta.text, **self._logprobs)
 
-    def end(self, reply: Reply) -> Iterator[str]:
+    def end(self, reply: ChatReply) -> Iterator[str]:
         """The end of the open item, and all calls."""
         yield from self._close()
         for call in _call_items(reply):
@@ -233,7 +233,7 @@ class _Writer:
         return {} if self._kind == "thought" else {"logprobs": []}
 
 
-def _response(reply: Reply, request: ResponsesRequest, items: list[dict[str, Any]], created: float | None = None) -> dict[str, Any]:
+def _response(reply: ChatReply, request: ResponsesRequest, items: list[dict[str, Any]], created: float | None = None) -> dict[str, Any]:
     cut = reply.finish == "length"
     sampled = len(reply.generation.token_ids)
     return {
@@ -279,7 +279,7 @@ def _message_item(id: str, text: str, status: str = "completed") -> dict[str, An
     return {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": status, "content": content}
 
 
-def _call_items(reply: Reply) -> Iterator[dict[str, Any]]:
+def _call_items(reply: ChatReply) -> Iterator[dict[str, Any]]:
     for call in reply.message.calls:
         item = {"type": "function_call", "id": f"fc_{reply.id}_{call.id}", "call_id": call.id, "status": "completed"}
         yield {**item, "name": call.function.name, "arguments": call.function.arguments}

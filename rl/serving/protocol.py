@@ -205,7 +205,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """A finished reply; `tokens` is the text of each token, if log-probabilities were requested."""
 
     id: str

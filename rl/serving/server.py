@@ -32,7 +32,7 @@ from rl.serving.endpoint import Caller, Endpoint, Renderer
 from rl.serving.events import event
 from rl.serving.guard import Guard, error_body, error_response
 from rl.serving.openai_responses import ResponsesRequest
-from rl.serving.protocol import ChatRequest, CompletionRequest, Delta, Refused, Reply
+from rl.serving.protocol import ChatReply, ChatRequest, CompletionRequest, Delta, Refused
 from rl.serving.question_renderer import QuestionRenderer
 from rl.serving.recorder import Recorder
 from warehouse.errors import RequestError
@@ -74,9 +74,9 @@ _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 class Style(Protocol):
     """A module that writes replies for one API; `request` is that API's."""
 
-    def answer(self, reply: Reply, request: Any) -> dict[str, Any]: ...
+    def answer(self, reply: ChatReply, request: Any) -> dict[str, Any]: ...
 
-    def events(self, parts: AsyncGenerator[Delta | Reply, None], request: Any, id: str) -> AsyncGenerator[str, None]: ...
+    def events(self, parts: AsyncGenerator[Delta | ChatReply, None], request: Any, id: str) -> AsyncGenerator[str, None]: ...
 
 
 def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:

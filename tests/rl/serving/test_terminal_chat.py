@@ -16,11 +16,11 @@ from rl.renderers.base import Truncation
 from rl.renderers.chat import ChatDialect
 from rl.renderers.tags import TagDialect
 from rl.serving.chat_renderer import ChatRenderer
-from rl.serving.conversation import Conversation, Tools
 from rl.serving.endpoint import Caller, Endpoint
 from rl.serving.protocol import ChatRequest, Refused
 from rl.serving.question_renderer import QuestionRenderer
 from rl.serving.recorder import Recorder
+from rl.serving.terminal_chat import TerminalChat, Tools
 from rl.tools import tool
 from tests.rl.serving.stated import TEMPLATE, Stated, context_of
 from tests.rl.serving.test_chat_renderer import SEARCH
@@ -62,7 +62,7 @@ def test_a_terminal_shows_replies_and_calls_and_goes_on_after_failures(
     endpoint, printed = endpoint_of(Stated(*texts)), list[str]()
 
     async def talk() -> None:
-        conversation = Conversation(endpoint, printed.append, [], tools, 0.0)
+        conversation = TerminalChat(endpoint, printed.append, [], tools, 0.0)
         for line in said:
             await conversation.say(line)
         await conversation.close()

@@ -23,7 +23,7 @@ class Tools:
     cut: Truncation
 
 
-class Conversation:
+class TerminalChat:
     """Messages of user and policy so far; an environment lives until it is done or fails.
 
     Args:
