@@ -181,11 +181,11 @@ class Trajectory:
     """One run of a policy on a task.
 
     `stage` is its origin: `demonstration`, `rl`, `eval`, `eval_beside` (during training), `rollout`, `continuation` (of options of a stored
-    step, see `provenance`) or `import`. `suite` is the evaluation suite, `step` the RL step or, for an evaluation beside training, the
-    weight version it started with, `wheel_turn` the iteration (from 1), `sample` the index within the task's group. `started` is UTC,
-    `seconds` a duration. `reward` is the verifier's value, or the composed reward in RL; None without a verdict or if the outcome is
-    invalid. Imported runs have no token ids, None for unrecorded times, and 0 for horizon and seed; their `provenance` holds the origin and
-    data beyond a trajectory (system prompt, available tools).
+    step, see `provenance`), `serve` (a conversation) or `import`. `suite` is the evaluation suite, `step` the RL step or, for an evaluation
+    beside training, the weight version it started with, `wheel_turn` the iteration (from 1), `sample` the index within the task's group.
+    `started` is UTC, `seconds` a duration. `reward` is the verifier's value, or the composed reward in RL; None without a verdict or if the
+    outcome is invalid. Imported runs have no token ids, None for unrecorded times, and 0 for horizon and seed; their `provenance` holds the
+    origin and data beyond a trajectory (system prompt, available tools).
     """
 
     id: str

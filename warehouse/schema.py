@@ -197,7 +197,7 @@ TRAJECTORIES = Table(
         Column("id", TEXT, "Trajectory id."),
         Column("task_key", TEXT, "tasks.key."),
         Column("policy", TEXT, "policies.id, or the name of a foreign agent."),
-        Column("stage", TEXT, "demonstration, rl, eval, eval_beside (evaluation alongside training), rollout, continuation or import."),
+        Column("stage", TEXT, "demonstration, rl, eval, eval_beside (alongside training), rollout, continuation, serve or import."),
         Column(
             "outcome",
             enumeration(Outcome),

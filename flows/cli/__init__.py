@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flows.cli import control, data, evaluation, inspection, lake, planning, stages
+from flows.cli import control, data, evaluation, inspection, lake, planning, serving, stages
 from flows.runtime import import_safely, quiet_libraries
 from flows.status_line import StatusLine
 from rl.terminal import in_line, say, visible
@@ -71,6 +71,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": stages.train,
     "rollout": stages.rollout,
     "eval": evaluation.evaluate,
+    "chat": serving.chat,
     "pause": control.pause,
     "resume": control.resume,
     "limit": control.limit,
@@ -104,6 +105,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(serving.policy_app, name="policy")
 app.add_typer(data.data_app, name="data")
 app.add_typer(lake.lake_app, name="lake")
 

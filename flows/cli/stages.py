@@ -253,13 +253,16 @@ def _as_sampled(temperature: float) -> float:
         raise typer.BadParameter(str(error)) from error
 
 
+TemperatureOption = Annotated[float, typer.Option(callback=_as_sampled, help="0 is greedy.")]
+
+
 def rollout(
     home: HomeOption,
     policy: PolicyOption,
     suite: Annotated[str | None, typer.Option(help="Tasks of this split, such as a held-out suite or train.")] = None,
     tasks: Annotated[str | None, typer.Option(metavar="SQL", help="SQL condition on the table tasks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories per task.")] = 1,
-    temperature: Annotated[float, typer.Option(callback=_as_sampled, help="0 is greedy.")] = 1.0,
+    temperature: TemperatureOption = 1.0,
     horizon: Annotated[int | None, typer.Option(min=1, help="Maximum turns; by default that of evaluations.")] = None,
     json_: JsonOption = False,
 ) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rl.content import PlacedImage
 from warehouse.errors import WorkFailed
@@ -31,6 +31,7 @@ class Sampling:
     """Sampling parameters of one continuation. Temperature 0 is greedy; the stop token is part of the output.
 
     `older` requests an engine with an older policy, if there is one. `form` is a JSON schema, as JSON text, for `structured` engines.
+    `streamed` makes an engine report tokens before the end.
     """
 
     temperature: float = 1.0
@@ -40,6 +41,7 @@ class Sampling:
     seed: int | None = None
     older: bool = False
     form: str | None = None
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,15 @@ class Generator(Protocol):
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
         """Continue `prompt_ids`, which include the placeholders of `images`. Raises `EngineFault`."""
+        ...
+
+
+@runtime_checkable
+class StreamingGenerator(Protocol):
+    """A generator that also returns tokens as they are sampled."""
+
+    def stream(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
+        """Continue `prompt_ids`: yields sampled ids as they come, and last the whole generation. Raises `EngineFault`."""
         ...
 
 

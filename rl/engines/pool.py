@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MOST_RETAKES = 3
 """Maximum times that one request moves to another engine because its own died."""
+NOT_YET_SECONDS = 0.02
+"""Pause before asking again for the tokens of a request that its engine does not run yet."""
 
 
 class EnginePool:
@@ -103,6 +106,45 @@ class EnginePool:
                     raise EngineFault(f"gave up after {retakes + 1} engines died: {error}") from error
                 retakes += 1
                 self._retaken += 1
+
+    async def stream(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
+        """Continue a trajectory; yields sampled ids as they come, and last the whole generation.
+
+        Raises:
+            EngineFault: as `generate` does, or another engine continued the request differently after its own died.
+        """
+        work = asyncio.ensure_future(self.generate(request_id, prompt_ids, replace(sampling, streamed=True)))
+        sent: tuple[int, ...] = ()
+        try:
+            while not work.done():
+                more = asyncio.ensure_future(self._sampled(request_id, len(sent)))
+                try:
+                    await asyncio.wait([work, more], return_when=asyncio.FIRST_COMPLETED)
+                    ids = more.result() if more.done() and not work.done() else ()
+                finally:
+                    more.cancel()
+                if ids:
+                    sent += ids
+                    yield ids
+            generation = await work
+        finally:
+            work.cancel()
+        if generation.token_ids[: len(sent)] != sent:
+            raise EngineFault("an engine died, and another continued differently from what was streamed")
+        yield generation
+
+    async def _sampled(self, request_id: str, seen: int) -> tuple[int, ...]:
+        """Newly sampled ids of a request; none after a pause if its engine died or does not run it yet."""
+        replica = self._pinned.get((request_id, False))
+        try:
+            ids = () if replica is None else await replica.sampled(request_id, seen)
+        except EngineFault:  # `generate` handles it
+            ids = ()
+        if not ids:
+            await asyncio.sleep(NOT_YET_SECONDS)
+        return ids
 
     def release(self, request_id: str) -> None:
         """Unpin a finished trajectory from its engines."""

@@ -95,6 +95,12 @@ class Replica:
         self.tokens += len(generation.token_ids)
         return generation
 
+    async def sampled(self, request_id: str, seen: int) -> tuple[int, ...]:
+        """Ids of a running streamed request after the first `seen`, once there are any; none if it does not run. Raises as `call` does."""
+        await asyncio.shield(self.ready)
+        ids: tuple[int, ...] = await self.call("sampled", request_id, seen)
+        return ids
+
     async def start(self) -> None:
         """Start with the initial weights. Raises as `call` does."""
         await self._send(self.weights[0])

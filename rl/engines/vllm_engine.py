@@ -14,6 +14,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -90,6 +91,15 @@ def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any,
     return told
 
 
+@dataclass(slots=True, eq=False)
+class Streamed:
+    """Ids of a running streamed request; `more` is set when some were added, or the request has ended."""
+
+    ids: Sequence[int] = ()
+    ended: bool = False
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class VllmEngine(BatchedActor):
     """One vLLM engine; its process must have the variables of `environment_variables(config)`."""
 
@@ -113,6 +123,7 @@ class VllmEngine(BatchedActor):
         """LoRA request that names the current adapters."""
         self._received: ReceivedPolicy | None = None
         self._gauge = PressureGauge()
+        self._streamed: dict[str, Streamed] = {}
 
     async def misses(self, path: str, files: tuple[PolicyFile, ...]) -> bool:
         """Return whether these files are missing in folder `path` on this machine; `receive` calls must then deliver them."""
@@ -158,17 +169,36 @@ class VllmEngine(BatchedActor):
         from vllm.v1.engine.exceptions import EngineDeadError
 
         unique_id = f"{request_id}-{next(self._serial)}"
+        streamed = Streamed()
+        if sampling.streamed:
+            self._streamed[request_id] = streamed
         try:
             prompt = await asyncio.to_thread(_prompt, prompt_ids, images) if images else _prompt(prompt_ids)
             stream = self._llm.generate(prompt, _sampling_parameters(sampling), unique_id, lora_request=self._adapters)
-            outputs = [output async for output in stream]
+            async for output in stream:
+                streamed.ids = output.outputs[0].token_ids
+                streamed.more.set()
         except EngineDeadError:
             raise  # `_tells_its_death` converts it
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
-        if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):
+        finally:
+            streamed.ended = True
+            streamed.more.set()
+            if self._streamed.get(request_id) is streamed:
+                del self._streamed[request_id]
+        if images and list(output.prompt_token_ids) != list(prompt_ids):
             raise EngineFault("the engine's image placeholders differ from those of the context; check the policy's processor")
-        return _as_generation(outputs[-1].outputs[0])
+        return _as_generation(output.outputs[0])
+
+    @_tells_its_death
+    async def sampled(self, request_id: str, seen: int) -> tuple[int, ...]:
+        """Ids of a running streamed request after the first `seen`, once there are any; none if it does not run."""
+        streamed = self._streamed.get(request_id)
+        while streamed is not None and not streamed.ended and len(streamed.ids) <= seen:
+            streamed.more.clear()
+            await streamed.more.wait()
+        return () if streamed is None else tuple(streamed.ids[seen:])
 
     @_tells_its_death
     async def load_weights(self, path: str, version: int) -> None:
@@ -438,7 +468,7 @@ def _sampling_parameters(sampling: Sampling) -> Any:
         logprobs=0,
         detokenize=False,
         skip_special_tokens=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.CUMULATIVE if sampling.streamed else RequestOutputKind.FINAL_ONLY,
         structured_outputs=None if sampling.form is None else StructuredOutputsParams(json=_spaced(sampling.form)),
     )
 

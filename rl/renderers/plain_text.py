@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from rl.content import mended
 from rl.renderers.base import TRUNCATION_MARKER, Truncation
@@ -59,6 +60,11 @@ class PlainText:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
+
+    def decoder(self) -> Callable[[Sequence[int]], str]:
+        """A function that decodes a growing sequence in parts; a character is returned once all its tokens are there."""
+        stream = DecodeStream(skip_special_tokens=False)
+        return lambda token_ids: "".join(filter(None, (stream.step(self._backend, token) for token in token_ids)))
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(mended(text), add_special_tokens=False).ids)

@@ -6,6 +6,7 @@ Texts go into slots of the markup, so nothing that a client or a tool says becom
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,17 @@ from rl.renderers.chat_template import ARGUMENT_NAME, PROBE_TEXT, Filter, Messag
 from rl.serving.protocol import ChatMessage, Refused
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER
+from warehouse.replies import split_reasoning
 
 _NAMES, _ARGUMENTS = 1_000_000, 2_000_000
 """First slot numbers of the reply's names and arguments; lower numbers are the messages' contents, in order."""
 _ASKED: Message = {"role": "user", "content": "a"}
 _ROLES = {"developer": "system"}
+_CALL_FIRST = re.compile(r"\s*[{\[<`]")
+"""A reply that may be calls as a whole."""
+_CALL_LATER = re.compile(r"<tool_call|```\w*\s*(?:\Z|[{\[<])")
+"""Where calls may begin after text."""
+_MARKS = ("<think>", "</think>", "<tool_call", "```")
 
 
 class ChatRenderer:
@@ -74,13 +81,20 @@ class ChatRenderer:
         `tools` are the offered tools. Ids that parse neither as calls nor as an answer are returned as text.
         """
         turn = self.dialect.parse(reply_ids, tools)
+        ended = bool(reply_ids) and reply_ids[-1] in self.dialect.stop_token_ids
+        thought, content = split_reasoning(self.dialect.decode(reply_ids[:-1] if ended else reply_ids), self.dialect.layout.opens_thought)
         if isinstance(turn, ParseError) or (not tools and turn.calls[0].tool != ANSWER):
-            text = self.dialect.decode(reply_ids[:-1] if reply_ids and reply_ids[-1] in self.dialect.stop_token_ids else reply_ids)
-            return ChatMessage(role="assistant", content=text), None
+            return ChatMessage(role="assistant", content=content), thought or None
         if turn.calls[0].tool == ANSWER:
-            return ChatMessage(role="assistant", content=turn.calls[0].arguments), turn.think
+            return ChatMessage(role="assistant", content=turn.calls[0].arguments), thought or None
         calls = [tool_call(call_id(first_call + number), action.tool, action.arguments) for number, action in enumerate(turn.calls)]
-        return ChatMessage.model_validate({"role": "assistant", "tool_calls": calls}), turn.think
+        spoken = _before_calls(content).strip() or None
+        return ChatMessage.model_validate({"role": "assistant", "content": spoken, "tool_calls": calls}), thought or None
+
+    def certain(self, text: str, tools: Sequence[Schema]) -> tuple[str, str]:
+        """The reasoning and content that a reply beginning with `text` will have in any case."""
+        thought, content = split_reasoning(_without_begun_mark(text), self.dialect.layout.opens_thought)
+        return thought, (_before_calls(content) if tools else content).partition("<think>")[0].rstrip()
 
     def _encoded(self, shaped: Sequence[Message], texts: Mapping[int, str], tools: Sequence[Schema]) -> tuple[int, ...]:
         self._refuse_control_tokens(shaped)
@@ -151,3 +165,18 @@ def _arguments(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(f"the arguments of a call are not JSON: {text[:80]!r}") from error
+
+
+def _before_calls(content: str) -> str:
+    """The part of a reply's content that precedes all text that may be a call."""
+    if _CALL_FIRST.match(content):
+        return ""
+    found = _CALL_LATER.search(content)
+    return content if found is None else content[: found.start()]
+
+
+def _without_begun_mark(text: str) -> str:
+    """`text` without an end that may become a mark."""
+    begun = [mark for mark in _MARKS if not text.endswith(mark)]
+    longest = max((size for mark in begun for size in range(1, len(mark)) if text.endswith(mark[:size])), default=0)
+    return text[: len(text) - longest]

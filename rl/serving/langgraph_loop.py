@@ -24,8 +24,9 @@ from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import EnvironmentHandle, RolloutRequest, call_record, choice_of, uses_lagged_policy
 from rl.rollouts.config import Limits
 from rl.serving.chat_renderer import ChatRenderer
-from rl.serving.endpoint import Caller, Endpoint, Recorder
-from rl.serving.protocol import ChatRequest, ContextFull, Refused
+from rl.serving.endpoint import Caller, Endpoint
+from rl.serving.protocol import ChatReply, ChatRequest, ContextFull, Refused
+from rl.serving.recorder import Recorder
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
@@ -105,7 +106,6 @@ class PolicyChatModel(BaseChatModel):
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
             "seed": None if self.seed is None else seed_from(self.seed, len(messages)),
-            "return_token_ids": True,
             **settings,
         }
         try:
@@ -120,21 +120,20 @@ def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict
     return metadata[SCHEMA] if metadata and SCHEMA in metadata else convert_to_openai_tool(tool)
 
 
-def _result(answer: dict[str, Any]) -> ChatResult:
-    (choice,) = answer["choices"]
-    said, usage = choice["message"], answer["usage"]
+def _result(reply: ChatReply) -> ChatResult:
+    sampled = reply.generation.token_ids
     message = AIMessage(
-        content=said["content"] or "",
+        content=reply.message.text,
         tool_calls=[
-            {"name": call["function"]["name"], "args": json.loads(call["function"]["arguments"]), "id": call["id"], "type": "tool_call"}
-            for call in said.get("tool_calls", ())
+            {"name": call.function.name, "args": json.loads(call.function.arguments), "id": call.id, "type": "tool_call"}
+            for call in reply.message.calls
         ],
-        additional_kwargs={"reasoning_content": said["reasoning_content"]} if "reasoning_content" in said else {},
-        response_metadata={"finish_reason": choice["finish_reason"], "token_ids": choice["token_ids"], "model_name": answer["model"]},
+        additional_kwargs={"reasoning_content": reply.thought} if reply.thought else {},
+        response_metadata={"finish_reason": reply.finish, "token_ids": list(sampled), "model_name": reply.model},
         usage_metadata={
-            "input_tokens": usage["prompt_tokens"],
-            "output_tokens": usage["completion_tokens"],
-            "total_tokens": usage["total_tokens"],
+            "input_tokens": len(reply.prompt_ids),
+            "output_tokens": len(sampled),
+            "total_tokens": len(reply.prompt_ids) + len(sampled),
         },
     )
     return ChatResult(generations=[ChatGeneration(message=message)])

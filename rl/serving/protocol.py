@@ -1,20 +1,27 @@
-"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy supports.
+"""Messages, requests and replies of the endpoint, in the form of OpenAI's chat completions; other APIs are converted to and from it.
 
-Unsupported settings are refused by name instead of ignored, so that an agent that asks for stop strings or four choices gets an error.
+Settings that would change the reply and are not supported are refused by name, so that an agent that asks for stop strings or four choices
+gets an error. Hints such as `prompt_cache_key` are accepted and ignored.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
+from rl.engines.base import Generation
 from rl.engines.config import Temperature
 
 
 class Refused(Exception):
-    """A request that cannot be served, with HTTP status and parameter name."""
+    """A request that cannot be served, with HTTP status, parameter name and OpenAI's code."""
+
+    code: str | None = None
 
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         super().__init__(message)
@@ -24,26 +31,28 @@ class Refused(Exception):
 class ContextFull(Refused):
     """The context has no room for the requested reply."""
 
+    code = "context_length_exceeded"
 
-class _Part(BaseModel):
+
+class RequestPart(BaseModel):
     """Base of request parts; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
 
-class TextContent(_Part):
+class TextContent(RequestPart):
     type: Literal["text"]
     text: str
 
 
-class Function(_Part):
+class Function(RequestPart):
     """Function of a call; `arguments` is JSON text."""
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCall(_Part):
+class ToolCall(RequestPart):
     id: str
     type: Literal["function"] = "function"
     function: Function
@@ -76,12 +85,49 @@ class ChatMessage(BaseModel):
         return json.dumps([self.role, self.text, calls, self.tool_call_id], sort_keys=True)
 
 
-class StreamOptions(_Part):
+class JsonSchema(BaseModel):
+    """A named schema; `strict` and `description` are ignored, because the engine always holds to the schema."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    definition: dict[str, Any] = Field(default_factory=lambda: {"type": "object"}, alias="schema")
+
+    @field_validator("definition")
+    @classmethod
+    def _check_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ValueError(f"this is not a JSON schema ({error.message[:200]})") from error
+        return schema
+
+
+class ResponseFormat(RequestPart):
+    """`text`, any JSON object, or JSON that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @property
+    def form(self) -> str | None:
+        """JSON schema of the reply as JSON text; None for free text."""
+        if self.type == "text":
+            return None
+        return json.dumps((self.json_schema or JsonSchema()).definition)
+
+    @model_validator(mode="after")
+    def _check_given(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema and type json_schema need each other")
+        return self
+
+
+class StreamOptions(RequestPart):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class _Request(_Part):
+class _Request(RequestPart):
     """Common request fields. Settings with a single allowed value exist because clients send them by default."""
 
     model: str
@@ -108,9 +154,15 @@ class ChatRequest(_Request):
     max_completion_tokens: PositiveInt | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none", None] = None
-    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat = ResponseFormat()
     logprobs: bool | None = False
     top_logprobs: Literal[0, None] = None
+    parallel_tool_calls: Any = None
+    prompt_cache_key: Any = None
+    reasoning_effort: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    verbosity: Any = None
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
@@ -142,3 +194,28 @@ def _parsed(arguments: str) -> Any:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More text of a reply in progress: of its reasoning, or of its content."""
+
+    kind: Literal["thought", "text"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A finished reply; `tokens` is the text of each token, if log-probabilities were requested."""
+
+    id: str
+    model: str
+    message: ChatMessage
+    thought: str | None
+    prompt_ids: tuple[int, ...]
+    generation: Generation
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def finish(self) -> str:
+        return "tool_calls" if self.message.calls else self.generation.stop_reason.value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from datetime import date
 
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
@@ -14,20 +15,45 @@ TEMPLATE = ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1,
 
 
 class Stated:
-    """Ends each text by the template's token or another, and notes its contexts."""
+    """Ends each text by the template's token or another, and notes its contexts and samplings.
+
+    A stream brings one token at a time, and a fault that stands behind a text comes in its middle.
+    """
 
     def __init__(self, *texts: str | EngineFault) -> None:
         self.end = "<|im_end|>"
         self.texts = list(texts)
         self.contexts: list[tuple[int, ...]] = []
+        self.samplings: list[Sampling] = []
+        self.streamed = 0
+        self.cuts = 0
+        self.pause = 0.0
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.contexts.append(tuple(prompt_ids))
+        self.samplings.append(sampling)
         text = self.texts.pop(0)
         if isinstance(text, EngineFault):
             raise text
-        ids = TEMPLATE.encode([f"{text}{self.end}"], {})
-        return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (3,) * len(ids))
+        ids = TEMPLATE.encode([f"{text}{self.end}"], {})[: sampling.max_tokens]
+        stop = GenerationStop.STOP if ids[-1] in sampling.stop_token_ids else GenerationStop.LENGTH
+        return Generation(ids, (-0.5,) * len(ids), stop, (3,) * len(ids))
+
+    async def stream(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
+        generation = await self.generate(request_id, prompt_ids, sampling)
+        try:
+            for token in generation.token_ids[:-1]:
+                await asyncio.sleep(self.pause)
+                self.streamed += 1
+                yield (token,)
+            if self.texts and isinstance(self.texts[0], EngineFault):
+                raise self.texts.pop(0)
+            yield generation
+        except (GeneratorExit, asyncio.CancelledError):
+            self.cuts += 1
+            raise
 
 
 def context_of(trajectory: Trajectory) -> tuple[int, ...]:

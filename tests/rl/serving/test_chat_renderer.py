@@ -91,3 +91,28 @@ def test_a_message_that_was_cut_off_is_ended_before_anything_is_appended(rendere
     cut = renderer.extension(before, reply, ids[:-1], added, [])
     assert cut[0] in renderer.dialect.stop_token_ids
     assert cut[1:] == renderer.extension(before, reply, ids, added, [])
+
+
+REPLIES = [
+    "In Blue River.",
+    "  <think>\nHm: `<tool_call>`?\n</think>\n\nYes,  `x` < 3.\n\n```python\nprint()\n```\nThat is\tit. \n",
+    'I look.\n<tool_call>\n{"name": "search", "arguments": {"query": "é"}}\n</tool_call>',
+    '<think>\nHm.\n</think>\n\nI look:\n```json\n{"name": "search", "arguments": {"query": "a"}}\n```',
+    '{"name": "search", "parameters": {"query": "a"}}',
+    '{"title": "X"}',
+    "<tool_call>{",
+    "<think>\nnever ended <b",
+    "<think>\nHm.\n</think>\n\na\n<think>\nagain\n</think>\nc <tool_",
+]
+
+
+@pytest.mark.parametrize("tools", [[], [SEARCH]], ids=["none", "search"])
+@pytest.mark.parametrize("text", REPLIES)
+def test_what_is_certain_of_a_reply_in_progress_begins_the_whole_reply(renderer: ChatRenderer, text: str, tools: list[object]) -> None:
+    end = renderer.dialect.layout.answer_stop
+    message, thought = renderer.reply(renderer.dialect.template.encode([text + end], {}), tools, 0)
+    for size in range(len(text) + 1):
+        thinking, spoken = renderer.certain(text[:size], tools)
+        assert (thought or "").startswith(thinking)
+        assert message.text.startswith(spoken), (text[:size], message)
+    assert message.calls or "{" in text or renderer.certain(text, tools)[1][:2] == message.text[:2]

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from rl.engines.base import EngineFault
 from rl.renderers.chat import ChatDialect
 from rl.serving.chat_renderer import ChatRenderer
-from rl.serving.endpoint import Endpoint, Recorder
+from rl.serving.endpoint import Endpoint
 from rl.serving.guard import MOST_BODY_BYTES, Guard
+from rl.serving.recorder import Recorder
 from rl.serving.server import ServingConfig, create_app
 from tests.rl.serving.stated import TEMPLATE, Stated, context_of
 from tests.rl.serving.test_chat_renderer import SEARCH
