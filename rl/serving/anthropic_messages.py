@@ -6,92 +6,71 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from rl.engines.config import Temperature
 from rl.serving.events import event
-from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, Delta, JsonSchema, RequestPart, ResponseFormat
+from rl.serving.protocol import (
+    ApiRequest,
+    ChatMessage,
+    ChatReply,
+    ChatRequest,
+    Delta,
+    FormatSettings,
+    Function,
+    Lenient,
+    TextContent,
+    ToolCall,
+    function_tool,
+)
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class _Lenient(BaseModel):
-    """Base of blocks, which carry hints such as `cache_control`."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Text(_Lenient):
-    type: Literal["text"]
-    text: str
-
-
-class _Thinking(_Lenient):
+class _Thinking(Lenient):
     """Dropped: the segment has the tokens of past reasoning."""
 
     type: Literal["thinking", "redacted_thinking"]
 
 
-class _ToolUse(_Lenient):
+class _ToolUse(Lenient):
     type: Literal["tool_use"]
     id: str
     name: str
     input: dict[str, Any]
 
 
-class _ToolResult(_Lenient):
+class _ToolResult(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[_Text] = ""
+    content: str | list[TextContent] = ""
 
 
-_Block = Annotated[_Text | _Thinking | _ToolUse | _ToolResult, Field(discriminator="type")]
-
-
-class _Message(_Lenient):
+class _Message(Lenient):
     role: Literal["system", "user", "assistant"]
-    content: str | list[_Block]
+    content: str | list[Annotated[TextContent | _Thinking | _ToolUse | _ToolResult, Field(discriminator="type")]]
 
 
-class _Tool(_Lenient):
+class _Tool(Lenient):
     type: Literal["custom", None] = None
     name: str
     description: str = ""
     input_schema: dict[str, Any]
 
 
-class _ToolChoice(_Lenient):
-    type: Literal["auto", "none"]
+class _ToolChoice(Lenient):
+    type: Literal["auto", "none"] = "auto"
 
 
-class _Format(_Lenient):
-    type: Literal["json_schema"]
-    definition: dict[str, Any] = Field(alias="schema")
-
-
-class _OutputConfig(_Lenient):
-    format: _Format | None = None
-
-
-class MessagesRequest(RequestPart):
+class MessagesRequest(ApiRequest):
     """`POST /v1/messages`."""
 
-    model: str
     max_tokens: PositiveInt
     messages: list[_Message] = Field(min_length=1)
-    system: str | list[_Text] = ""
-    temperature: Temperature = 1.0
-    top_p: float = Field(default=1.0, gt=0, le=1)
+    system: str | list[TextContent] = ""
     tools: list[_Tool] = Field(default_factory=list)
-    tool_choice: _ToolChoice | None = None
-    output_config: _OutputConfig = _OutputConfig()
-    stream: bool = False
-    stop_sequences: list[str] | None = Field(default=None, max_length=0)
-    cache_control: Any = None
-    context_management: Any = None
-    metadata: Any = None
-    service_tier: Any = None
-    thinking: Any = None
+    tool_choice: _ToolChoice = _ToolChoice()
+    output_config: FormatSettings = FormatSettings()
+    stop_sequences: list[str] = Field(default_factory=list, max_length=0)
 
     @model_validator(mode="after")
     def _check_last(self) -> MessagesRequest:
@@ -101,54 +80,39 @@ class MessagesRequest(RequestPart):
 
     def chat(self) -> ChatRequest:
         """The request as a chat request."""
-        system = _text(self.system)
-        messages = [ChatMessage(role="system", content=system)] if system else []
+        messages = [ChatMessage(role="system", content=self.system)] if self.system else []
         for message in self.messages:
             messages += _chat_messages(message)
-        form = self.output_config.format
-        schema = (
-            ResponseFormat()
-            if form is None
-            else ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate({"schema": form.definition}))
-        )
         return ChatRequest(
             model=self.model,
             messages=messages,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            tools=[_chat_tool(tool) for tool in self.tools],
-            tool_choice=None if self.tool_choice is None else self.tool_choice.type,
-            response_format=schema,
+            tools=[function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools],
+            tool_choice=self.tool_choice.type,
+            response_format=self.output_config.response_format,
         )
-
-
-def _chat_tool(tool: _Tool) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
 
 
 def _chat_messages(message: _Message) -> list[ChatMessage]:
     """A message as chat messages: results of tools are messages of their own."""
     if isinstance(message.content, str):
         return [ChatMessage(role=message.role, content=message.content)]
-    results = [
-        ChatMessage(role="tool", content=_text(block.content), tool_call_id=block.tool_use_id)
-        for block in message.content
-        if isinstance(block, _ToolResult)
-    ]
-    calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}}
-        for block in message.content
-        if isinstance(block, _ToolUse)
-    ]
-    text = _text([block for block in message.content if isinstance(block, _Text)])
-    if results and not text:
-        return results
-    return [*results, ChatMessage.model_validate({"role": message.role, "content": text, "tool_calls": calls or None})]
-
-
-def _text(content: str | list[_Text]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
+    messages: list[ChatMessage] = []
+    texts: list[TextContent] = []
+    calls: list[ToolCall] = []
+    for block in message.content:
+        if isinstance(block, _ToolResult):
+            messages.append(ChatMessage(role="tool", content=block.content, tool_call_id=block.tool_use_id))
+        elif isinstance(block, _ToolUse):
+            arguments = json.dumps(block.input, ensure_ascii=False)
+            calls.append(ToolCall(id=block.id, function=Function(name=block.name, arguments=arguments)))
+        elif isinstance(block, TextContent):
+            texts.append(block)
+    if texts or calls or not messages:
+        messages.append(ChatMessage(role=message.role, content=texts, tool_calls=calls or None))
+    return messages
 
 
 def answer(reply: ChatReply, request: MessagesRequest) -> dict[str, Any]:

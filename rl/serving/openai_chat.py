@@ -42,7 +42,7 @@ async def events(parts: AsyncGenerator[Delta | ChatReply, None], request: ChatRe
         if calls or role:
             yield event(_chunk(head, role | ({"tool_calls": calls} if calls else {"content": ""})))
         yield event(_chunk(head, {}, finish_reason=part.finish, logprobs=_logprobs(part, request), **ids))
-        if request.stream_options is not None and request.stream_options.include_usage:
+        if request.stream_options.include_usage:
             yield event({**head, "choices": [], "usage": _usage(part)})
     yield "data: [DONE]\n\n"
 

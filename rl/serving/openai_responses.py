@@ -10,41 +10,41 @@ from collections.abc import AsyncGenerator, Iterator
 from itertools import count
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag
+from pydantic import Discriminator, Field, PositiveInt, Tag
 
-from rl.engines.config import Temperature
 from rl.serving.events import event
-from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, Delta, JsonSchema, Refused, RequestPart, ResponseFormat
+from rl.serving.protocol import (
+    ApiRequest,
+    ChatMessage,
+    ChatReply,
+    ChatRequest,
+    Delta,
+    FormatSettings,
+    Function,
+    Lenient,
+    TextContent,
+    ToolCall,
+    function_tool,
+)
 
 
-class _Lenient(BaseModel):
-    """Base of items, which clients echo with ids and states."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Text(_Lenient):
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-class _Message(_Lenient):
+class _Message(Lenient):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Text]
+    content: str | list[TextContent]
 
 
-class _Call(_Lenient):
+class _Call(Lenient):
     call_id: str
     name: str
     arguments: str
 
 
-class _Result(_Lenient):
+class _Result(Lenient):
     call_id: str
-    output: str | list[_Text]
+    output: str | list[TextContent]
 
 
-class _Reasoning(_Lenient):
+class _Reasoning(Lenient):
     """Dropped: the segment has the tokens of past reasoning."""
 
 
@@ -57,80 +57,41 @@ _Item = Annotated[
 ]
 
 
-class _Function(_Lenient):
+class _Function(Lenient):
     type: Literal["function"]
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class _Format(_Lenient):
-    type: Literal["text", "json_object", "json_schema"]
-    definition: dict[str, Any] | None = Field(default=None, alias="schema")
-
-
-class _TextSettings(_Lenient):
-    format: _Format = _Format(type="text")
-
-
-class ResponsesRequest(RequestPart):
+class ResponsesRequest(ApiRequest):
     """`POST /v1/responses`."""
 
-    model: str
-    input: str | list[_Item]
-    instructions: str | None = None
+    input: Annotated[str | list[_Item], Field(min_length=1)]
+    instructions: str = ""
     max_output_tokens: PositiveInt | None = None
-    temperature: Temperature | None = None
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: list[_Function] | None = None
-    tool_choice: Literal["auto", "none", None] = None
-    text: _TextSettings = _TextSettings()
-    stream: bool | None = False
-    store: Literal[False, None] = None
-    background: Literal[False, None] = None
-    previous_response_id: None = None
-    conversation: None = None
-    truncation: Literal["disabled", None] = None
-    top_logprobs: Literal[0, None] = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    client_metadata: Any = None
-    include: Any = None
-    parallel_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    reasoning: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
+    tools: list[_Function] = Field(default_factory=list)
+    tool_choice: Literal["auto", "none"] = "auto"
+    text: FormatSettings = FormatSettings()
+    background: Literal[False] = False
+    truncation: Literal["disabled"] = "disabled"
+    top_logprobs: Literal[0] = 0
     stream_options: Any = None
 
     def chat(self) -> ChatRequest:
-        """The request as a chat request. Raises `Refused` if it has no messages."""
+        """The request as a chat request."""
         messages = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        messages += [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else _messages(self.input)
-        if not messages:
-            raise Refused("input is empty", param="input")
         return ChatRequest(
             model=self.model,
-            messages=messages,
+            messages=messages + ([ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else _messages(self.input)),
             max_tokens=self.max_output_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=self.top_p or 1.0,
-            tools=[_tool(tool) for tool in self.tools or ()],
+            temperature=self.temperature,
+            top_p=self.top_p,
+            tools=[function_tool(tool.name, tool.description, tool.parameters) for tool in self.tools],
             tool_choice=self.tool_choice,
-            response_format=_response_format(self.text.format),
+            response_format=self.text.response_format,
             user=self.user,
         )
-
-
-def _tool(tool: _Function) -> dict[str, Any]:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description or "", "parameters": parameters}}
-
-
-def _response_format(form: _Format) -> ResponseFormat:
-    if form.type != "json_schema":
-        return ResponseFormat(type=form.type)
-    return ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate({"schema": form.definition or {}}))
 
 
 def _messages(items: list[_Item]) -> list[ChatMessage]:
@@ -138,19 +99,14 @@ def _messages(items: list[_Item]) -> list[ChatMessage]:
     messages: list[ChatMessage] = []
     for item in items:
         if isinstance(item, _Result):
-            messages.append(ChatMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id))
+            messages.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
         elif isinstance(item, _Message):
-            messages.append(ChatMessage(role=item.role, content=_text(item.content)))
+            messages.append(ChatMessage(role=item.role, content=item.content))
         elif isinstance(item, _Call):
             last = messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage(role="assistant")
-            call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
-            calls = [*(each.model_dump() for each in last.calls), call]
-            messages.append(ChatMessage.model_validate({"role": "assistant", "content": last.content, "tool_calls": calls}))
+            call = ToolCall(id=item.call_id, function=Function(name=item.name, arguments=item.arguments))
+            messages.append(last.model_copy(update={"tool_calls": [*last.calls, call]}))
     return messages
-
-
-def _text(content: str | list[_Text]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def answer(reply: ChatReply, request: ResponsesRequest) -> dict[str, Any]:
@@ -259,12 +215,12 @@ def _head(id: str, request: ResponsesRequest, created: float) -> dict[str, Any]:
         "error": None,
         "incomplete_details": None,
         "instructions": request.instructions,
-        "metadata": request.metadata or {},
+        "metadata": {},
         "model": request.model,
         "parallel_tool_calls": True,
         "temperature": request.temperature,
-        "tool_choice": request.tool_choice or "auto",
-        "tools": [tool.model_dump() for tool in request.tools or ()],
+        "tool_choice": request.tool_choice,
+        "tools": [tool.model_dump() for tool in request.tools],
         "top_p": request.top_p,
     }
 

@@ -34,34 +34,38 @@ class ContextFull(Refused):
     code = "context_length_exceeded"
 
 
-class RequestPart(BaseModel):
+class _Strict(BaseModel):
     """Base of request parts; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class TextContent(RequestPart):
-    type: Literal["text"]
+class Lenient(BaseModel):
+    """Base of parts that clients echo, with ids, states and hints that are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class TextContent(Lenient):
+    type: Literal["text", "input_text", "output_text"]
     text: str
 
 
-class Function(RequestPart):
+class Function(_Strict):
     """Function of a call; `arguments` is JSON text."""
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCall(RequestPart):
+class ToolCall(_Strict):
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
-class ChatMessage(BaseModel):
-    """One message. Other keys (`refusal`, `audio`, …) are ignored, because clients echo them."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class ChatMessage(Lenient):
+    """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextContent] | None = None
@@ -85,10 +89,8 @@ class ChatMessage(BaseModel):
         return json.dumps([self.role, self.text, calls, self.tool_call_id], sort_keys=True)
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Lenient):
     """A named schema; `strict` and `description` are ignored, because the engine always holds to the schema."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     definition: dict[str, Any] = Field(default_factory=lambda: {"type": "object"}, alias="schema")
 
@@ -102,46 +104,68 @@ class JsonSchema(BaseModel):
         return schema
 
 
-class ResponseFormat(RequestPart):
+class ResponseFormat(_Strict):
     """`text`, any JSON object, or JSON that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: JsonSchema | None = None
+    json_schema: JsonSchema = JsonSchema()
 
     @property
     def form(self) -> str | None:
         """JSON schema of the reply as JSON text; None for free text."""
-        if self.type == "text":
-            return None
-        return json.dumps((self.json_schema or JsonSchema()).definition)
-
-    @model_validator(mode="after")
-    def _check_given(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema and type json_schema need each other")
-        return self
+        return None if self.type == "text" else json.dumps(self.json_schema.definition)
 
 
-class StreamOptions(RequestPart):
+class FlatFormat(JsonSchema):
+    """A format with its schema next to its type, as in Responses and Messages."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+
+
+class FormatSettings(Lenient):
+    format: FlatFormat = FlatFormat()
+
+    @property
+    def response_format(self) -> ResponseFormat:
+        return ResponseFormat(type=self.format.type, json_schema=self.format)
+
+
+class StreamOptions(_Strict):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class _Request(RequestPart):
-    """Common request fields. Settings with a single allowed value exist because clients send them by default."""
+HINTS = {
+    "cache_control", "client_metadata", "context_management", "include", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning",
+    "reasoning_effort", "safety_identifier", "service_tier", "thinking", "verbosity",
+}  # fmt: skip
+"""Keys that are ignored: they do not change what a reply may be, or ask for what a policy does as it was trained."""
+
+
+class ApiRequest(_Strict):
+    """Fields of all requests. A null is like an absent key. Keys with a single allowed value exist because clients send them by default."""
 
     model: str
     temperature: Temperature = 1.0
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    n: Literal[1, None] = 1
-    presence_penalty: Literal[0, None] = 0
-    frequency_penalty: Literal[0, None] = 0
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream: bool = False
     user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: Literal[False, None] = None
+    store: Literal[False] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_hints(cls, body: Any) -> Any:
+        return {key: value for key, value in body.items() if value is not None and key not in HINTS} if isinstance(body, dict) else body
+
+
+class _Request(ApiRequest):
+    """Common fields of chat and completion requests."""
+
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    n: Literal[1] = 1
+    presence_penalty: Literal[0] = 0
+    frequency_penalty: Literal[0] = 0
+    stream_options: StreamOptions = StreamOptions()
     return_token_ids: bool = False
     """Also return `prompt_token_ids` and the choice's `token_ids`, as vLLM does."""
 
@@ -152,21 +176,15 @@ class ChatRequest(_Request):
     messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["auto", "none", None] = None
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: Literal["auto", "none"] = "auto"
     response_format: ResponseFormat = ResponseFormat()
-    logprobs: bool | None = False
-    top_logprobs: Literal[0, None] = None
-    parallel_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    reasoning_effort: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    verbosity: Any = None
+    logprobs: bool = False
+    top_logprobs: Literal[0] = 0
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        return [] if self.tool_choice == "none" else self.tools or []
+        return [] if self.tool_choice == "none" else self.tools
 
     @property
     def max_reply_tokens(self) -> int | None:
@@ -187,6 +205,12 @@ class CompletionRequest(_Request):
         if not self.prompt:
             raise ValueError("prompt is empty")
         return self
+
+
+def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """A tool in the form of chat requests."""
+    function = {"name": name, "description": description or "", "parameters": parameters or {"type": "object", "properties": {}}}
+    return {"type": "function", "function": function}
 
 
 def _parsed(arguments: str) -> Any:

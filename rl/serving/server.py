@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import uvicorn
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from starlette.exceptions import HTTPException
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -32,15 +32,18 @@ from rl.serving.endpoint import Caller, Endpoint, Renderer
 from rl.serving.events import event
 from rl.serving.guard import Guard, error_body, error_response
 from rl.serving.openai_responses import ResponsesRequest
-from rl.serving.protocol import ChatReply, ChatRequest, CompletionRequest, Delta, Refused
+from rl.serving.protocol import ApiRequest, ChatReply, ChatRequest, CompletionRequest, Delta, Refused
 from rl.serving.question_renderer import QuestionRenderer
 from rl.serving.recorder import Recorder
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
-from warehouse.settings import Section, first_error
+from warehouse.settings import Section
 
 if TYPE_CHECKING:
     from rl.serving.langgraph_loop import PolicyChatModel
+
+
+T = TypeVar("T")
 
 
 class ServingConfig(Section):
@@ -131,19 +134,19 @@ class _Routes:
         return await self._reply(http, request, request, caller, openai_chat)
 
     async def respond(self, http: Request, request: ResponsesRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
-        return await self._reply(http, request, _chat_form(request), caller, openai_responses, clamped=True)
+        return await self._reply(http, request, request.chat(), caller, openai_responses, clamped=True)
 
     async def message(self, http: Request, request: MessagesRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
-        return await self._reply(http, request, _chat_form(request), caller, anthropic_messages, clamped=True)
+        return await self._reply(http, request, request.chat(), caller, anthropic_messages, clamped=True)
 
-    async def complete(self, request: CompletionRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
-        answer = await self._endpoint.complete(request, _with_user(caller, request))
+    async def complete(self, http: Request, request: CompletionRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
+        answer = await _while_connected(http, self._endpoint.complete(request, _with_user(caller, request)))
         return StreamingResponse(_in_one_piece(answer, request), media_type=SSE) if request.stream else JSONResponse(answer)
 
     async def _reply(
         self,
         http: Request,
-        request: ChatRequest | ResponsesRequest | MessagesRequest,
+        request: ApiRequest,
         chat: ChatRequest,
         caller: Caller,
         style: Style,
@@ -151,7 +154,7 @@ class _Routes:
     ) -> Response:
         asked = self._endpoint.ask(chat, _with_user(caller, chat), clamped)
         if not request.stream:
-            return JSONResponse(style.answer(await self._endpoint.reply(asked), request))
+            return JSONResponse(style.answer(await _while_connected(http, self._endpoint.reply(asked)), request))
         events = style.events(self._endpoint.stream(asked), request, asked.id)
         first = await anext(events)  # an engine that fails at once is an error with a status
         return StreamingResponse(_stream(http, first, events), media_type=SSE)
@@ -166,19 +169,25 @@ def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "type": "model", "display_name": name, "owned_by": "flywheel", "lifecycle": "active", **born}
 
 
-def _chat_form(request: ResponsesRequest | MessagesRequest) -> ChatRequest:
-    try:
-        return request.chat()
-    except ValidationError as error:
-        raise Refused(first_error(error)) from error
-
-
 def _with_user(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
     """The caller, with `user` as conversation if no header names one."""
     if caller.conversation is not None or not request.user:
         return caller
     _check_name("user", request.user)
     return Caller(request.user, caller.task_key)
+
+
+async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`; cancel it when the client closes the connection, as after a timeout."""
+    task, closed = asyncio.ensure_future(work), asyncio.ensure_future(http.receive())
+    try:
+        await asyncio.wait([task, closed], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Refused("the client closed the connection", status=499)
+        return task.result()
+    finally:
+        task.cancel()
+        closed.cancel()
 
 
 async def _stream(http: Request, first: str, events: AsyncGenerator[str, None]) -> AsyncIterator[str]:
@@ -199,7 +208,7 @@ async def _in_one_piece(answer: dict[str, Any], request: CompletionRequest) -> A
     """A text completion as server-sent events."""
     chunk = {key: value for key, value in answer.items() if key != "usage"}
     yield event(chunk)
-    if request.stream_options is not None and request.stream_options.include_usage:
+    if request.stream_options.include_usage:
         yield event({**chunk, "choices": [], "usage": answer["usage"]})
     yield "data: [DONE]\n\n"
 

@@ -27,7 +27,7 @@ class Stated:
         self.samplings: list[Sampling] = []
         self.streamed = 0
         self.cuts = 0
-        self.pause = 0.0
+        self.pause = self.delay = 0.0
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.contexts.append(tuple(prompt_ids))
@@ -35,6 +35,11 @@ class Stated:
         text = self.texts.pop(0)
         if isinstance(text, EngineFault):
             raise text
+        try:
+            await asyncio.sleep(self.delay)
+        except asyncio.CancelledError:
+            self.cuts += 1
+            raise
         ids = TEMPLATE.encode([f"{text}{self.end}"], {})[: sampling.max_tokens]
         stop = GenerationStop.STOP if ids[-1] in sampling.stop_token_ids else GenerationStop.LENGTH
         return Generation(ids, (-0.5,) * len(ids), stop, (3,) * len(ids))

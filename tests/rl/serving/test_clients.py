@@ -213,7 +213,7 @@ def agent_with(agent: Any, more: dict[str, Any]) -> Any:
         ({"model": "q"}, openai.NotFoundError, "this endpoint serves 'p'"),
         ({"stop": ["x"]}, openai.BadRequestError, "stop is not supported"),
         ({"max_tokens": 5000}, openai.BadRequestError, "context of 1000"),
-        ({"previous_response_id": "r"}, openai.BadRequestError, "previous_response_id is invalid"),
+        ({"previous_response_id": "r"}, openai.BadRequestError, "previous_response_id is not supported"),
         ({"store": True}, openai.BadRequestError, "store is invalid"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, openai.BadRequestError, "item_reference"),
         ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools.0"),
@@ -292,6 +292,29 @@ def test_a_cut_stream_stops_the_engine_and_leaves_no_trace(
     (trajectory,) = endpoint.recorder.take()
     assert [turn.action for turn in trajectory.turns] == ["One.<|im_end|>", "Two.<|im_end|>"]
     assert trajectory.error is None
+    assert engine.contexts[1] == engine.contexts[2] == context_of(trajectory)[: len(engine.contexts[2])]
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_a_timeout_and_its_retry_are_one_request(
+    kind: type[Chat], oai: openai.OpenAI, ant: anthropic.Anthropic, engine: Stated, endpoint: Endpoint
+) -> None:
+    engine.texts = ["One.", "late", "Two."]
+    agent = agent_of(kind, oai, ant)
+    agent.ask("Count.")
+    engine.delay = 30.0
+    patient, agent.client = agent.client, agent.client.with_options(timeout=0.5)
+    with pytest.raises((openai.APITimeoutError, anthropic.APITimeoutError)):
+        agent.ask("On.")
+    for _ in range(500):
+        if engine.cuts:
+            break
+        time.sleep(0.01)
+    engine.delay, agent.client = 0.0, patient
+    agent.messages.pop()
+    assert agent.ask("On.")[1] == "Two."
+    (trajectory,) = endpoint.recorder.take()
+    assert [turn.action for turn in trajectory.turns] == ["One.<|im_end|>", "Two.<|im_end|>"]
     assert engine.contexts[1] == engine.contexts[2] == context_of(trajectory)[: len(engine.contexts[2])]
 
 
