@@ -31,6 +31,7 @@ SIZES = (
     'synth.fas={plan_slices=1, plans="teacher", slice_reasoning=true, reasoning={}, max_question_tokens=100, max_plan_tokens=100, '
     "max_reasoning_tokens=100}",
     "synth.has_count=1",
+    "synth.documents=10",
     "synth.has={mixture={teacher=1.0}}",
     "evaluation.suites={}",
     "evaluation.gate={}",
@@ -62,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = [word for setting in (*places, *SIZES, world) for word in ("--set", setting)]
     for command in (("synth",), ("synth", "has"), ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--horizon", "1")):
         done = flywheel(*command, "--home", str(home), *(("--profile", "smollm2", *settings) if command == ("synth",) else ()))
-        assert done.returncode in (0, 2), done.stderr[-3000:]
+        assert done.returncode in (0, 2), done.stderr[-3000:]  # 2: nothing is left of what was asked for
         if command == ("synth",):
             imported_runs(home)
     return home
@@ -83,7 +84,7 @@ def test_every_path_asks_and_each_request_is_accounted_for(home: Path) -> None:
     assert asked.keys() >= PATHS, parts
     for part, counts in asked.items():
         faults = sum(counts.get(fault, 0) for fault in Fault)
-        assert counts["asked"] == counts["completed"] + faults and counts["tokens"] > 0, (part, counts)
+        assert counts["asked"] == counts.get("completed", 0) + faults and counts["tokens"] > 0, (part, counts)
 
 
 def test_no_reply_of_our_own_engine_has_another_form_than_asked_for(home: Path) -> None:
