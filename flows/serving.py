@@ -23,7 +23,7 @@ from rl.rollouts.rollout import Rollouts
 from rl.serving.protocol import ChatMessage
 from rl.serving.server import ServingConfig, open_endpoint, serve
 from rl.serving.terminal_chat import TerminalChat, Tools
-from rl.terminal import say
+from rl.terminal import say, visible
 from warehouse import Document, Lake, Policy, Trajectory
 
 STAGE = "serve"
@@ -123,4 +123,4 @@ def _line() -> str | None:
 
 
 def _show(text: str) -> None:
-    print(text, end="", flush=True)
+    print(visible(text), end="", flush=True)

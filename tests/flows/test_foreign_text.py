@@ -32,6 +32,7 @@ PRINTS = {
     "eval/sandbox/sandbox.py": 1,
     "flows/cli/options.py": 1,  # JSON, exact
     "flows/cli/output.py": 1,
+    "flows/serving.py": 1,  # a chat's text as it is sampled, through `visible`
 }
 """Modules that print, and how often; what `say` and `Screen` print is seen to by them."""
 
