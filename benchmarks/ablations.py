@@ -250,7 +250,7 @@ def compare(found: Results, claim: Claim, better: str, other: str, seeds: Sequen
     figures = {name: _figures(found, claim, name, seeds) for name in (better, other)}
     both = [seed for seed in seeds if all(seed in figures[name] for name in figures)]
     differences = [figures[better][seed] - figures[other][seed] for seed in both]
-    moved = any(abs(fmean(found[name, seed].change for seed in both)) >= MARGIN for name in figures) if both else False
+    moved = bool(both) and any(abs(fmean(found[name, seed].change for seed in both)) >= MARGIN for name in figures)
     said, mean = verdict(differences, claim.margin, moved)
     return {
         "claim": claim.name,

@@ -20,7 +20,6 @@ import os
 import platform
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
@@ -200,11 +199,15 @@ def recomputed(home: Record) -> list[str]:
     for pair in home["pairs"]:
         suite = verdicts.get(pair["suite"], {})
         if pair["a"] in suite and pair["b"] in suite:
-            both = Counter(zip(suite[pair["a"]], suite[pair["b"]], strict=True))
-            counted = {"both": both["1", "1"], "only_a": both["1", "0"], "only_b": both["0", "1"], "neither": both["0", "0"]}
-            if counted.items() - pair.items():
+            test = paired(_solved(suite[pair["a"]]), _solved(suite[pair["b"]]))
+            if test is None or counts_of(test).items() - pair.items():
                 wrong.append(f"{pair['a']} against {pair['b']} on {pair['suite']}")
     return wrong
+
+
+def _solved(signs: str) -> Solved:
+    """Verdicts of `per_task`, by place."""
+    return {place: float(sign) for place, sign in enumerate(signs) if sign != "-"}
 
 
 def counts_of(test: PairedTest | SignFlips) -> dict[str, int]:

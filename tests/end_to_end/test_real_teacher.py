@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.report.yields import read_yields
 from synth.teachers.teacher import Fault
 from tests.end_to_end.test_synthesis_by_models import imported_runs
 from tests.end_to_end.towns import write_corpus
@@ -69,17 +70,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def figures(home: Path) -> dict[str, dict[str, float]]:
-    """Figures of each part of synthesis."""
-    with Lake(home, read_only=True) as lake:
-        found: dict[str, dict[str, float]] = {}
-        for row in lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist():
-            found.setdefault(row["part"], {})[row["figure"]] = row["value"]
-    return found
-
-
 def test_every_path_asks_and_each_request_is_accounted_for(home: Path) -> None:
-    parts = figures(home)
+    with Lake(home, read_only=True) as lake:
+        parts = {each.part: each.figures for each in read_yields(lake)}
     asked = {part: counts for part, counts in parts.items() if counts.get("asked")}
     assert asked.keys() >= PATHS, parts
     for part, counts in asked.items():
