@@ -10,15 +10,13 @@ Sampling is the rollout's, whatever the client asks for. Every context holds exa
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
-import signal
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,16 +34,15 @@ from rl.rollouts.agent_loop import RolloutRequest, choice_of, uses_lagged_policy
 from rl.rollouts.calls import EnvironmentHandle, call_record, same_arguments
 from rl.rollouts.config import HarnessConfig, Limits
 from rl.serving.chat_renderer import ChatRenderer
+from rl.serving.command import run_command
 from rl.serving.endpoint import Asked, Caller, Endpoint
 from rl.serving.protocol import ChatRequest, CompletionRequest, ContextFull, Refused
 from rl.serving.recorder import Recorder
 from rl.serving.server import PolicyServer, ServingConfig
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER, Call, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, RERENDERED, Call, StopReason, Trajectory, Turn
 
-_MOST_OUTPUT = 2**20
-"""Bytes of standard output and of standard error that are read; more is thrown away."""
 _PASSED = ("PATH", "LANG", "LC_ALL")
 
 
@@ -87,6 +84,8 @@ class _Endpoint(Endpoint):
 
     limits: Limits
     horizon: int
+    caller: Caller
+    """The attempt, whatever a client names."""
     stop: StopReason | None = None
     """Limit that a request met."""
     fault: str | None = None
@@ -94,11 +93,14 @@ class _Endpoint(Endpoint):
 
     def ask(self, request: ChatRequest, caller: Caller, clamped: bool = False) -> Asked:
         self._check_horizon()
-        return super().ask(request, caller, True)
+        return super().ask(request, self.caller, True)
 
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
         self._check_horizon()
-        return await super().complete(request, caller)
+        return await super().complete(request, self.caller)
+
+    def _check_choice(self, request: ChatRequest) -> None:
+        """Accept `required`: many harnesses ask for a call always, and see for themselves whether there is one."""
 
     def check_model(self, model: str) -> None:
         """Accept every name: harnesses have their own defaults."""
@@ -115,15 +117,6 @@ class _Endpoint(Endpoint):
         except ContextFull:
             self.stop = StopReason.MAX_CONTEXT_TOKENS
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """How the command ended; `status` is None if its time was up."""
-
-    status: int | None
-    output: str
-    errors: str
 
 
 class HarnessLoop:
@@ -160,7 +153,8 @@ class HarnessLoop:
         error = next((segment.error for segment in segments if segment.error), error)
         prompt_ids, turns = joined(segments, calls)
         seconds = time.perf_counter() - clock
-        return request.trajectory(prompt_ids, turns, StopReason.FAULT if error else stop, started, seconds, error)
+        made = request.trajectory(prompt_ids, turns, StopReason.FAULT if error else stop, started, seconds, error)
+        return replace(made, provenance={**made.provenance, **_origins(segments)})
 
     async def _run(
         self, request: RolloutRequest, environment: EnvironmentHandle, recorder: Recorder, calls: list[Call]
@@ -170,15 +164,20 @@ class HarnessLoop:
         plain, sampler = self._dialect.template.plain, _Sampler(self._engine, request, self._limits)
         endpoint = _Endpoint(sampler, recorder, plain, ChatRenderer(self._dialect), "", request.policy, self._limits.max_context_tokens)
         endpoint.limits, endpoint.horizon = self._limits, request.horizon
+        endpoint.caller = Caller(request.trajectory_id, request.task.key)
         key = secrets.token_urlsafe(16)
         server = await PolicyServer.start(endpoint, ServingConfig(api_key=key))
         chosen = choice_of(request.task).tools
         schemas = [schema for schema in first.tools if chosen is None or schema["function"]["name"] in chosen]
         server.app.include_router(self._tools(environment, schemas, calls, endpoint))
         question = f"{request.task.question}\n\n{first.text}" if first.text else request.task.question
+        command = [part.replace("{question}", question) for part in self._harness.command]
         try:
             with TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
-                ran = await self._command(question, _variables(server.url, key, request, folder) | self._harness.variables, Path(folder))
+                variables = _variables(server.url, key, request, folder) | self._harness.variables
+                ran = await run_command(command, question, variables, Path(folder), self._seconds, key)
+        except (OSError, ValueError) as error:
+            raise EnvironmentFault(f"the harness {command[0]!r:.200} cannot be started: {error}") from error
         finally:
             await server.close()
         if endpoint.fault is not None:
@@ -219,44 +218,6 @@ class HarnessLoop:
         router.add_api_route("/tools/{name}", call, methods=["POST"], response_model=None)
         return router
 
-    async def _command(self, question: str, variables: Mapping[str, str], folder: Path) -> _Ran:
-        """Run the command to its end or until its time is up; what it leaves running in its process group is killed."""
-        command = [part.replace("{question}", question) for part in self._harness.command]
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command, cwd=folder, env=dict(variables), start_new_session=True, stdin=pipe, stdout=pipe, stderr=pipe
-            )
-        except (OSError, ValueError) as error:
-            raise EnvironmentFault(f"the harness {command[0]!r:.200} cannot be started: {error}") from error
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        try:
-            async with asyncio.timeout(self._seconds):
-                work = (_read(process.stdout), _read(process.stderr), _write(process.stdin, question), process.wait())
-                output, errors, _, status = await asyncio.gather(*work)
-            return _Ran(status, output, errors)
-        except TimeoutError:
-            return _Ran(None, "", "")
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
-async def _read(stream: asyncio.StreamReader) -> str:
-    """The stream's text to its end; what is too long is read and thrown away, since a full pipe would stop the command."""
-    read = b""
-    while more := await stream.read(65_536):
-        read += more[: _MOST_OUTPUT - len(read)]
-    return read.decode(errors="replace")
-
-
-async def _write(stream: asyncio.StreamWriter, text: str) -> None:
-    with suppress(ConnectionError):  # a command need not read its input
-        stream.write(text.encode())
-        await stream.drain()
-        stream.close()
-
 
 def _variables(url: str, key: str, request: RolloutRequest, folder: str) -> dict[str, str]:
     """The command's environment: the endpoint under the names that clients read, and what tells it the task."""
@@ -270,10 +231,19 @@ def _variables(url: str, key: str, request: RolloutRequest, folder: str) -> dict
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": base,
         "ANTHROPIC_API_KEY": key,
+        "FLYWHEEL_API_KEY": key,
         "FLYWHEEL_MODEL": request.policy,
         "FLYWHEEL_TASK": request.task.key,
         "FLYWHEEL_TOOLS": f"{base}/tools",
     }
+
+
+def _origins(segments: Sequence[Trajectory]) -> dict[str, Any]:
+    """Why each context began, and the tokens of replies that they hold as rendered."""
+    if len(segments) < 2:
+        return {}
+    rendered = sum(segment.provenance.get(RERENDERED, 0) for segment in segments)
+    return {"contexts": [segment.provenance["segment"] for segment in segments], RERENDERED: rendered}
 
 
 def _last_line(text: str) -> str | None:
