@@ -59,11 +59,20 @@ user = lambda text: [{"role": "user", "content": text}]
 
 
 def run(
-    folder: Path, engine: Stated, script: str, environment: Any = None, horizon: int = 6, limits: Limits = LIMITS, **more: Any
+    folder: Path,
+    engine: Any,
+    script: str,
+    environment: Any = None,
+    horizon: int = 6,
+    limits: Limits = LIMITS,
+    name: str = "t",
+    seed: int = 1,
+    python: str = sys.executable,
+    **more: Any,
 ) -> Trajectory:
-    (folder / "agent.py").write_text(AGENT + script)
-    harness = HarnessConfig(command=(sys.executable, str(folder / "agent.py")), **more)
-    request = RolloutRequest("t", TASK, "p", horizon, seed=1, step=3, sample=2)
+    (folder / "agent.py").write_text(script if python != sys.executable else AGENT + script)
+    harness = HarnessConfig(command=(python, str(folder / "agent.py")), **more)
+    request = RolloutRequest(name, TASK, "p", horizon, seed=seed, step=3, sample=2)
     loop = HarnessLoop(engine, DIALECT, limits, harness)
     return asyncio.run(loop.run(request, environment or ToolEnvironment({"multiply": multiply})))
 
@@ -83,29 +92,52 @@ def test_a_command_that_uses_the_environments_tools_is_one_context(tmp_path: Pat
 
 
 SEVERAL = {
-    "a sub-agent": ("helped = ask(user('help')).content; print(work(user(question + helped)))", ("six", "42"), 2),
-    "a rewritten history": ("one = ask(user(question)); print(ask(user('In short: ' + one.content)).content)", ("long", "42"), 2),
+    "a sub-agent": ("helped = ask(user('help')).content; print(work(user(question + helped)))", ("six", "42"), "does_not_extend"),
+    "a compaction": ("one = ask(user(question)); print(ask(user('In short: ' + one.content)).content)", ("long", "42"), "does_not_extend"),
+    "a rewritten history": (
+        "m = user(question); m += [{'role': 'assistant', 'content': 'Not ' + ask(m).content}] + user('on'); print(ask(m).content)",
+        ("one", "42"),
+        "does_not_extend",
+    ),
     "a branch": (
         "m = user(question); a = ask(m); m.append(a.to_dict()); ask(m + user('left')); print(ask(m + user('right')).content)",
-        ("one", "two", "42"),
-        2,
+        ("<think>\nHm.\n</think>\n\none", "two", "42"),
+        "branch",
+    ),
+    "a lost reply": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); ask(m); print(ask(m).content)",
+        ("<think>\nHm.\n</think>\n\none", "lost", "42"),
+        "branch",
     ),
     "two at once": (
         "threads = [threading.Thread(target=ask, args=(user(str(n)),)) for n in range(2)]; [t.start() for t in threads]; "
         "[t.join() for t in threads]; print(42)",
         ("one", "two"),
-        2,
+        None,
+    ),
+    "two at once that go on": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); threads = [threading.Thread(target=ask, args=(m,)) for n in range(2)]; "
+        "[t.start() for t in threads]; [t.join() for t in threads]; print(42)",
+        ("<think>\nHm.\n</think>\n\none", "two", "three"),
+        "branch",
     ),
 }
 
 
-@pytest.mark.parametrize(("script", "texts", "contexts"), SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize(("script", "texts", "reason"), SEVERAL.values(), ids=SEVERAL)
 def test_every_context_of_an_attempt_is_trained_on_with_its_one_outcome(
-    tmp_path: Path, script: str, texts: tuple[str, ...], contexts: int
+    tmp_path: Path, script: str, texts: tuple[str, ...], reason: str | None
 ) -> None:
-    engine = Stated(*texts)
+    engine, contexts = Stated(*texts), 2
     made = run(tmp_path, engine, script)
     assert (made.error, made.stop_reason, made.answer, len(made.segments)) == (None, StopReason.ANSWERED, "42", contexts)
+    assert reason in (None, made.provenance["contexts"][1])
+    if reason == "branch":
+        (_, (first, *_)), (begun, _) = made.segments
+        assert begun[: len(engine.contexts[0]) + len(first.action_ids)] == (*engine.contexts[0], *first.action_ids), (
+            "as sampled, not as shown"
+        )
+    assert made.provenance["rerendered_tokens"] == (len(TEMPLATE.plain.ids("Not one")) if "Not " in script else 0)
     assert sorted(made.context_of(turn.index) for turn in made.turns) == sorted(engine.contexts)
     good, bad = (_judged(made, name, reward) for name, reward in (("good", 1.0), ("bad", 0.0)))
     rows = rows_of([good, bad], grpo)
@@ -139,6 +171,68 @@ def test_what_breaks_an_attempt_makes_it_invalid_and_says_so(tmp_path: Path, scr
     assert (made.outcome, made.stop_reason, made.error) == (Outcome.INVALID, StopReason.FAULT, error)
 
 
+RETRIED = {
+    "a first request": ("print(ask(user(question)).content)", (EngineFault("busy"), "42")),
+    "a later request": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); print(ask(m).content)",
+        ("one", EngineFault("busy"), "42"),
+    ),
+    "a branch": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); ask(m); print(ask(m).content)",
+        ("one", "two", EngineFault("busy"), "42"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "texts"), RETRIED.values(), ids=RETRIED)
+def test_a_failure_that_the_client_repeats_leaves_no_trace(tmp_path: Path, script: str, texts: tuple[Any, ...]) -> None:
+    made = run(tmp_path, Stated(*texts), "client = openai.OpenAI()\n" + script)
+    assert (made.error, made.stop_reason, made.answer, len(made.turns)) == (None, StopReason.ANSWERED, "42", len(texts) - 1)
+
+
+def test_a_stop_text_ends_the_recorded_tokens_where_it_ends(tmp_path: Path) -> None:
+    engine = Stated("Thought. Observation: I made it up.", "42")
+    script = "m = user(question); a = ask(m, stop=['Observation:']); m += [a.to_dict()] + user('on'); print(a.content, ask(m).content)"
+    made = run(tmp_path, engine, script)
+    first, _ = made.turns
+    assert (made.answer, len(made.segments)) == ("Thought.  42", 1)
+    assert first.action.startswith("Thought. Observation:") and "made" not in first.action
+    assert len(first.action_ids) == len(first.action_logprobs)
+    assert made.context_of(1) == engine.contexts[1]
+
+
+def test_a_stream_that_is_cut_is_no_reply(tmp_path: Path) -> None:
+    engine = Stated("word " * 300, "42")
+    engine.pause = 0.02
+    script = """
+with client.chat.completions.create(model="p", messages=user(question), stream=True) as parts:
+    next(iter(parts))
+print(ask(user(question)).content)
+"""
+    made = run(tmp_path, engine, script)
+    assert (made.error, made.answer, len(made.turns), engine.cuts) == (None, "42", 1, 1)
+
+
+def test_a_command_ends_with_what_it_started_even_in_other_sessions(tmp_path: Path) -> None:
+    """The child keeps standard output open, which must not keep the attempt waiting."""
+    script = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+print("word " * 500_000)
+print(ask(user(question)).content, flush=True)
+os._exit(0)
+"""
+    made = run(tmp_path, Stated("42"), script, seconds=300)
+    assert (made.stop_reason, made.answer, made.error) == (StopReason.ANSWERED, "42", None)
+    assert is_gone(tmp_path / "child")
+
+
+def is_gone(file: Path) -> bool:
+    status = Path(f"/proc/{file.read_text()}/stat")
+    return not status.exists() or status.read_text().split()[2] == "Z"
+
+
 def test_a_broken_environment_is_no_fault_of_the_policy(tmp_path: Path) -> None:
     made = run(tmp_path, Stated(call((6, 7))), "work(user(question))", Broken({"multiply": multiply}))
     assert (made.outcome, made.error, len(made.turns)) == (Outcome.INVALID, "error: the world broke", 1)
@@ -161,8 +255,7 @@ def test_a_command_whose_time_is_up_is_killed_with_what_it_started(tmp_path: Pat
     )
     made = run(tmp_path, Stated("one"), script, seconds=20)
     assert (made.stop_reason, made.error, len(made.turns)) == (StopReason.MAX_SECONDS, None, 1)
-    status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    assert is_gone(tmp_path / "child")
 
 
 def test_a_retry_after_a_timeout_neither_orphans_nor_invalidates(tmp_path: Path) -> None:
