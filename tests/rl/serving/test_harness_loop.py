@@ -68,9 +68,10 @@ def run(
     name: str = "t",
     seed: int = 1,
     python: str = sys.executable,
+    bare: bool = False,
     **more: Any,
 ) -> Trajectory:
-    (folder / "agent.py").write_text(script if python != sys.executable else AGENT + script)
+    (folder / "agent.py").write_text(script if bare else AGENT + script)
     harness = HarnessConfig(command=(python, str(folder / "agent.py")), **more)
     request = RolloutRequest(name, TASK, "p", horizon, seed=seed, step=3, sample=2)
     loop = HarnessLoop(engine, DIALECT, limits, harness)
@@ -169,6 +170,18 @@ FAULTS = {
 def test_what_breaks_an_attempt_makes_it_invalid_and_says_so(tmp_path: Path, script: str, engine: Stated, error: str) -> None:
     made = run(tmp_path, engine, script)
     assert (made.outcome, made.stop_reason, made.error) == (Outcome.INVALID, StopReason.FAULT, error)
+
+
+def test_clients_of_every_style_are_served(tmp_path: Path) -> None:
+    script = """
+import anthropic
+said = anthropic.Anthropic(max_retries=0).messages.create(model="claude-x", max_tokens=9_000, messages=user("a"))
+answer = client.responses.create(model="gpt-x", input="b", store=False)
+print(said.content[-1].text, answer.output_text, ask(user("c"), tool_choice="required", tools=tools()).content)
+"""
+    engine = Stated("one", "two", "three")
+    made = run(tmp_path, engine, script)
+    assert (made.error, made.answer, [made.context_of(number) for number in range(3)]) == (None, "one two three", engine.contexts)
 
 
 RETRIED = {
