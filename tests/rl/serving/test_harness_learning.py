@@ -14,7 +14,7 @@ from eval.graders.choice import SHORT_ANSWERS
 from rl.advantages import grpo
 from rl.engines.base import Generation, GenerationStop, Sampling
 from rl.hardware import torch_threads
-from rl.learner.batches import Row, rows_of
+from rl.learner.batches import Row, parts_of_means, rows_of
 from rl.learner.config import ReinforceConfig
 from rl.learner.metrics import describe
 from rl.rewards.reward import reward_trajectories
@@ -89,6 +89,15 @@ def test_no_token_of_any_context_differs_and_there_is_a_gradient(policy: TinyPol
     loss.backward()  # type: ignore[union-attr]
     assert sum(weight.grad.norm() for weight in policy.model.parameters() if weight.grad is not None) > 0
     assert describe(attempts)["contexts"] == 3
+
+
+@pytest.mark.slow
+def test_an_attempt_of_several_contexts_counts_once_in_a_mean_over_trajectories(attempts: list[Trajectory]) -> None:
+    rows = rows_of(attempts, grpo)
+    means = {attempt.id: 0.0 for attempt in attempts}
+    for row in parts_of_means(rows):
+        means[row.trajectory_id] += sum(row.advantages) / row.action_tokens
+    assert means == pytest.approx({row.trajectory_id: max(row.advantages, key=abs) for row in rows})
 
 
 def _logprobs(model: PreTrainedModel, row: Row) -> torch.Tensor:
