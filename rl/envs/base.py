@@ -98,15 +98,22 @@ class ToolOutcome(StrEnum):
     UNPARSABLE = "unparsable"
 
 
+FILES = "working_folder"
+"""Action of the loop `harness`, which no policy sees. Without arguments, `info` of the step has `files`, base64 by name. With arguments, a
+JSON object of new texts by name (None: removed), the environment takes them over.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the policy sees before its first action in addition to the question, often nothing.
 
-    `tools` are the schemas of its tools, for dialects that show them.
+    `tools` are the schemas of its tools, for dialects that show them. `has_files`: it judges files, and takes the action `FILES`.
     """
 
     text: str = ""
     tools: tuple[Schema, ...] = ()
+    has_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from rl.envs.base import EnvironmentFault
+
 _MOST_OUTPUT = 2**20
 """Bytes kept of the end of each stream."""
 _CHUNK = 65_536
@@ -33,14 +35,17 @@ async def run_command(command: Sequence[str], text: str, variables: Mapping[str,
     What it left running is killed: its process group, and every process that has `mark`, a value in `variables`, in its environment.
 
     Raises:
-        OSError, ValueError: it cannot be started.
+        EnvironmentFault: it cannot be started.
     """
     with _Stream() as output, _Stream() as errors, TemporaryFile() as asked:
         asked.write(text.encode(errors="replace"))
         asked.seek(0)
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, env=dict(variables), start_new_session=True, stdin=asked, stdout=output.end, stderr=errors.end
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=folder, env=dict(variables), start_new_session=True, stdin=asked, stdout=output.end, stderr=errors.end
+            )
+        except (OSError, ValueError) as error:
+            raise EnvironmentFault(f"the harness {command[0]!r:.200} cannot be started: {error}") from error
         status = None
         try:
             with suppress(TimeoutError):

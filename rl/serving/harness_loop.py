@@ -39,6 +39,7 @@ from rl.serving.endpoint import Asked, Caller, Endpoint
 from rl.serving.protocol import ChatRequest, CompletionRequest, ContextFull, Refused
 from rl.serving.recorder import Recorder
 from rl.serving.server import PolicyServer, ServingConfig
+from rl.serving.working_folder import hand_back, write_files
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, RERENDERED, Call, StopReason, Trajectory, Turn
@@ -174,10 +175,15 @@ class HarnessLoop:
         command = [part.replace("{question}", question) for part in self._harness.command]
         try:
             with TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
-                variables = _variables(server.url, key, request, folder) | self._harness.variables
-                ran = await run_command(command, question, variables, Path(folder), self._seconds, key)
-        except (OSError, ValueError) as error:
-            raise EnvironmentFault(f"the harness {command[0]!r:.200} cannot be started: {error}") from error
+                work, private = Path(folder, "work"), Path(folder, "home")
+                work.mkdir(), private.mkdir()
+                files = await write_files(environment, work) if first.has_files else None
+                variables = _variables(server.url, key, request, str(private)) | self._harness.variables
+                ran = await run_command(command, question, variables, work, self._seconds, key)
+                if files is not None and ran.status == 0:
+                    await hand_back(environment, work, files)
+        except OSError as error:
+            raise EnvironmentFault(f"the harness's folder cannot be used: {error}") from error
         finally:
             await server.close()
         if endpoint.fault is not None:
@@ -191,9 +197,9 @@ class HarnessLoop:
             return StopReason.FAULT, f"harness: exit status {ran.status}: {ran.errors.strip()[-300:] or 'it said nothing'}"
         if not sampler.turns:
             return StopReason.FAULT, "harness: the command made no request of the policy"
-        if answer is None:
+        if answer is None and files is None:
             return StopReason.LEFT, None
-        action = Action(ANSWER, answer)
+        action = Action(ANSWER, answer or "")
         calls.append(call_record(action, await environment.step(action)))
         return StopReason.ANSWERED, None
 
@@ -219,13 +225,13 @@ class HarnessLoop:
         return router
 
 
-def _variables(url: str, key: str, request: RolloutRequest, folder: str) -> dict[str, str]:
+def _variables(url: str, key: str, request: RolloutRequest, home: str) -> dict[str, str]:
     """The command's environment: the endpoint under the names that clients read, and what tells it the task."""
     base = url.removesuffix("/v1")
     return {
         **{name: os.environ[name] for name in _PASSED if name in os.environ},
-        "HOME": folder,
-        "TMPDIR": folder,
+        "HOME": home,
+        "TMPDIR": home,
         "OPENAI_BASE_URL": url,
         "OPENAI_API_BASE": url,
         "OPENAI_API_KEY": key,
@@ -262,20 +268,27 @@ def joined(segments: Sequence[Trajectory], records: Sequence[Call]) -> tuple[tup
     """The first context's prompt, and the turns of all contexts, the one that was continued last at the end.
 
     Args:
-        records: executed calls of the environment's tools in order, and the answer; each belongs to the first turn that asked for it.
+        records: executed calls of the environment's tools in order, and the answer; each belongs to the first turn that asked for it, or to
+            the last turn if the harness called by itself.
     """
     waiting, turns = [call for call in records if call.tool != ANSWER], list[Turn]()
     for segment in segments:
         for turn in segment.turns:
             calls = tuple(_executed(call, waiting) for call in turn.calls)
-            outcome = calls[0].outcome if calls else ToolOutcome.UNPARSABLE.value
             context = segment.prompt_ids if turns and turn is segment.turns[0] else ()
-            turns.append(replace(turn, index=len(turns), calls=calls, tool_outcome=outcome, context_ids=context))
-    given = next((call for call in records if call.tool == ANSWER), None)
-    if turns and given is not None:
-        calls = (*(call for call in turns[-1].calls if call.tool != ANSWER), given)
-        turns[-1] = replace(turns[-1], calls=calls, tool=calls[0].tool, arguments=calls[0].arguments, tool_outcome=calls[0].outcome)
+            turns.append(_with_calls(replace(turn, index=len(turns), context_ids=context), calls))
+    given = [call for call in records if call.tool == ANSWER]
+    if turns and (given or waiting):
+        turns[-1] = _with_calls(turns[-1], (*(call for call in turns[-1].calls if call.tool != ANSWER or not given), *waiting, *given))
     return (segments[0].prompt_ids if segments else ()), tuple(turns)
+
+
+def _with_calls(turn: Turn, calls: tuple[Call, ...]) -> Turn:
+    if not calls:
+        return replace(turn, tool_outcome=ToolOutcome.UNPARSABLE.value)
+    rewards = [call.reward for call in calls if call.reward is not None]
+    first, reward = calls[0], sum(rewards) if rewards else None
+    return replace(turn, calls=calls, tool=first.tool, arguments=first.arguments, tool_outcome=first.outcome, reward=reward)
 
 
 def _executed(asked: Call, waiting: list[Call]) -> Call:

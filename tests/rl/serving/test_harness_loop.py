@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from eval.sandbox.sandbox import isolation
 from rl.advantages import grpo
 from rl.engines.base import EngineFault
-from rl.envs.base import EnvironmentFault, Step
+from rl.envs.base import FILES, EnvironmentFault, Resources, Step, find_environment
 from rl.envs.tool_use import ToolEnvironment
 from rl.learner.batches import rows_of
 from rl.renderers.base import Action
@@ -20,6 +21,7 @@ from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import HarnessConfig, Limits
 from rl.serving.harness_loop import HarnessLoop
+from tests.rl.envs.test_environments import write_shop
 from tests.rl.serving.stated import TEMPLATE, Stated
 from tests.rl.serving.test_langgraph_loop import call, multiply
 from warehouse import RequestError
@@ -65,6 +67,7 @@ def run(
     environment: Any = None,
     horizon: int = 6,
     limits: Limits = LIMITS,
+    task: Task = TASK,
     name: str = "t",
     seed: int = 1,
     python: str = sys.executable,
@@ -73,7 +76,7 @@ def run(
 ) -> Trajectory:
     (folder / "agent.py").write_text(script if bare else AGENT + script)
     harness = HarnessConfig(command=(python, str(folder / "agent.py")), **more)
-    request = RolloutRequest(name, TASK, "p", horizon, seed=seed, step=3, sample=2)
+    request = RolloutRequest(name, task, "p", horizon, seed=seed, step=3, sample=2)
     loop = HarnessLoop(engine, DIALECT, limits, harness)
     return asyncio.run(loop.run(request, environment or ToolEnvironment({"multiply": multiply})))
 
@@ -182,6 +185,37 @@ print(said.content[-1].text, answer.output_text, ask(user("c"), tool_choice="req
     engine = Stated("one", "two", "three")
     made = run(tmp_path, engine, script)
     assert (made.error, made.answer, [made.context_of(number) for number in range(3)]) == (None, "one two three", engine.contexts)
+
+
+REPAIR = """
+from pathlib import Path
+ask(user(question))
+prices = Path("shop/prices.py")
+prices.write_text(prices.read_text().replace("prices[1:]", "prices"))
+Path("notes.md").write_text("done")
+Path("README.md").unlink()
+Path("picture").write_bytes(bytes(range(256)))
+Path("link").symlink_to("/etc/passwd")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+@pytest.mark.parametrize(("script", "reward"), [(REPAIR, 1.0), ("ask(user(question))", 0.0)], ids=["repaired", "untouched"])
+def test_the_working_folder_is_judged_if_the_environment_has_files(tmp_path: Path, script: str, reward: float) -> None:
+    task = Task("shop", "repository", "The total leaves out the first price.", (), provenance=write_shop(tmp_path))
+    environment = find_environment("repository")(Resources(options={"folder": tmp_path}))
+    made = run(tmp_path, Stated("I do."), script, environment, task=task)
+    assert (made.error, made.stop_reason, made.answer, made.turns[-1].reward) == (None, StopReason.ANSWERED, "", reward)
+    changed = asyncio.run(environment.step(Action(FILES, ""))).info["files"]
+    assert ("notes.md" in changed, "README.md" in changed) == ((True, False) if reward else (False, True))
+    assert changed.keys().isdisjoint({"picture", "link"})
+
+
+def test_calls_that_no_turn_asked_for_are_kept(tmp_path: Path) -> None:
+    made = run(tmp_path, Stated("I multiply in code."), "ask(user(question)); print(tools('/multiply', {'a': 6, 'b': 7})['result'])")
+    (turn,) = made.turns
+    assert ([(one.tool, one.outcome) for one in turn.calls], made.answer) == ([("multiply", "ok"), ("answer", turn.calls[1].outcome)], "42")
 
 
 RETRIED = {
