@@ -176,7 +176,8 @@ class HarnessLoop:
         try:
             with TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
                 work, private = Path(folder, "work"), Path(folder, "home")
-                work.mkdir(), private.mkdir()
+                work.mkdir()
+                private.mkdir()
                 files = await write_files(environment, work) if first.has_files else None
                 variables = _variables(server.url, key, request, str(private)) | self._harness.variables
                 ran = await run_command(command, question, variables, work, self._seconds, key)
