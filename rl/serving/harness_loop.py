@@ -53,23 +53,26 @@ class _Sampler:
     def __init__(self, engine: Generator, request: RolloutRequest, limits: Limits) -> None:
         self._engine, self._request, self._limits = engine, request, limits
         self.turns = 0
+        self.names = set[str]()
+        """Ids under which the engine knows the contexts."""
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        return await self._engine.generate(request_id, prompt_ids, self._own(sampling))
+        return await self._engine.generate(request_id, prompt_ids, self._own(request_id, sampling))
 
     async def stream(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
     ) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
         if not isinstance(self._engine, StreamingGenerator):
             raise EngineFault(f"{type(self._engine).__name__} does not stream")
-        async with aclosing(self._engine.stream(request_id, prompt_ids, self._own(sampling))) as parts:
+        async with aclosing(self._engine.stream(request_id, prompt_ids, self._own(request_id, sampling))) as parts:
             async for part in parts:
                 yield part
 
-    def _own(self, sampling: Sampling) -> Sampling:
+    def _own(self, request_id: str, sampling: Sampling) -> Sampling:
         request, turn = self._request, self.turns
+        self.names.add(request_id)
         self.turns += 1
         return replace(
             sampling,
@@ -147,10 +150,8 @@ class HarnessLoop:
             stop, error = await self._run(request, environment, recorder, calls)
         except EnvironmentFault as fault:
             stop, error = StopReason.FAULT, str(fault)
+        recorder.withdraw_all()
         segments = sorted((each for each in recorder.take() if each.turns or each.error), key=_ended)
-        if isinstance(self._engine, EnginePool):
-            for segment in segments:
-                self._engine.release(segment.id)
         error = next((segment.error for segment in segments if segment.error), error)
         prompt_ids, turns = joined(segments, calls)
         seconds = time.perf_counter() - clock
@@ -187,6 +188,9 @@ class HarnessLoop:
             raise EnvironmentFault(f"the harness's folder cannot be used: {error}") from error
         finally:
             await server.close()
+            if isinstance(self._engine, EnginePool):
+                for name in sampler.names:
+                    self._engine.release(name)
         if endpoint.fault is not None:
             return StopReason.FAULT, endpoint.fault
         if ran.status is None:

@@ -182,10 +182,16 @@ class Recorder:
 
     def withdraw(self, segment: Segment) -> None:
         """Undo the request in flight, which the client gave up."""
-        if segment.turns:
-            segment.withdraw()
-        else:
-            self._segments[segment.conversation].remove(segment)
+        segment.withdraw()
+        others = self._segments.get(segment.conversation, [])
+        if not segment.turns and segment in others:
+            others.remove(segment)
+
+    def withdraw_all(self) -> None:
+        """Undo all requests in flight, whose clients are gone; engines may take a while to notice."""
+        for segment in self._within(None):
+            if segment.busy:
+                self.withdraw(segment)
 
     def changed(self) -> list[Trajectory]:
         """Trajectories that have grown since the last call; they stay open. Those with a request in flight come later."""

@@ -305,6 +305,34 @@ def test_a_command_whose_time_is_up_is_killed_with_what_it_started(tmp_path: Pat
     assert is_gone(tmp_path / "child")
 
 
+def test_a_command_that_ends_with_a_request_in_flight_keeps_what_came_before(tmp_path: Path) -> None:
+    """The engine takes a while to notice, as one elsewhere does."""
+    asked = tmp_path / "asked"
+
+    class Stubborn(Stated):
+        async def generate(self, *args: Any) -> Any:
+            if self.contexts:
+                asked.touch()
+                try:
+                    await asyncio.sleep(600)
+                finally:
+                    await asyncio.sleep(1)
+            return await super().generate(*args)
+
+    script = f"""
+m = user(question)
+m += [ask(m).to_dict()] + user("on")
+threading.Thread(target=ask, args=(m,)).start()
+while not os.path.exists({str(asked)!r}):
+    time.sleep(0.05)
+print(42, flush=True)
+os._exit(0)
+"""
+    made = run(tmp_path, Stubborn("first"), script)
+    assert (made.error, made.stop_reason, made.answer, len(made.turns)) == (None, StopReason.ANSWERED, "42", 1)
+    assert made.turns[0].observation_ids == ()
+
+
 def test_a_retry_after_a_timeout_neither_orphans_nor_invalidates(tmp_path: Path) -> None:
     script = """
 m = user(question)
