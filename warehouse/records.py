@@ -21,7 +21,8 @@ Triple = tuple[str, str, str]
 
 NOT_RUN = "not_run"
 """`tool_outcome` of a further call in one message that was not executed."""
-
+RERENDERED = "rerendered_tokens"
+"""Key in a trajectory's provenance: tokens of replies that stand in its contexts as an agent repeated them, instead of as sampled."""
 ANSWER = "answer"
 """Tool that ends a trajectory."""
 

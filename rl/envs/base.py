@@ -99,14 +99,27 @@ class ToolOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FileExchange(Action):
+    """What the loop `harness` asks of an environment with files. No dialect builds it, so no policy can ask.
+
+    Without arguments, `info` of the step has `files`, base64 by name. With arguments, a JSON object of new texts by name (None: removed),
+    the environment takes them over.
+    """
+
+    tool: str = "files"
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the policy sees before its first action in addition to the question, often nothing.
 
-    `tools` are the schemas of its tools, for dialects that show them.
+    `tools` are the schemas of its tools, for dialects that show them. `has_files`: it judges files, and takes a `FileExchange`.
     """
 
     text: str = ""
     tools: tuple[Schema, ...] = ()
+    has_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

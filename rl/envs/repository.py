@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from eval.graders.repository import LIMITS, RepositoryTask, make_patch, read_task, run_tests, verify_patch
 from eval.sandbox.sandbox import MIB, SandboxConfig, SandboxFault, require_isolation
-from rl.envs.base import EnvironmentFault, Observation, Resources, Step
+from rl.envs.base import EnvironmentFault, FileExchange, Observation, Resources, Step, ToolOutcome
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.tools import ToolError, ToolMiss, tool
@@ -54,10 +55,12 @@ class RepositoryEnvironment(ToolEnvironment):
         first = await super().reset(task, seed)
         self._task = await asyncio.to_thread(read_task, self._options.folder, task.provenance)
         self._files = dict(self._task.files)
-        return replace(first, text=await self.list_files())
+        return replace(first, text=await self.list_files(), has_files=True)
 
     async def step(self, action: Action) -> Step:
-        """Call a tool, or on an answer end the trajectory and grade the diff."""
+        """Call a tool, exchange files with a harness, or on an answer end the trajectory and grade the diff."""
+        if isinstance(action, FileExchange):
+            return self._exchange(action.arguments)
         if action.tool != ANSWER or self._task is None:
             return await super().step(action)
         try:
@@ -67,6 +70,19 @@ class RepositoryEnvironment(ToolEnvironment):
             raise EnvironmentFault(str(fault)) from fault
         info = {"patch": patch, "not_passed": list(verdict.not_passed)}
         return Step(done=True, reward=float(verdict.resolved), info=info)
+
+    def _exchange(self, changes: str) -> Step:
+        if not changes:
+            return Step(info={"files": {name: b64encode(content).decode() for name, content in self._files.items()}})
+        try:
+            changed = TypeAdapter(dict[str, str | None]).validate_json(changes)
+            self._files = {name: content for name, content in self._files.items() if changed.get(name, "") is not None}
+            for name, text in changed.items():
+                if text is not None:
+                    self._write(name, text)
+        except (ToolError, ValidationError) as error:
+            return Step(str(error), tool_outcome=ToolOutcome.ERROR)
+        return Step()
 
     async def list_files(self, folder: str = "") -> str:
         """List the files of the repository.

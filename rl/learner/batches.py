@@ -180,6 +180,16 @@ def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, .
     return ends, (*row.turn_rewards[:before], sum(row.turn_rewards[before:]))
 
 
+def parts_of_means(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose advantages are scaled by their share of their trajectory's action tokens: their means over tokens sum to its mean."""
+    tokens = Counter[str]()
+    for row in rows:
+        tokens[row.trajectory_id] += row.action_tokens
+    shares = [row.action_tokens / max(tokens[row.trajectory_id], 1) for row in rows]
+    scaled = (tuple(advantage * share for advantage in row.advantages) for row, share in zip(rows, shares, strict=True))
+    return [replace(row, advantages=advantages) for row, advantages in zip(rows, scaled, strict=True)]
+
+
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     """Split `rows` into `parts` lists of about equal number and similar length, to limit padding; some may be empty."""
     ordered = sorted(rows, key=lambda row: row.tokens)

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.engines.weight_sync import WeightSyncHandle
 from rl.learner.base import Encoding, EngineWeights, PassRecord, Scores, Update
-from rl.learner.batches import Row, share_groups, share_rows, split_rows
+from rl.learner.batches import Row, parts_of_means, share_groups, share_rows, split_rows
 from rl.learner.config import ReinforceConfig
 from rl.learner.losses import VALUE_HEAD, MicroBatch, PolicyLoss
 from rl.learner.metrics import device_name, flops_of, peak_memory_gib, ratio_metrics
@@ -177,9 +177,12 @@ class LocalLearner:
     def micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
         """This worker's micro-batches of a step's rows.
 
-        Rows without advantage are skipped unless the loss has another term; they still count in its means.
+        Rows without advantage are skipped unless the loss has another term; they still count in its means, which are over trajectories: one
+        of several contexts counts once.
         """
-        critic = self.loss.critic is not None
+        critic, attempts = self.loss.critic is not None, len({row.trajectory_id for row in rows})
+        if self._config.loss_type == "grpo" and attempts < len(rows):
+            rows = parts_of_means(rows)
         useful = rows if self.loss.beta or self._config.entropy_bonus or critic else [row for row in rows if row.teaches]
         tokens, workers = sum(row.action_tokens for row in rows), self.loss.workers
         parts = self._split(useful, self._passes_of(useful) * workers)
@@ -188,7 +191,7 @@ class LocalLearner:
             together = parts[start : start + workers]
             most = max(map(len, together))  # workers exchange metrics in each pass, which needs equal numbers of rows
             parts[start : start + workers] = [[*part, *padding * (most - len(part))] for part in together]
-        return [self.loss.micro_batch(part, len(rows), tokens) for part in self._own(parts) if part]
+        return [self.loss.micro_batch(part, attempts, tokens) for part in self._own(parts) if part]
 
     def _passes_of(self, rows: Sequence[Row]) -> int:
         """Passes per worker; more than a step's default if its filters sampled more groups."""

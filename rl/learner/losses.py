@@ -72,10 +72,10 @@ class PolicyLoss(GRPOTrainer):
         self._wanted: Tensor | None = None
         self._joined: JoinedRows | None = None
 
-    def micro_batch(self, part: Sequence[Row], rows: int, tokens: int) -> MicroBatch:
-        """Tensors of a part of a step that has `rows` rows and `tokens` action tokens in total."""
+    def micro_batch(self, part: Sequence[Row], attempts: int, tokens: int) -> MicroBatch:
+        """Tensors of a part of a step that has rows of `attempts` trajectories and `tokens` action tokens in total."""
         inputs: MicroBatch = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
-        inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
+        inputs["loss_scale"] = self._loss_scale(part, attempts, tokens)
         if self.beta:
             inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
         return inputs
@@ -129,11 +129,11 @@ class PolicyLoss(GRPOTrainer):
         pixels = {name: value.to(self.accelerator.device) for name, value in self.vision.inputs(images).items()}
         return {**pixels, "num_images": [len(own) for own in inputs["images"]]}
 
-    def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
+    def _loss_scale(self, part: Sequence[Row], attempts: int, tokens: int) -> float:
         """Factor that turns TRL's mean over passes into a mean over the step."""
         passes = self._config.most_passes * self.workers
         if self.loss_type in ROW_MEANS:
-            return len(part) * passes / rows
+            return len(part) * passes / attempts
         if self.loss_type == "bnpo":
             return sum(row.action_tokens for row in part) * passes / tokens
         return 1.0

@@ -31,7 +31,7 @@ from rl.learner.batches import UNKNOWN, Row, group, is_valid
 from rl.learner.config import MetricLimit, Tracker
 from rl.rewards.reward import OK
 from warehouse.errors import WorkFailed
-from warehouse.records import Outcome, StopReason, Trajectory, Turn
+from warehouse.records import RERENDERED, Outcome, StopReason, Trajectory, Turn
 
 
 def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -40,7 +40,8 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     `reward_deviation`: mean deviation within groups. `zero_variance`: fraction of groups without signal. `truncated`: fraction ended by the
     horizon. `sampled_entropy`: mean of -log π of sampled action tokens. `correct_logprob`: mean log-probability of action tokens of
     successful trajectories; it decays before a collapse (LLD, arXiv 2512.04220). `format/turn_k` and `tokens/turn_k`: fraction of readable
-    actions and mean tokens of turn k, from 1.
+    actions and mean tokens of turn k, from 1. `contexts`: mean number of contexts, if any trajectory has several. `rerendered_tokens`: mean
+    tokens of replies that an agent's rewritten history holds as text instead of as sampled, if there are any.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     metrics = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
@@ -66,6 +67,7 @@ def _actions(kept: Sequence[Trajectory]) -> dict[str, float]:
     calls = [call for trajectory in kept for turn in trajectory.turns for call in turn.tool_calls]
     correct = [value for trajectory in kept if trajectory.outcome is Outcome.SUCCESS for value in _logprobs(trajectory)]
     contexts = [len(trajectory.segments) for trajectory in kept]
+    rerendered = [trajectory.provenance.get(RERENDERED, 0) for trajectory in kept]
     return {
         "turns": fmean(len(trajectory.turns) for trajectory in kept),
         "truncated": fmean(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in kept),
@@ -73,6 +75,7 @@ def _actions(kept: Sequence[Trajectory]) -> dict[str, float]:
         "action_tokens": fmean(sum(len(turn.action_ids) for turn in trajectory.turns) for trajectory in kept),
         "sampled_entropy": -fmean(value for trajectory in kept for value in _logprobs(trajectory)),
         **({"contexts": fmean(contexts)} if max(contexts) > 1 else {}),
+        **({"rerendered_tokens": fmean(rerendered)} if any(rerendered) else {}),
         **({"tool_success": fmean(call.outcome == OK for call in calls)} if calls else {}),
         **({"correct_logprob": fmean(correct)} if correct else {}),
     }

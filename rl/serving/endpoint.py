@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rl.engines.base import EngineFault, Generation, Generator, Sampling, StreamingGenerator
+from rl.engines.base import EngineFault, Generation, GenerationStop, Generator, Sampling, StreamingGenerator
 from rl.renderers.base import ParseError, RolloutDialect, Schema
 from rl.renderers.plain_text import PlainText
 from rl.serving.openai_chat import usage_of
 from rl.serving.protocol import ChatMessage, ChatReply, ChatRequest, CompletionRequest, ContextFull, Delta, Refused
-from rl.serving.recorder import Recorder, Segment
+from rl.serving.recorder import FIRST, Recorder, Segment
 from warehouse.digests import digest
 
 
@@ -74,7 +74,7 @@ class _CompletionHistory:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A chat request whose segment waits for the policy's reply; `id` names the reply."""
+    """A chat request whose segment waits for the policy's reply; `id` names the reply, `rendered` as in `Segment`."""
 
     request: ChatRequest
     messages: tuple[str, ...]
@@ -82,6 +82,7 @@ class Asked:
     segment: Segment
     sampling: Sampling
     id: str
+    rendered: int
 
 
 class Endpoint:
@@ -115,14 +116,16 @@ class Endpoint:
             Refused: the request cannot be served; nothing has changed.
         """
         self.check_model(request.model)
+        self._check_choice(request)
         renderer, form = self._chat_renderer, request.response_format.form
         if form is not None and (self._no_form or request.offered_tools):
             reason = self._no_form or "a reply cannot be a call and satisfy a schema: send tool_choice none with the request for the answer"
             raise Refused(reason, param="response_format")
         messages, tools_digest = tuple(message.canonical for message in request.messages), digest(request.offered_tools)
-        segment, limit = self._chat_segment(renderer, request, caller, messages, tools_digest, clamped)
+        segment, limit, added = self._chat_segment(renderer, request, caller, messages, tools_digest, clamped)
         sampling = Sampling(request.temperature, limit, renderer.dialect.stop_token_ids, request.top_p, request.seed, form=form)
-        return Asked(request, messages, tools_digest, segment, sampling, f"{segment.id}/{len(segment.turns)}")
+        rendered = 0 if segment.reason == FIRST and not segment.turns else self._reply_tokens(added)
+        return Asked(request, messages, tools_digest, segment, sampling, f"{segment.id}/{len(segment.turns)}", rendered)
 
     async def chat(self, request: ChatRequest, caller: Caller) -> ChatReply:
         """Reply to a chat request. Raises `Refused`."""
@@ -145,7 +148,7 @@ class Endpoint:
                     if isinstance(part, Generation):
                         generation = part
                         continue
-                    for delta in shown.more(part):
+                    for delta in () if asked.request.stop else shown.more(part):
                         yield delta
         if generation is None:
             raise TypeError("the stream ended without a generation")
@@ -163,33 +166,52 @@ class Endpoint:
     def _record(self, asked: Asked, generation: Generation, latency: float, shown: _Shown | None) -> ChatReply:
         """Append the reply to its segment. After a stream its texts begin with what was `shown`."""
         renderer, segment, tools = self._chat_renderer, asked.segment, asked.request.offered_tools
-        prompt_ids = tuple(segment.ids)
-        message, thought = renderer.reply(generation.token_ids, tools, sum(len(turn.calls) for turn in segment.turns))
+        prompt_ids, generation = tuple(segment.ids), self._until(generation, asked.request.stop)
+        message, thought = renderer.reply(generation.token_ids, tools, sum(len(each.calls) for each in asked.request.messages))
+        for stop in asked.request.stop:
+            message = message.model_copy(update={"content": message.text.partition(stop)[0]}) if stop in message.text else message
         if shown is not None and not message.text.startswith(shown.text):
             message = message.model_copy(update={"content": shown.text})
         turn = renderer.dialect.parse(generation.token_ids, tools)
         calls = [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
         history = _ChatHistory((*asked.messages, message.canonical), asked.tools, message)
+        segment.rendered += asked.rendered
         segment.record(generation, renderer.dialect.decode(generation.token_ids), calls, history, latency)
         tokens = self._tokens(generation) if asked.request.logprobs else ()
         return ChatReply(asked.id, self.model, message, thought, prompt_ids, generation, tuple(tokens))
 
+    def _until(self, generation: Generation, stops: Sequence[str]) -> Generation:
+        """The generation up to the token that completes one of `stops`; what was sampled after it is as if it never was."""
+        ids, decode, text = generation.token_ids, self.plain.decoder(), ""
+        for size, token in enumerate(ids if stops else (), start=1):
+            text += decode([token])
+            if any(stop in text for stop in stops):
+                kept = replace(generation, token_ids=ids[:size], logprobs=generation.logprobs[:size], stop_reason=GenerationStop.STOP)
+                return replace(kept, policy_versions=generation.policy_versions[:size])
+        return generation
+
     def _chat_segment(
         self, renderer: Renderer, request: ChatRequest, caller: Caller, messages: tuple[str, ...], tools_digest: str, clamped: bool
-    ) -> tuple[Segment, int]:
-        """The segment that ends with the request's messages, and the token limit of the reply."""
-        segment = self.recorder.find(caller.conversation, lambda history: _covered_messages(history, messages, tools_digest))
-        if segment is None:
+    ) -> tuple[Segment, int, Sequence[ChatMessage]]:
+        """The segment that ends with the request's messages, the token limit of the reply, and the messages that were rendered."""
+        place = self.recorder.find(caller.conversation, lambda history: _covered_messages(history, messages, tools_digest))
+        if place is None:
             prompt_ids = renderer.prompt(request.messages, request.offered_tools)
             limit = self._reply_limit(len(prompt_ids), request.max_reply_tokens, clamped)
-            return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "chat"), limit
-        history: _ChatHistory = segment.history
-        place = len(history.messages) - 1
-        before, added = request.messages[:place], request.messages[place + 1 :]
-        observation_ids = renderer.extension(before, history.reply, segment.turns[-1].action_ids, added, request.offered_tools)
-        limit = self._reply_limit(len(segment.ids) + len(observation_ids), request.max_reply_tokens, clamped)
-        segment.append(observation_ids, renderer.dialect.decode(observation_ids))
-        return segment, limit
+            segment = self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "chat")
+            return segment, limit, request.messages
+        history: _ChatHistory = place.history
+        number = len(history.messages) - 1
+        before, added = request.messages[:number], request.messages[number + 1 :]
+        observation_ids = renderer.extension(before, history.reply, place.reply_ids, added, request.offered_tools)
+        limit = self._reply_limit(len(place.ids) + len(observation_ids), request.max_reply_tokens, clamped)
+        segment = self.recorder.extend(place, observation_ids, renderer.dialect.decode(observation_ids), request.seed or 0)
+        return segment, limit, added
+
+    def _reply_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Tokens of the assistant's messages among `messages`, about as rendered."""
+        replies = [message for message in messages if message.role == "assistant"]
+        return sum(len(self.plain.ids(each.text + "".join(call.function.arguments for call in each.calls))) for each in replies)
 
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
         """Answer `POST /v1/completions`, not streamed. A text prompt never produces control tokens. Raises `Refused`."""
@@ -221,16 +243,15 @@ class Endpoint:
 
     def _completion_segment(self, request: CompletionRequest, prompt: str | tuple[int, ...], caller: Caller) -> tuple[Segment, int]:
         """The segment that ends with the prompt, and the token limit of its continuation."""
-        segment = self.recorder.find(caller.conversation, lambda history: _covered_prompt(history, prompt))
-        if segment is None:
+        place = self.recorder.find(caller.conversation, lambda history: _covered_prompt(history, prompt))
+        if place is None:
             prompt_ids = self.plain.ids(prompt) if isinstance(prompt, str) else prompt
             limit = self._reply_limit(len(prompt_ids), request.max_tokens)
             return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "completions"), limit
-        history: _CompletionHistory = segment.history
+        history: _CompletionHistory = place.history
         added = self.plain.ids(prompt[len(history.text or "") :]) if isinstance(prompt, str) else prompt[len(history.ids) :]
-        limit = self._reply_limit(len(segment.ids) + len(added), request.max_tokens)
-        segment.append(added, self.plain.decode(added))
-        return segment, limit
+        limit = self._reply_limit(len(place.ids) + len(added), request.max_tokens)
+        return self.recorder.extend(place, added, self.plain.decode(added), request.seed or 0), limit
 
     async def _generate(self, segment: Segment, sampling: Sampling) -> tuple[Generation, float]:
         clock = time.perf_counter()
@@ -240,7 +261,7 @@ class Endpoint:
 
     @contextmanager
     def _in_flight(self, segment: Segment) -> Iterator[None]:
-        """Make a segment invalid if the engine fails, and undo the request if the client gives it up. Raises `Refused`."""
+        """Undo the request if the engine fails, which leaves the segment invalid, or if the client gives it up. Raises `Refused`."""
         try:
             yield
         except EngineFault as error:
@@ -254,6 +275,10 @@ class Endpoint:
         """Raise `Refused` if the endpoint does not serve `model`."""
         if model != self.model:
             raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404, param="model")
+
+    def _check_choice(self, request: ChatRequest) -> None:
+        if request.tool_choice == "required":
+            raise Refused("tool_choice required is not supported: the policy cannot be forced to call a tool", param="tool_choice")
 
     def _checked_ids(self, prompt_ids: list[int]) -> tuple[int, ...]:
         """Check that all ids are in the vocabulary; others would crash the engine."""

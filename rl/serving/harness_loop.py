@@ -10,15 +10,13 @@ Sampling is the rollout's, whatever the client asks for. Every context holds exa
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
-import signal
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,16 +34,16 @@ from rl.rollouts.agent_loop import RolloutRequest, choice_of, uses_lagged_policy
 from rl.rollouts.calls import EnvironmentHandle, call_record, take_record
 from rl.rollouts.config import HarnessConfig, Limits
 from rl.serving.chat_renderer import ChatRenderer
+from rl.serving.command import run_command
 from rl.serving.endpoint import Asked, Caller, Endpoint
 from rl.serving.protocol import ChatRequest, CompletionRequest, ContextFull, Refused
 from rl.serving.recorder import Recorder
 from rl.serving.server import PolicyServer, ServingConfig
+from rl.serving.working_folder import hand_back, write_files
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER, Call, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, RERENDERED, Call, StopReason, Trajectory, Turn
 
-_MOST_OUTPUT = 2**20
-"""Bytes of standard output and of standard error that are read; more is thrown away."""
 _PASSED = ("PATH", "LANG", "LC_ALL")
 
 
@@ -55,23 +53,26 @@ class _Sampler:
     def __init__(self, engine: Generator, request: RolloutRequest, limits: Limits) -> None:
         self._engine, self._request, self._limits = engine, request, limits
         self.turns = 0
+        self.names = set[str]()
+        """Ids under which the engine knows the contexts."""
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:
-        return await self._engine.generate(request_id, prompt_ids, self._own(sampling))
+        return await self._engine.generate(request_id, prompt_ids, self._own(request_id, sampling))
 
     async def stream(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
     ) -> AsyncGenerator[tuple[int, ...] | Generation, None]:
         if not isinstance(self._engine, StreamingGenerator):
             raise EngineFault(f"{type(self._engine).__name__} does not stream")
-        async with aclosing(self._engine.stream(request_id, prompt_ids, self._own(sampling))) as parts:
+        async with aclosing(self._engine.stream(request_id, prompt_ids, self._own(request_id, sampling))) as parts:
             async for part in parts:
                 yield part
 
-    def _own(self, sampling: Sampling) -> Sampling:
+    def _own(self, request_id: str, sampling: Sampling) -> Sampling:
         request, turn = self._request, self.turns
+        self.names.add(request_id)
         self.turns += 1
         return replace(
             sampling,
@@ -87,6 +88,8 @@ class _Endpoint(Endpoint):
 
     limits: Limits
     horizon: int
+    caller: Caller
+    """The attempt, whatever a client names."""
     stop: StopReason | None = None
     """Limit that a request met."""
     fault: str | None = None
@@ -94,11 +97,14 @@ class _Endpoint(Endpoint):
 
     def ask(self, request: ChatRequest, caller: Caller, clamped: bool = False) -> Asked:
         self._check_horizon()
-        return super().ask(request, caller, True)
+        return super().ask(request, self.caller, True)
 
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
         self._check_horizon()
-        return await super().complete(request, caller)
+        return await super().complete(request, self.caller)
+
+    def _check_choice(self, request: ChatRequest) -> None:
+        """Accept `required`: many harnesses ask for a call always, and see for themselves whether there is one."""
 
     def check_model(self, model: str) -> None:
         """Accept every name: harnesses have their own defaults."""
@@ -115,15 +121,6 @@ class _Endpoint(Endpoint):
         except ContextFull:
             self.stop = StopReason.MAX_CONTEXT_TOKENS
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """How the command ended; `status` is None if its time was up."""
-
-    status: int | None
-    output: str
-    errors: str
 
 
 class HarnessLoop:
@@ -153,14 +150,13 @@ class HarnessLoop:
             stop, error = await self._run(request, environment, recorder, calls)
         except EnvironmentFault as fault:
             stop, error = StopReason.FAULT, str(fault)
+        recorder.withdraw_all()
         segments = sorted((each for each in recorder.take() if each.turns or each.error), key=_ended)
-        if isinstance(self._engine, EnginePool):
-            for segment in segments:
-                self._engine.release(segment.id)
         error = next((segment.error for segment in segments if segment.error), error)
         prompt_ids, turns = joined(segments, calls)
         seconds = time.perf_counter() - clock
-        return request.trajectory(prompt_ids, turns, StopReason.FAULT if error else stop, started, seconds, error)
+        made = request.trajectory(prompt_ids, turns, StopReason.FAULT if error else stop, started, seconds, error)
+        return replace(made, provenance={**made.provenance, **_origins(segments)})
 
     async def _run(
         self, request: RolloutRequest, environment: EnvironmentHandle, recorder: Recorder, calls: list[Call]
@@ -170,17 +166,31 @@ class HarnessLoop:
         plain, sampler = self._dialect.template.plain, _Sampler(self._engine, request, self._limits)
         endpoint = _Endpoint(sampler, recorder, plain, ChatRenderer(self._dialect), "", request.policy, self._limits.max_context_tokens)
         endpoint.limits, endpoint.horizon = self._limits, request.horizon
+        endpoint.caller = Caller(request.trajectory_id, request.task.key)
         key = secrets.token_urlsafe(16)
         server = await PolicyServer.start(endpoint, ServingConfig(api_key=key))
         chosen = choice_of(request.task).tools
         schemas = [schema for schema in first.tools if chosen is None or schema["function"]["name"] in chosen]
         server.app.include_router(self._tools(environment, schemas, calls, endpoint))
         question = f"{request.task.question}\n\n{first.text}" if first.text else request.task.question
+        command = [part.replace("{question}", question) for part in self._harness.command]
         try:
             with TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
-                ran = await self._command(question, _variables(server.url, key, request, folder) | self._harness.variables, Path(folder))
+                work, private = Path(folder, "work"), Path(folder, "home")
+                work.mkdir()
+                private.mkdir()
+                files = await write_files(environment, work) if first.has_files else None
+                variables = _variables(server.url, key, request, str(private)) | self._harness.variables
+                ran = await run_command(command, question, variables, work, self._seconds, key)
+                if files is not None and ran.status == 0:
+                    await hand_back(environment, work, files)
+        except OSError as error:
+            raise EnvironmentFault(f"the harness's folder cannot be used: {error}") from error
         finally:
             await server.close()
+            if isinstance(self._engine, EnginePool):
+                for name in sampler.names:
+                    self._engine.release(name)
         if endpoint.fault is not None:
             return StopReason.FAULT, endpoint.fault
         if ran.status is None:
@@ -192,9 +202,9 @@ class HarnessLoop:
             return StopReason.FAULT, f"harness: exit status {ran.status}: {ran.errors.strip()[-300:] or 'it said nothing'}"
         if not sampler.turns:
             return StopReason.FAULT, "harness: the command made no request of the policy"
-        if answer is None:
+        if answer is None and files is None:
             return StopReason.LEFT, None
-        action = Action(ANSWER, answer)
+        action = Action(ANSWER, answer or "")
         calls.append(call_record(action, await environment.step(action)))
         return StopReason.ANSWERED, None
 
@@ -219,61 +229,32 @@ class HarnessLoop:
         router.add_api_route("/tools/{name}", call, methods=["POST"], response_model=None)
         return router
 
-    async def _command(self, question: str, variables: Mapping[str, str], folder: Path) -> _Ran:
-        """Run the command to its end or until its time is up; what it leaves running in its process group is killed."""
-        command = [part.replace("{question}", question) for part in self._harness.command]
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command, cwd=folder, env=dict(variables), start_new_session=True, stdin=pipe, stdout=pipe, stderr=pipe
-            )
-        except (OSError, ValueError) as error:
-            raise EnvironmentFault(f"the harness {command[0]!r:.200} cannot be started: {error}") from error
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        try:
-            async with asyncio.timeout(self._seconds):
-                work = (_read(process.stdout), _read(process.stderr), _write(process.stdin, question), process.wait())
-                output, errors, _, status = await asyncio.gather(*work)
-            return _Ran(status, output, errors)
-        except TimeoutError:
-            return _Ran(None, "", "")
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
 
-
-async def _read(stream: asyncio.StreamReader) -> str:
-    """The stream's text to its end; what is too long is read and thrown away, since a full pipe would stop the command."""
-    read = b""
-    while more := await stream.read(65_536):
-        read += more[: _MOST_OUTPUT - len(read)]
-    return read.decode(errors="replace")
-
-
-async def _write(stream: asyncio.StreamWriter, text: str) -> None:
-    with suppress(ConnectionError):  # a command need not read its input
-        stream.write(text.encode())
-        await stream.drain()
-        stream.close()
-
-
-def _variables(url: str, key: str, request: RolloutRequest, folder: str) -> dict[str, str]:
+def _variables(url: str, key: str, request: RolloutRequest, home: str) -> dict[str, str]:
     """The command's environment: the endpoint under the names that clients read, and what tells it the task."""
     base = url.removesuffix("/v1")
     return {
         **{name: os.environ[name] for name in _PASSED if name in os.environ},
-        "HOME": folder,
-        "TMPDIR": folder,
+        "HOME": home,
+        "TMPDIR": home,
         "OPENAI_BASE_URL": url,
         "OPENAI_API_BASE": url,
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": base,
         "ANTHROPIC_API_KEY": key,
+        "FLYWHEEL_API_KEY": key,
         "FLYWHEEL_MODEL": request.policy,
         "FLYWHEEL_TASK": request.task.key,
         "FLYWHEEL_TOOLS": f"{base}/tools",
     }
+
+
+def _origins(segments: Sequence[Trajectory]) -> dict[str, Any]:
+    """Why each context began, and the tokens of replies that they hold as rendered."""
+    if len(segments) < 2:
+        return {}
+    rendered = sum(segment.provenance.get(RERENDERED, 0) for segment in segments)
+    return {"contexts": [segment.provenance["segment"] for segment in segments], RERENDERED: rendered}
 
 
 def _last_line(text: str) -> str | None:
@@ -292,17 +273,24 @@ def joined(segments: Sequence[Trajectory], records: Sequence[Call]) -> tuple[tup
     """The first context's prompt, and the turns of all contexts, the one that was continued last at the end.
 
     Args:
-        records: executed calls of the environment's tools in order, and the answer; each belongs to the first turn that asked for it.
+        records: executed calls of the environment's tools in order, and the answer; each belongs to the first turn that asked for it, or to
+            the last turn if the harness called by itself.
     """
     waiting, turns = [call for call in records if call.tool != ANSWER], list[Turn]()
     for segment in segments:
         for turn in segment.turns:
             calls = tuple(take_record(call, waiting) or call for call in turn.calls)
-            outcome = calls[0].outcome if calls else ToolOutcome.UNPARSABLE.value
             context = segment.prompt_ids if turns and turn is segment.turns[0] else ()
-            turns.append(replace(turn, index=len(turns), calls=calls, tool_outcome=outcome, context_ids=context))
-    given = next((call for call in records if call.tool == ANSWER), None)
-    if turns and given is not None:
-        calls = (*(call for call in turns[-1].calls if call.tool != ANSWER), given)
-        turns[-1] = replace(turns[-1], calls=calls, tool=calls[0].tool, arguments=calls[0].arguments, tool_outcome=calls[0].outcome)
+            turns.append(_with_calls(replace(turn, index=len(turns), context_ids=context), calls))
+    given = [call for call in records if call.tool == ANSWER]
+    if turns and (given or waiting):
+        turns[-1] = _with_calls(turns[-1], (*(call for call in turns[-1].calls if call.tool != ANSWER or not given), *waiting, *given))
     return (segments[0].prompt_ids if segments else ()), tuple(turns)
+
+
+def _with_calls(turn: Turn, calls: tuple[Call, ...]) -> Turn:
+    if not calls:
+        return replace(turn, tool_outcome=ToolOutcome.UNPARSABLE.value)
+    rewards = [call.reward for call in calls if call.reward is not None]
+    first, reward = calls[0], sum(rewards) if rewards else None
+    return replace(turn, calls=calls, tool=first.tool, arguments=first.arguments, tool_outcome=first.outcome, reward=reward)

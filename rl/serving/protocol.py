@@ -84,9 +84,10 @@ class ChatMessage(Lenient):
 
     @property
     def canonical(self) -> str:
-        """Canonical form, to compare what a client echoes with what it was given."""
+        """Canonical form, to compare what a client echoes with what it was given; many strip replies."""
+        text = self.text.strip() if self.role == "assistant" else self.text
         calls = [[call.function.name, _parsed(call.function.arguments)] for call in self.calls]
-        return json.dumps([self.role, self.text, calls, self.tool_call_id], sort_keys=True)
+        return json.dumps([self.role, text, calls, self.tool_call_id], sort_keys=True)
 
 
 class JsonSchema(Lenient):
@@ -177,10 +178,24 @@ class ChatRequest(_Request):
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
     tools: list[dict[str, Any]] = Field(default_factory=list)
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    stop: tuple[str, ...] = Field(default=(), max_length=16)
+    """Texts that end the reply, which does not show them."""
     response_format: ResponseFormat = ResponseFormat()
     logprobs: bool = False
     top_logprobs: Literal[0] = 0
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _listed(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
+
+    @field_validator("stop")
+    @classmethod
+    def _check_stop(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(stop):
+            raise ValueError("a stop text is empty")
+        return stop
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:

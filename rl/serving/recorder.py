@@ -6,16 +6,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from rl.engines.base import Generation
-from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, RERENDERED, Call, Outcome, StopReason, Trajectory, Turn
+
+FIRST = "first"
+"""Reason of a conversation's first segment."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """An append-only context. `history` is what the client sent and received, in the client's form, to recognize continuations."""
+    """An append-only context.
+
+    `histories` holds, after each turn, what the client had sent and received, in the client's form, to recognize continuations. `rendered`
+    counts the tokens of replies that stand in the context as a client repeated them, in a rewritten history, instead of as sampled.
+    """
 
     id: str
     conversation: str
@@ -24,8 +31,9 @@ class Segment:
     prompt_ids: tuple[int, ...]
     seed: int
     kind: str
-    history: Any = None
     busy: bool = True
+    histories: list[Any] = field(default_factory=list)
+    rendered: int = 0
     ids: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     error: str | None = None
@@ -63,24 +71,53 @@ class Segment:
                 calls=tuple(Call(tool, arguments, None) for tool, arguments in calls),
             )
         )
-        self.history = history
+        self.histories.append(history)
+        self.error = None
         self.seconds = (datetime.now(UTC) - self.started).total_seconds()
         self._rest()
 
     def fail(self, error: str) -> None:
-        """Mark the trajectory as invalid after an engine failure; it cannot be extended."""
-        self.error, self.history = error, None
+        """Undo the request in flight after an engine failure; the trajectory is invalid until a repeated request succeeds."""
+        self.withdraw()
+        self.error = error
         self._rest()
 
     def withdraw(self) -> None:
-        """Remove what was appended for a request that the client gave up; a repeated request extends the segment again."""
-        given = len(self.turns[-1].observation_ids)
-        del self.ids[len(self.ids) - given :]
-        self.turns[-1] = replace(self.turns[-1], observation_ids=(), observation="")
+        """Remove what was appended for the request in flight; a repeated request extends the segment again."""
+        if self.turns:
+            del self.ids[len(self.ids) - len(self.turns[-1].observation_ids) :]
+            self.turns[-1] = replace(self.turns[-1], observation_ids=(), observation="")
         self.busy = False
 
     def _rest(self) -> None:
         self.busy, self.unsaved, self.used = False, True, time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A segment after one of its turns, where a request continues it."""
+
+    segment: Segment
+    turn: int
+
+    @property
+    def history(self) -> Any:
+        return self.segment.histories[self.turn]
+
+    @property
+    def reply_ids(self) -> tuple[int, ...]:
+        return self.segment.turns[self.turn].action_ids
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The context up to there, as sampled."""
+        before = (part for turn in self.segment.turns[: self.turn] for part in (turn.action_ids, turn.observation_ids))
+        return (*self.segment.prompt_ids, *chain.from_iterable(before), *self.reply_ids)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing has been appended since, nor is a request in flight."""
+        return self.turn == len(self.segment.turns) - 1 and not self.segment.busy
 
 
 class Recorder:
@@ -92,40 +129,73 @@ class Recorder:
         self._count = 0
         self._forgotten: set[str] = set()
 
-    def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Segment | None:
-        """The segment with the longest history that a request extends, in one conversation or in all.
+    def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Place | None:
+        """The longest history that a request extends, in one conversation or in all; of equal ones, the end of a segment.
 
-        `extends` returns how much of the request a segment's history covers, or None.
+        `extends` returns how much of the request a history covers, or None.
         """
-        names = self._segments if conversation is None else [conversation]
-        segments = [segment for name in names for segment in self._segments.get(name, ()) if not segment.busy]
-        found = [(length, one) for one in segments if one.history is not None and (length := extends(one.history)) is not None]
-        return max(found, key=lambda pair: pair[0])[1] if found else None
+        found = []
+        for segment in self._within(conversation):
+            for turn in reversed(range(len(segment.histories))):
+                if (length := extends(segment.histories[turn])) is not None:
+                    place = Place(segment, turn)
+                    found.append((length, place.is_end, place))
+                    break
+        return max(found, key=lambda each: each[:2])[2] if found else None
+
+    def extend(self, place: Place, observation_ids: Sequence[int], text: str, seed: int) -> Segment:
+        """Append to a segment; if it has gone on from there, or a request is in flight, begin another with the same ids: a branch."""
+        segment = place.segment
+        if place.is_end:
+            segment.append(observation_ids, text)
+            return segment
+        return self._open(segment.conversation, segment.task_key, "branch", (*place.ids, *observation_ids), seed, segment.kind)
 
     def begin(self, conversation: str | None, task_key: str | None, prompt_ids: Sequence[int], seed: int, kind: str) -> Segment:
         """Begin a segment, recording why the request extends no other."""
+        reason = _segment_reason(self._within(conversation) if conversation is not None else ())
+        return self._open(conversation, task_key, reason, tuple(prompt_ids), seed, kind)
+
+    def _open(
+        self, conversation: str | None, task_key: str | None, reason: str, prompt_ids: tuple[int, ...], seed: int, kind: str
+    ) -> Segment:
+        """A new segment, or the one whose first request failed and is repeated."""
+        empty = [each for each in self._within(conversation) if each.error is not None and not each.turns and not each.busy]
+        if (repeated := next((each for each in empty if each.prompt_ids == prompt_ids), None)) is not None:
+            repeated.busy = True
+            return repeated
         if conversation is None:
             conversation = f"{self._run}-{self._count:06d}"
             self._count += 1
         others = self._segments.setdefault(conversation, [])
-        taken = self._forgotten | {segment.id for segments in self._segments.values() for segment in segments}
+        taken = self._forgotten | {segment.id for segment in self._within(None)}
         names = (f"{conversation}.{number}" if number else conversation for number in count(len(others)))
         name = next(name for name in names if name not in taken)  # a client may name a conversation like another's segment
-        reason = _segment_reason(others)
-        segment = Segment(name, conversation, task_key or conversation, reason, tuple(prompt_ids), seed, kind, ids=list(prompt_ids))
+        segment = Segment(name, conversation, task_key or conversation, reason, prompt_ids, seed, kind, ids=list(prompt_ids))
         others.append(segment)
         return segment
 
+    def _within(self, conversation: str | None) -> list[Segment]:
+        """Segments of one conversation or of all."""
+        names = self._segments if conversation is None else [conversation]
+        return [segment for name in names for segment in self._segments.get(name, ())]
+
     def withdraw(self, segment: Segment) -> None:
         """Undo the request in flight, which the client gave up."""
-        if segment.turns:
-            segment.withdraw()
-        else:
-            self._segments[segment.conversation].remove(segment)
+        segment.withdraw()
+        others = self._segments.get(segment.conversation, [])
+        if not segment.turns and segment in others:
+            others.remove(segment)
+
+    def withdraw_all(self) -> None:
+        """Undo all requests in flight, whose clients are gone; engines may take a while to notice."""
+        for segment in self._within(None):
+            if segment.busy:
+                self.withdraw(segment)
 
     def changed(self) -> list[Trajectory]:
         """Trajectories that have grown since the last call; they stay open. Those with a request in flight come later."""
-        grown = [segment for segments in self._segments.values() for segment in segments if segment.unsaved and not segment.busy]
+        grown = [segment for segment in self._within(None) if segment.unsaved and not segment.busy]
         for segment in grown:
             segment.unsaved = False
         return [self._trajectory(segment) for segment in grown]
@@ -145,13 +215,13 @@ class Recorder:
 
     @property
     def recorded(self) -> int:
-        """Number of replies."""
-        return sum(len(segment.turns) for segments in self._segments.values() for segment in segments)
+        """Number of replies, those in flight included."""
+        return sum(len(segment.turns) + segment.busy for segment in self._within(None))
 
     @property
     def latest(self) -> Turn | None:
         """The last reply."""
-        segments = [segment for all_ in self._segments.values() for segment in all_ if segment.turns]
+        segments = [segment for segment in self._within(None) if segment.turns]
         return max(segments, key=lambda segment: segment.used).turns[-1] if segments else None
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
@@ -176,7 +246,12 @@ class Recorder:
             started=segment.started,
             seconds=segment.seconds,
             error=segment.error,
-            provenance={"endpoint": segment.kind, "conversation": segment.conversation, "segment": segment.reason},
+            provenance={
+                "endpoint": segment.kind,
+                "conversation": segment.conversation,
+                "segment": segment.reason,
+                **({RERENDERED: segment.rendered} if segment.rendered else {}),
+            },
         )
 
 
@@ -188,5 +263,5 @@ def _stop_reason(segment: Segment) -> StopReason:
 
 def _segment_reason(others: Sequence[Segment]) -> str:
     if not others:
-        return "first"
+        return FIRST
     return "at_once" if any(segment.busy for segment in others) else "does_not_extend"

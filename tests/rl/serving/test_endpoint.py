@@ -126,7 +126,7 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"stop": ["Observation:"]}, "stop is not supported"),
+        ({"stop": ["a"] * 17}, "stop is invalid"),
         ({"n": 4}, "n is invalid"),
         ({"max_tokens": 5000}, "context of 2000"),
         ({"user": "../../x y"}, "user must be a letter or digit and up to 199"),

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from eval.sandbox.sandbox import isolation
 from rl.advantages import grpo
 from rl.engines.base import EngineFault
-from rl.envs.base import EnvironmentFault, Step
+from rl.envs.base import EnvironmentFault, FileExchange, Resources, Step, find_environment
 from rl.envs.tool_use import ToolEnvironment
 from rl.learner.batches import rows_of
 from rl.renderers.base import Action
@@ -20,6 +21,7 @@ from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.config import HarnessConfig, Limits
 from rl.serving.harness_loop import HarnessLoop
+from tests.rl.envs.test_environments import write_shop
 from tests.rl.serving.stated import TEMPLATE, Stated
 from tests.rl.serving.test_langgraph_loop import call, multiply
 from warehouse import RequestError
@@ -59,11 +61,22 @@ user = lambda text: [{"role": "user", "content": text}]
 
 
 def run(
-    folder: Path, engine: Stated, script: str, environment: Any = None, horizon: int = 6, limits: Limits = LIMITS, **more: Any
+    folder: Path,
+    engine: Any,
+    script: str,
+    environment: Any = None,
+    horizon: int = 6,
+    limits: Limits = LIMITS,
+    task: Task = TASK,
+    name: str = "t",
+    seed: int = 1,
+    python: str = sys.executable,
+    bare: bool = False,
+    **more: Any,
 ) -> Trajectory:
-    (folder / "agent.py").write_text(AGENT + script)
-    harness = HarnessConfig(command=(sys.executable, str(folder / "agent.py")), **more)
-    request = RolloutRequest("t", TASK, "p", horizon, seed=1, step=3, sample=2)
+    (folder / "agent.py").write_text(script if bare else AGENT + script)
+    harness = HarnessConfig(command=(python, str(folder / "agent.py")), **more)
+    request = RolloutRequest(name, task, "p", horizon, seed=seed, step=3, sample=2)
     loop = HarnessLoop(engine, DIALECT, limits, harness)
     return asyncio.run(loop.run(request, environment or ToolEnvironment({"multiply": multiply})))
 
@@ -83,29 +96,52 @@ def test_a_command_that_uses_the_environments_tools_is_one_context(tmp_path: Pat
 
 
 SEVERAL = {
-    "a sub-agent": ("helped = ask(user('help')).content; print(work(user(question + helped)))", ("six", "42"), 2),
-    "a rewritten history": ("one = ask(user(question)); print(ask(user('In short: ' + one.content)).content)", ("long", "42"), 2),
+    "a sub-agent": ("helped = ask(user('help')).content; print(work(user(question + helped)))", ("six", "42"), "does_not_extend"),
+    "a compaction": ("one = ask(user(question)); print(ask(user('In short: ' + one.content)).content)", ("long", "42"), "does_not_extend"),
+    "a rewritten history": (
+        "m = user(question); m += [{'role': 'assistant', 'content': 'Not ' + ask(m).content}] + user('on'); print(ask(m).content)",
+        ("one", "42"),
+        "does_not_extend",
+    ),
     "a branch": (
         "m = user(question); a = ask(m); m.append(a.to_dict()); ask(m + user('left')); print(ask(m + user('right')).content)",
-        ("one", "two", "42"),
-        2,
+        ("<think>\nHm.\n</think>\n\none", "two", "42"),
+        "branch",
+    ),
+    "a lost reply": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); ask(m); print(ask(m).content)",
+        ("<think>\nHm.\n</think>\n\none", "lost", "42"),
+        "branch",
     ),
     "two at once": (
         "threads = [threading.Thread(target=ask, args=(user(str(n)),)) for n in range(2)]; [t.start() for t in threads]; "
         "[t.join() for t in threads]; print(42)",
         ("one", "two"),
-        2,
+        None,
+    ),
+    "two at once that go on": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); threads = [threading.Thread(target=ask, args=(m,)) for n in range(2)]; "
+        "[t.start() for t in threads]; [t.join() for t in threads]; print(42)",
+        ("<think>\nHm.\n</think>\n\none", "two", "three"),
+        "branch",
     ),
 }
 
 
-@pytest.mark.parametrize(("script", "texts", "contexts"), SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize(("script", "texts", "reason"), SEVERAL.values(), ids=SEVERAL)
 def test_every_context_of_an_attempt_is_trained_on_with_its_one_outcome(
-    tmp_path: Path, script: str, texts: tuple[str, ...], contexts: int
+    tmp_path: Path, script: str, texts: tuple[str, ...], reason: str | None
 ) -> None:
-    engine = Stated(*texts)
+    engine, contexts = Stated(*texts), 2
     made = run(tmp_path, engine, script)
     assert (made.error, made.stop_reason, made.answer, len(made.segments)) == (None, StopReason.ANSWERED, "42", contexts)
+    assert reason in (None, made.provenance["contexts"][1])
+    if reason == "branch":
+        (_, (first, *_)), (begun, _) = made.segments
+        assert begun[: len(engine.contexts[0]) + len(first.action_ids)] == (*engine.contexts[0], *first.action_ids), (
+            "as sampled, not as shown"
+        )
+    assert made.provenance["rerendered_tokens"] == (len(TEMPLATE.plain.ids("Not one")) if "Not " in script else 0)
     assert sorted(made.context_of(turn.index) for turn in made.turns) == sorted(engine.contexts)
     good, bad = (_judged(made, name, reward) for name, reward in (("good", 1.0), ("bad", 0.0)))
     rows = rows_of([good, bad], grpo)
@@ -139,6 +175,112 @@ def test_what_breaks_an_attempt_makes_it_invalid_and_says_so(tmp_path: Path, scr
     assert (made.outcome, made.stop_reason, made.error) == (Outcome.INVALID, StopReason.FAULT, error)
 
 
+def test_clients_of_every_style_are_served(tmp_path: Path) -> None:
+    script = """
+import anthropic
+said = anthropic.Anthropic(max_retries=0).messages.create(model="claude-x", max_tokens=9_000, messages=user("a"))
+answer = client.responses.create(model="gpt-x", input="b", store=False)
+print(said.content[-1].text, answer.output_text, ask(user("c"), tool_choice="required", tools=tools()).content)
+"""
+    engine = Stated("one", "two", "three")
+    made = run(tmp_path, engine, script)
+    assert (made.error, made.answer, [made.context_of(number) for number in range(3)]) == (None, "one two three", engine.contexts)
+
+
+REPAIR = """
+from pathlib import Path
+ask(user(question))
+prices = Path("shop/prices.py")
+prices.write_text(prices.read_text().replace("prices[1:]", "prices"))
+Path("notes.md").write_text("done")
+Path("README.md").unlink()
+Path("picture").write_bytes(bytes(range(256)))
+Path("link").symlink_to("/etc/passwd")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+@pytest.mark.parametrize(("script", "reward"), [(REPAIR, 1.0), ("ask(user(question))", 0.0)], ids=["repaired", "untouched"])
+def test_the_working_folder_is_judged_if_the_environment_has_files(tmp_path: Path, script: str, reward: float) -> None:
+    task = Task("shop", "repository", "The total leaves out the first price.", (), provenance=write_shop(tmp_path))
+    environment = find_environment("repository")(Resources(options={"folder": tmp_path}))
+    made = run(tmp_path, Stated("I do."), script, environment, task=task)
+    assert (made.error, made.stop_reason, made.answer, made.turns[-1].reward) == (None, StopReason.ANSWERED, "", reward)
+    assert "files" not in asyncio.run(environment.step(Action("files", ""))).info, "a policy cannot ask for them"
+    changed = asyncio.run(environment.step(FileExchange())).info["files"]
+    assert ("notes.md" in changed, "README.md" in changed) == ((True, False) if reward else (False, True))
+    assert changed.keys().isdisjoint({"picture", "link"})
+
+
+def test_calls_that_no_turn_asked_for_are_kept(tmp_path: Path) -> None:
+    made = run(tmp_path, Stated("I multiply in code."), "ask(user(question)); print(tools('/multiply', {'a': 6, 'b': 7})['result'])")
+    (turn,) = made.turns
+    assert ([(one.tool, one.outcome) for one in turn.calls], made.answer) == ([("multiply", "ok"), ("answer", turn.calls[1].outcome)], "42")
+
+
+RETRIED = {
+    "a first request": ("print(ask(user(question)).content)", (EngineFault("busy"), "42")),
+    "a later request": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); print(ask(m).content)",
+        ("one", EngineFault("busy"), "42"),
+    ),
+    "a branch": (
+        "m = user(question); m += [ask(m).to_dict()] + user('on'); ask(m); print(ask(m).content)",
+        ("one", "two", EngineFault("busy"), "42"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "texts"), RETRIED.values(), ids=RETRIED)
+def test_a_failure_that_the_client_repeats_leaves_no_trace(tmp_path: Path, script: str, texts: tuple[Any, ...]) -> None:
+    made = run(tmp_path, Stated(*texts), "client = openai.OpenAI()\n" + script)
+    assert (made.error, made.stop_reason, made.answer, len(made.turns)) == (None, StopReason.ANSWERED, "42", len(texts) - 1)
+
+
+def test_a_stop_text_ends_the_recorded_tokens_where_it_ends(tmp_path: Path) -> None:
+    engine = Stated("Thought. Observation: I made it up.", "42")
+    script = "m = user(question); a = ask(m, stop=['Observation:']); m += [a.to_dict()] + user('on'); print(a.content, ask(m).content)"
+    made = run(tmp_path, engine, script)
+    first, _ = made.turns
+    assert (made.answer, len(made.segments)) == ("Thought.  42", 1)
+    assert first.action.startswith("Thought. Observation:") and "made" not in first.action
+    assert len(first.action_ids) == len(first.action_logprobs)
+    assert made.context_of(1) == engine.contexts[1]
+
+
+def test_a_stream_that_is_cut_is_no_reply(tmp_path: Path) -> None:
+    engine = Stated("word " * 300, "42")
+    engine.pause = 0.02
+    script = """
+with client.chat.completions.create(model="p", messages=user(question), stream=True) as parts:
+    next(iter(parts))
+print(ask(user(question)).content)
+"""
+    made = run(tmp_path, engine, script)
+    assert (made.error, made.answer, len(made.turns), engine.cuts) == (None, "42", 1, 1)
+
+
+def test_a_command_ends_with_what_it_started_even_in_other_sessions(tmp_path: Path) -> None:
+    """The child keeps standard output open, which must not keep the attempt waiting."""
+    script = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+print("word " * 500_000)
+print(ask(user(question)).content, flush=True)
+os._exit(0)
+"""
+    made = run(tmp_path, Stated("42"), script, seconds=300)
+    assert (made.stop_reason, made.answer, made.error) == (StopReason.ANSWERED, "42", None)
+    assert is_gone(tmp_path / "child")
+
+
+def is_gone(file: Path) -> bool:
+    status = Path(f"/proc/{file.read_text()}/stat")
+    return not status.exists() or status.read_text().split()[2] == "Z"
+
+
 def test_a_broken_environment_is_no_fault_of_the_policy(tmp_path: Path) -> None:
     made = run(tmp_path, Stated(call((6, 7))), "work(user(question))", Broken({"multiply": multiply}))
     assert (made.outcome, made.error, len(made.turns)) == (Outcome.INVALID, "error: the world broke", 1)
@@ -161,8 +303,35 @@ def test_a_command_whose_time_is_up_is_killed_with_what_it_started(tmp_path: Pat
     )
     made = run(tmp_path, Stated("one"), script, seconds=20)
     assert (made.stop_reason, made.error, len(made.turns)) == (StopReason.MAX_SECONDS, None, 1)
-    status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    assert is_gone(tmp_path / "child")
+
+
+def test_a_command_that_ends_with_a_request_in_flight_keeps_what_came_before(tmp_path: Path) -> None:
+    """The engine takes a while to notice, as one elsewhere does."""
+    asked = tmp_path / "asked"
+
+    class Stubborn(Stated):
+        async def generate(self, *args: Any) -> Any:
+            if self.contexts:
+                asked.touch()
+                try:
+                    await asyncio.sleep(600)
+                finally:
+                    await asyncio.sleep(1)
+            return await super().generate(*args)
+
+    script = f"""
+m = user(question)
+m += [ask(m).to_dict()] + user("on")
+threading.Thread(target=ask, args=(m,)).start()
+while not os.path.exists({str(asked)!r}):
+    time.sleep(0.05)
+print(42, flush=True)
+os._exit(0)
+"""
+    made = run(tmp_path, Stubborn("first"), script)
+    assert (made.error, made.stop_reason, made.answer, len(made.turns)) == (None, StopReason.ANSWERED, "42", 1)
+    assert made.turns[0].observation_ids == ()
 
 
 def test_a_retry_after_a_timeout_neither_orphans_nor_invalidates(tmp_path: Path) -> None:

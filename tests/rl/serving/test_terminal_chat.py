@@ -131,7 +131,7 @@ def test_conversations_are_rows_of_the_lake_while_they_grow(tmp_path: Path) -> N
         asyncio.run(send(1, "mine"))
         assert store() == {"serve-1-mine": 1}
         assert recorder.changed() == []
-        endpoint.recorder.find("mine", lambda history: 1).history = None  # type: ignore[union-attr]
+        endpoint.recorder.find("mine", lambda history: 1).segment.histories[:] = [None]  # type: ignore[union-attr]
         asyncio.run(send(2, None))
         assert store() == {"serve-1-mine": 1, "serve-1-000000": 2}
         assert recorder.forget(3600) == [] and sorted(recorder.forget(-1)) == ["mine", "serve-1-000000"]
