@@ -24,6 +24,9 @@ NOT_RUN = "not_run"
 ANSWER = "answer"
 """Tool that ends a trajectory."""
 
+OFFERED = "offered"
+"""Key in a trajectory's provenance: names of the tools that the policy could call."""
+
 TRAINED_SPLITS = ("train", "demonstration")
 """Splits of training tasks; all others are suites."""
 
