@@ -357,8 +357,8 @@ class Check:
 class Completion:
     """A teacher's completion of a request; `id` is the digest of teacher name and request.
 
-    `ending` is `stop` or `length`. Token counts are the teacher's own; `attempts` includes failed tries, and `seconds` is the time of the
-    last.
+    `request` also holds `usd`, the price of the completion, if the teacher's prices are configured. `ending` is `stop` or `length`. Token
+    counts are the teacher's own; `attempts` includes failed tries, and `seconds` is the time of the last.
     """
 
     id: str

@@ -374,7 +374,7 @@ COMPLETIONS = Table(
     (
         Column("id", TEXT, "Digest of the teacher's name and the request."),
         Column("teacher", TEXT, "Name of the teacher."),
-        Column("request", JSON, "JSON: the request."),
+        Column("request", JSON, "JSON: the request, and usd, the price of the reply in US dollars if the teacher's prices are known."),
         Column("text", TEXT, "Text of the reply."),
         Column("ending", TEXT, "stop or length."),
         Column("prompt_tokens", INTEGER, "Tokens of the request, by the teacher's count."),

@@ -3,8 +3,9 @@
 This file is copied into the examiner's sandbox. It reads a job `{tests, prompt, entry_points, check, nonce}` from standard input and prints
 the verdict as JSON: `{nonce, verdict, detail}`, where the verdict is `passed`, `failed`, or `broken` if the tests cannot judge.
 
-Tests that check nothing are broken. Results cross as plain data, so tests are broken if they use objects of the program's own classes, call what it returns, or look at its
-variables, its output, or its changes to arguments. This is decided from the source of the tests alone, so programs cannot influence it.
+Tests that check nothing are broken. Results cross as plain data, so tests are also broken if they use objects of the program's own classes,
+call what it returns, or look at its variables, its output, or its changes to arguments. This is decided from the source of the tests alone,
+so programs cannot influence it.
 """
 
 from __future__ import annotations

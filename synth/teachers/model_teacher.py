@@ -270,7 +270,9 @@ class ModelTeacher:
         ):
             with attempt:
                 completion = await self._try(request)
-        return replace(completion, attempts=attempt.retry_state.attempt_number)
+        usd = self._config.usd(completion.prompt_tokens, completion.completion_tokens)
+        priced = completion.request if usd is None else {**completion.request, "usd": usd}
+        return replace(completion, attempts=attempt.retry_state.attempt_number, request=priced)
 
     async def _note_retry(self, request: Request, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
