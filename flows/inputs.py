@@ -221,10 +221,11 @@ def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
     synth = config.for_turn(iteration).synth
     graph = config.corpus.trains_on_facts
     plans, reasoning = graph or synth.fas.plans == "teacher", graph or synth.fas.reasoner == "teacher"
+    imported = lake is not None and bool(lake.query("SELECT id FROM trajectories WHERE stage = 'import' LIMIT 1").num_rows)
     seeds = synth.seeds.count if synth.fas.plan_seeds and synth.seeds is not None else 0
     wanted: Counts = {
         "fas": seeds + plans * synth.fas.plan_slices + reasoning * sum(synth.fas.reasoning.values()),
-        "has": 0 if iteration == 1 or not synth.has_count else None,
+        "has": None if synth.has_count and (iteration > 1 or imported) else 0,
         "documents": synth.documents,
         "again": 0 if lake is None or iteration == 1 else examples_made(lake, "cpt", 1),
     }

@@ -30,13 +30,15 @@ class BudgetConfig(Section):
     """Working time of the stages in hours."""
     tokens: PositiveInt | None = None
     """Tokens sampled by the policy, and read or written by the teacher."""
+    usd: PositiveFloat | None = None
+    """US dollars paid for completions of teachers and judges, by their `usd_per_million`."""
     disk_gib: PositiveFloat | None = None
     """Growth of the home in GiB."""
 
     @property
     def limited(self) -> bool:
         """Whether any limit is set."""
-        return any(limit is not None for limit in (self.hours, self.tokens, self.disk_gib))
+        return any(limit is not None for limit in (self.hours, self.tokens, self.usd, self.disk_gib))
 
 
 class AttemptConfig(Section):

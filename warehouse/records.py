@@ -18,14 +18,14 @@ from warehouse.digests import digest
 
 Triple = tuple[str, str, str]
 """One knowledge projection, `(subject, relation, object)`: variables `V@name`, constants `C@text`, the target `?`."""
-
 NOT_RUN = "not_run"
 """`tool_outcome` of a further call in one message that was not executed."""
 RERENDERED = "rerendered_tokens"
 """Key in a trajectory's provenance: tokens of replies that stand in its contexts as an agent repeated them, instead of as sampled."""
 ANSWER = "answer"
 """Tool that ends a trajectory."""
-
+OFFERED = "offered"
+"""Key in a trajectory's provenance: names of the tools that the policy could call."""
 TRAINED_SPLITS = ("train", "demonstration")
 """Splits of training tasks; all others are suites."""
 
@@ -373,7 +373,7 @@ class Completion:
     """A teacher's completion of a request; `id` is the digest of teacher name and request.
 
     `ending` is `stop` or `length`. Token counts are the teacher's own; `attempts` includes failed tries, and `seconds` is the time of the
-    last.
+    last. `usd` is None if the teacher has no prices.
     """
 
     id: str
@@ -385,6 +385,7 @@ class Completion:
     completion_tokens: int
     attempts: int = 1
     seconds: float = 0.0
+    usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,6 +382,7 @@ COMPLETIONS = Table(
         Column("completion_tokens", INTEGER, "Tokens of the text, by the teacher's count."),
         Column("attempts", INTEGER, "Requests sent, failed ones included."),
         Column("seconds", REAL, "Time of the last request."),
+        Column("usd", REAL, "Price in US dollars by the teacher's prices; null without."),
     ),
 )
 POLICIES = Table(

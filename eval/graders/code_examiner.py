@@ -3,8 +3,9 @@
 This file is copied into the examiner's sandbox. It reads a job `{tests, prompt, entry_points, check, nonce}` from standard input and prints
 the verdict as JSON: `{nonce, verdict, detail}`, where the verdict is `passed`, `failed`, or `broken` if the tests cannot judge.
 
-Results cross as plain data. So tests are broken if they use objects of the program's own classes, call what it returns, or look at its
-variables, its output, or its changes to arguments. This is decided from the source of the tests alone, so programs cannot influence it.
+Tests that check nothing are broken. Results cross as plain data, so tests are also broken if they use objects of the program's own classes,
+call what it returns, or look at its variables, its output, or its changes to arguments. This is decided from the source of the tests alone,
+so programs cannot influence it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from typing import Any
 
 from eval.graders.code_candidate import BadFrame, NotPlain, decode, encode, receive, send
 
+_CHECKS = re.compile("assert|raises|fail|expect|exit", re.IGNORECASE)
+"""Names of functions that check a result."""
 _CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 _PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, list, tuple, set, frozenset, dict, range, type(iter([])), type(_ for _ in ()))
 _PLAIN += (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, Decimal, Fraction, deque)
@@ -59,6 +62,8 @@ def free_names(tests: str) -> list[str]:
 def why_not_examined(tests: str, entry_points: list[str], check: str | None) -> str | None:
     """Return why the tests need more than plain data, or None."""
     tree = ast.parse(tests)
+    if not any(isinstance(node, ast.Assert | ast.Raise) or _CHECKS.search(_named(node) or "") for node in ast.walk(tree)):
+        return "the tests check nothing: they have neither an assertion nor a raise"
     entries = set(entry_points) | {argument for argument in _parameters(tree) if check}
     made = _results(tree, entries)
     found = (_why_not(node, entries, made) for node in ast.walk(tree))

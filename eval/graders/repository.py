@@ -71,6 +71,11 @@ class RepositoryTask:
     test_files: Files = field(default_factory=dict)
     """Files added before tests run, hidden from the policy."""
 
+    def __post_init__(self) -> None:
+        """Raise RequestError without a test that fails: any patch, also none, would resolve it."""
+        if not self.fail_to_pass:
+            raise RequestError("fail_to_pass of the repository task names no test, so nothing shows that the bug is fixed.")
+
     @property
     def tests(self) -> tuple[str, ...]:
         return self.fail_to_pass + self.pass_to_pass

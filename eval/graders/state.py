@@ -3,12 +3,13 @@
 A state consists of tables of records of fields; a trajectory's changes map `table/key/field` to the final value, null if the field is gone.
 The task holds the reference changes, obtained by executing its own calls; all of them must have been made. Extra changes are counted and
 named but fail a trajectory only in the strict form, because equality of whole states punishes harmless changes (the reward of AutoForge,
-arXiv 2512.22857, is that equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
+arXiv 2512.22857, is that equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing; without
+an accepted answer it cannot be judged.
 
 The return is the sum of the rewards of all calls; a turn's own reward is ignored, because RL writes its composed reward there. A return of
-at least 1, or of the task's provenance key `success`, is a success. An environment that answered calls until the trajectory ended with an
-answer, but paid no reward, not even 0, cannot be judged by its return. If a limit ended the trajectory, the return without rewards is 0,
-since the reward may only come at the end.
+at least 1, or of the task's provenance key `success`, is a success if any reward was paid. An environment that answered calls until the
+trajectory ended with an answer, but paid no reward, not even 0, cannot be judged by its return. If a limit ended the trajectory, the return
+without rewards is 0, since the reward may only come at the end.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class StateVerifier:
 
     @property
     def version(self) -> str:
-        return "3"
+        return "4"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         """Score 1 if the state was reached, else 0; invalid after a fault, or if the task or trajectory has no state."""
@@ -95,6 +96,8 @@ class StateVerifier:
         reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
         if not isinstance(reference, Mapping) or made is None:
             return invalid(self, trajectory, f"{'the trajectory' if isinstance(reference, Mapping) else 'the task'} has no state")
+        if not reference and not any(answer.strip() for answer in task.answers):
+            return invalid(self, trajectory, "the task expects neither a change nor an answer")
         success = self._succeeded(task, trajectory, reference, compare(reference, made))
         return graded(self, trajectory, float(success), success)
 
@@ -124,7 +127,7 @@ class EnvironmentReward:
     """`environment`: the return of the trajectory."""
 
     name: str = "environment"
-    version: str = "2"
+    version: str = "3"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         """Score the return; invalid after a fault, if the environment paid no reward, or if `success` is not a number."""
@@ -139,4 +142,4 @@ class EnvironmentReward:
         if isinstance(least, bool) or not isinstance(least, int | float):
             return invalid(self, trajectory, f"the task succeeds from a return of {least!r:.40}, which is not a number")
         value = float(sum(rewards))
-        return graded(self, trajectory, value, value >= least)
+        return graded(self, trajectory, value, bool(rewards) and value >= least)

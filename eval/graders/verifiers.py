@@ -211,7 +211,7 @@ GRADERS: dict[str, Grader] = {
         Grader("number", "5", _number, frozenset({"absolute", "relative"}), _read_measure, _words, _show_read(_read_measure)),
         Grader("date", "4", _date, frozenset({"granularity"}), _read_date, _words, _show_read(_read_date)),
         Grader("math", "6", _math, frozenset({"extraction"}), _read_expression, shown=_show_expression),
-        Grader("code", "8", _code, shown=_show_program),
+        Grader("code", "9", _code, shown=_show_program),
     )
 }
 """Every grader by name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

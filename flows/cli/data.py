@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warehouse.public_data.download import Told
 
 OPTIONS_OF = {
-    "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding"),
+    "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding", "loop", "dialect", "tools"),
     "documents": ("source", "split", "delimiter", "encoding"),
     "runs": ("format",),
 }
@@ -71,6 +71,11 @@ def import_(
     column: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="tasks: the column of a field, e.g. question=problem; repeatable.")
     ] = None,
+    loop: Annotated[str | None, typer.Option(help="tasks: their agent loop, built in or a key of rollout.loops.")] = None,
+    dialect: Annotated[str | None, typer.Option(help="tasks: their dialect: tags, chat or a key of rollout.dialects.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="tasks: the tools that they offer; by default all of the environment.")
+    ] = None,
     source: Annotated[str | None, typer.Option(help="tasks, documents: name of the set; by default the file's name.")] = None,
     delimiter: Annotated[
         str | None, typer.Option(help="tasks, documents: delimiter of a CSV file, such as ';' or tab; detected by default.")
@@ -88,7 +93,7 @@ def import_(
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
     given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
-    given |= {"delimiter": delimiter, "encoding": encoding, "format": format_}
+    given |= {"delimiter": delimiter, "encoding": encoding, "format": format_, "loop": loop, "dialect": dialect, "tools": tools}
     kind, path = _kind_and_path(what)
     figures = _import(kind, path, home, {name: value for name, value in given.items() if value})
     tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}

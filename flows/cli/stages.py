@@ -14,12 +14,17 @@ from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, 
 from flows.variants import Variant
 from rl.terminal import say
 
+BudgetOption = Annotated[
+    float | None, typer.Option(help="US dollars that teachers may cost per iteration (budget.usd), by their usd_per_million.")
+]
+
 
 def run(
     home: HomeOption = Path("runs/default"),
     profile: ProfileOption = None,
     turns: Annotated[int, typer.Option(min=1, help="Total number of iterations; finished ones are skipped.")] = 1,
     set_: SetOption = None,
+    budget_usd: BudgetOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything that can be checked, and print what would run.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -30,7 +35,7 @@ def run(
     from flows.home import Home, check_place, choose_config
 
     place = Home(home)
-    config = choose_config(place, profile, set_ or [])
+    config = choose_config(place, profile, [*(set_ or []), *([] if budget_usd is None else [f"budget.usd={budget_usd}"])])
     from flows.inputs import describe_counts
 
     check_place(place.root)

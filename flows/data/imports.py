@@ -31,6 +31,7 @@ from flows.data.formats import FORMATS, format_of
 from flows.home import Home, check_place
 from flows.lakes import by_suite
 from rl.envs.base import ENVIRONMENTS
+from rl.rollouts.config import RolloutConfig
 from rl.terminal import say
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import TRAINED_SPLITS, Document, DocumentSplit, Failure, Lake, Score, Task, Trajectory
@@ -191,6 +192,10 @@ class TaskImport:
     columns: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     delimiting: Delimiting = GUESSED
+    loop: str | None = None
+    dialect: str | None = None
+    tools: str | None = None
+    """Names of the offered tools, separated by commas."""
 
 
 def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
@@ -214,6 +219,7 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
         grader is not None or wanted.verifier == JUDGE,
         wanted.columns,
         wanted.delimiting,
+        *_choices(wanted, config),
     )
     read = read_tasks(path, form)
     proof = prove([task for task in read.records if isinstance(task, Task)], grader)
@@ -310,6 +316,24 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
     except RequestError as error:
         raise RequestError(f"--environment: {error}") from error
     return grader
+
+
+def _choices(wanted: TaskImport, config: FlywheelConfig | None) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """What tasks choose for their rollout, and the loops and dialects that rows may name. Raise RequestError for others."""
+    if not {"loop", "dialect", "tools"} & wanted.columns.keys() and not (wanted.loop or wanted.dialect or wanted.tools):
+        return {}, {}
+    from rl.rollouts.rollout import LOOPS  # imports Ray
+
+    rollout = RolloutConfig() if config is None else config.rollout
+    listed = {"loop": {*LOOPS.built_in, *rollout.loops}, "dialect": {"tags", "chat", *rollout.dialects}}
+    chosen = {name: value for name in listed if (value := getattr(wanted, name))}
+    for name, value in chosen.items():
+        if value not in listed[name]:
+            raise RequestError(
+                f"--{name} {value!r:.80} is none of {', '.join(sorted(listed[name]))}; list your own under rollout.{name}s of the home."
+            )
+    tools = [each.strip() for each in (wanted.tools or "").split(",") if each.strip()]
+    return {**chosen, **({"tools": tools} if tools else {})}, listed
 
 
 def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], list[Failure]]:

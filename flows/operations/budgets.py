@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.operations_config import BudgetConfig
@@ -30,6 +30,7 @@ FROM runs WHERE wheel_turn = ?
 """
 _SAMPLED = "SELECT coalesce(sum(action_tokens), 0)::BIGINT AS n FROM trajectories WHERE wheel_turn = ?"
 _TAUGHT = "SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT AS n FROM completions"
+_PAID = "SELECT coalesce(sum(usd), 0) AS n FROM completions"
 
 
 class BudgetSpent(RequestError):
@@ -38,14 +39,15 @@ class BudgetSpent(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Seconds of work, tokens, and bytes on disk."""
+    """Seconds of work, tokens, bytes on disk, and US dollars."""
 
     seconds: float = 0.0
     tokens: int = 0
     size: int = 0
+    usd: float = 0.0
 
     def since(self, before: Spending) -> Spending:
-        return Spending(self.seconds - before.seconds, self.tokens - before.tokens, self.size - before.size)
+        return Spending(self.seconds - before.seconds, self.tokens - before.tokens, self.size - before.size, self.usd - before.usd)
 
 
 def overspent(budget: BudgetConfig, spent: Spending) -> tuple[str, str] | None:
@@ -54,6 +56,8 @@ def overspent(budget: BudgetConfig, spent: Spending) -> tuple[str, str] | None:
         return "hours", f"{spent.seconds / 3600:.3g} hours of {budget.hours:g} are spent"
     if budget.tokens is not None and spent.tokens >= budget.tokens:
         return "tokens", f"{spent.tokens:,} tokens of {budget.tokens:,} are spent"
+    if budget.usd is not None and spent.usd >= budget.usd:
+        return "usd", f"{spent.usd:.4g} US dollars of {budget.usd:g} are spent"
     if budget.disk_gib is not None and spent.size >= budget.disk_gib * GIB:
         return "disk_gib", f"the home grew by {spent.size / GIB:.3g} GiB of {budget.disk_gib:g}"
     return None
@@ -80,7 +84,7 @@ class Meter:
         now = time.monotonic()
         if self._found is None and self.budget.limited and now - self._looked >= self.look_seconds:
             spent = self.measure().since(self.before)
-            self._found = overspent(self.budget, Spending(spent.seconds + now - self.began, spent.tokens, spent.size))
+            self._found = overspent(self.budget, replace(spent, seconds=spent.seconds + now - self.began))
             self._looked = now
         return self._found or (self.within.overspent() if self.within is not None else None)
 
@@ -121,8 +125,9 @@ def seconds_of(run: Run) -> float:
 
 
 def spending(lake: Lake, root: Path, turn: int) -> Spending:
-    """Measure the seconds of the iteration's finished runs, its policy tokens plus all teacher tokens, and the size of the home."""
-    return Spending(_number(lake, _SECONDS, turn), int(_number(lake, _SAMPLED, turn) + _number(lake, _TAUGHT)), size_of(root))
+    """Seconds of the iteration's finished runs, its policy tokens plus all teacher tokens, the size of the home, and teachers' dollars."""
+    tokens = int(_number(lake, _SAMPLED, turn) + _number(lake, _TAUGHT))
+    return Spending(_number(lake, _SECONDS, turn), tokens, size_of(root), _number(lake, _PAID))
 
 
 def size_of(root: Path) -> int:
@@ -140,9 +145,9 @@ def _baseline(lake: Lake, root: Path, turn: int) -> Spending:
     run_id = f"t{turn}-budget"
     stored = {metric.name: metric.value for metric in lake.metrics(run_id)}
     if not stored:
-        stored = {"teacher_tokens": _number(lake, _TAUGHT), "bytes": float(size_of(root))}
+        stored = {"teacher_tokens": _number(lake, _TAUGHT), "bytes": float(size_of(root)), "usd": _number(lake, _PAID)}
         lake.add([Metric(run_id, "budget", turn, 0, name, value) for name, value in stored.items()])
-    return Spending(0.0, int(stored["teacher_tokens"]), int(stored["bytes"]))
+    return Spending(0.0, int(stored["teacher_tokens"]), int(stored["bytes"]), stored["usd"])
 
 
 def _number(lake: Lake, sql: str, *parameters: int) -> float:

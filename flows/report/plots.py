@@ -77,6 +77,9 @@ _HEALTH: Titles = {
     "correct_logprob": ("Likelihood of successes", "Mean log-probability of their tokens; its decay precedes collapse"),
     "format": ("Readable actions", "Share with a call or an answer"),
     "tool_success": ("Tool calls that worked", "Share of a step's calls"),
+    "tool_errors": ("Tool calls that failed", "Share of a step's calls that were wrong or broke the tool"),
+    "without_calls": ("Trajectories without a call", "Share of those that were offered tools and several turns"),
+    "unjudged_tasks": ("Tasks without a verdict", "Share of those with a trajectory that ended without a fault"),
     "prompt_information": ("Prompt information", "How much first actions depend on their prompts; 0 is one template for all"),
     "staleness": ("Staleness", "Age of a token in weight versions"),
 }

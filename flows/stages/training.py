@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ from warehouse.digests import digest_files, seed_from
 
 if TYPE_CHECKING:
     from rl.learner.base import TrainResult
+
+log = logging.getLogger("flywheel")
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -79,6 +82,8 @@ def supervise(
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
     encoded, not_written = encode(context.config.rollout, start, examples)
     refused = {failure.item["example"] for failure in not_written}
+    if not_written:
+        log.warning("%s: %d of %d examples are not expressible: %s", run.run.id, len(refused), len(examples), not_written[0].reason)
     written = [example for example in examples if example.id not in refused]
     most = config.contexts[-1] if isinstance(config, CptConfig) and config.contexts else config.max_example_tokens
     context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])

@@ -100,6 +100,8 @@ class SuiteConfig(Section):
     """Settings of that environment instead of the home's."""
     tools: tuple[str, ...] | None = None
     """Tools that may be called; None: all of the environment."""
+    loop: str | None = None
+    """Agent loop, built in or a key of `rollout.loops`; None: `rollout.loop`."""
     dialect: str | None = None
     """Dialect; None: `rollout.dialect`."""
     verifier: str | None = None
@@ -142,7 +144,7 @@ class SuiteConfig(Section):
     @property
     def rollout(self) -> dict[str, Any]:
         """Rollout options stored in the tasks' provenance."""
-        return RolloutChoice(dialect=self.dialect, tools=self.tools).model_dump(exclude_none=True, mode="json")
+        return RolloutChoice(loop=self.loop, dialect=self.dialect, tools=self.tools).model_dump(exclude_none=True, mode="json")
 
 
 def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str] = ()) -> SuiteConfig:

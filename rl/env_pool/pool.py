@@ -82,6 +82,8 @@ class PooledEnvironment:
         self._open = self._ended = False
         self._fault: str | None = None
         self._counts = True
+        self.tools: tuple[str, ...] = ()
+        """Names of the tools that it offers, known after `reset`."""
         self.lost = False
         """The worker ended before the trajectory did."""
         self.suspect = False
@@ -94,6 +96,7 @@ class PooledEnvironment:
                 await self._check()
             self._open = True
             first: Observation = await self._call("reset", task, seed)
+            self.tools = tuple(schema["function"]["name"] for schema in first.tools)
             return first
         except EnvironmentFault as fault:
             self._fault = str(fault)

@@ -17,7 +17,7 @@ from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, dead_tools
 from rl.tools.file import by_name, check_tools_file, load_tools
-from rl.tools.tool import OpenTool
+from rl.tools.tool import NO_TASK, OpenTool
 from warehouse.errors import RequestError, with_type
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section, read_options
@@ -38,7 +38,7 @@ class ToolEnvironment:
     def __init__(self, tools: Mapping[str, Tool], trajectory_id: str = "") -> None:
         self.tools = tools
         self._trajectory_id = trajectory_id
-        self._seed = 0
+        self._seed, self._begun_with = 0, NO_TASK
         self._opened: dict[str, asyncio.Future[OpenTool]] = {}
 
     @property
@@ -48,7 +48,7 @@ class ToolEnvironment:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Return the schemas of the tools and no text. Tools are opened on first use, because many trajectories never call them."""
-        self._seed = seed
+        self._seed, self._begun_with = seed, task
         return Observation(tools=tuple(self.schemas))
 
     async def step(self, action: Action) -> Step:
@@ -80,7 +80,7 @@ class ToolEnvironment:
     async def _open(self, name: str, tool: Tool) -> OpenTool:
         """The trajectory's instance of the tool; concurrent calls open it once."""
         if name not in self._opened:
-            self._opened[name] = asyncio.ensure_future(tool.open(self._trajectory_id, self._seed))
+            self._opened[name] = asyncio.ensure_future(tool.open(self._trajectory_id, self._seed, self._begun_with))
         try:
             return await self._opened[name]
         except (ToolFault, RequestError):

@@ -250,6 +250,9 @@ DEFAULT_LIMITS = (
     MetricLimit(sign="zero_variance", above=0.95, steps=5),
     MetricLimit(sign="format", below=0.5, steps=5),
     MetricLimit(sign="tool_success", below=0.05, steps=5),
+    MetricLimit(sign="tool_errors", above=0.5, steps=3),
+    MetricLimit(sign="without_calls", above=0.999),
+    MetricLimit(sign="unjudged_tasks", above=0),
     MetricLimit(sign="prompt_information", below=0.05, steps=5),
     MetricLimit(sign="staleness", above=8),
 )

@@ -31,7 +31,7 @@ from rl.learner.batches import UNKNOWN, Row, group, is_valid
 from rl.learner.config import MetricLimit, Tracker
 from rl.rewards.reward import OK
 from warehouse.errors import WorkFailed
-from warehouse.records import RERENDERED, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import OFFERED, RERENDERED, Outcome, StopReason, Trajectory, Turn
 
 
 def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -41,13 +41,35 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     horizon. `sampled_entropy`: mean of -log π of sampled action tokens. `correct_logprob`: mean log-probability of action tokens of
     successful trajectories; it decays before a collapse (LLD, arXiv 2512.04220). `format/turn_k` and `tokens/turn_k`: fraction of readable
     actions and mean tokens of turn k, from 1. `contexts`: mean number of contexts, if any trajectory has several. `rerendered_tokens`: mean
-    tokens of replies that an agent's rewritten history holds as text instead of as sampled, if there are any.
+    tokens of replies that an agent's rewritten history holds as text instead of as sampled, if there are any. For `tool_errors`,
+    `without_calls` and `unjudged_tasks` see `_oversights`.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     metrics = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
+    metrics |= _oversights(trajectories)
     if not kept:
         return metrics
     return {**metrics, **_rewards(kept), **_actions(kept), **_by_turn(kept)}
+
+
+def _oversights(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Metrics of mistakes in a setup, over all trajectories, invalid ones included; each is absent where there is nothing to count.
+
+    `tool_errors`: fraction of tool calls that were wrong or broke the tool. `without_calls`: fraction without a tool call, of trajectories
+    that were offered tools and more than one turn. `unjudged_tasks`: fraction of tasks without a verdict, of those with a trajectory that
+    ended without a fault.
+    """
+    called = [call.outcome for trajectory in trajectories for turn in trajectory.turns for call in turn.tool_calls if call.outcome]
+    ended = [trajectory for trajectory in trajectories if trajectory.stop_reason is not StopReason.FAULT]
+    able = [trajectory for trajectory in ended if trajectory.horizon > 1 and trajectory.provenance.get(OFFERED)]
+    judged: dict[str, bool] = {}
+    for trajectory in ended:
+        judged[trajectory.task_key] = judged.get(trajectory.task_key, False) or trajectory.outcome in (Outcome.SUCCESS, Outcome.FAILURE)
+    return {
+        **({"tool_errors": fmean(outcome in ("error", "fault") for outcome in called)} if called else {}),
+        **({"without_calls": fmean(not any(turn.tool_calls for turn in each.turns) for each in able)} if able else {}),
+        **({"unjudged_tasks": 1 - fmean(judged.values())} if judged else {}),
+    }
 
 
 def _rewards(kept: Sequence[Trajectory]) -> dict[str, float]:

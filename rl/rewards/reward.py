@@ -260,6 +260,8 @@ def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> lis
 
 
 def _of_verdicts(verdicts: Sequence[Verdict | Failure]) -> RewardValue:
+    if not verdicts:
+        return RewardValue.unknown("it has no turn to judge")
     for number, verdict in enumerate(verdicts):
         if isinstance(verdict, Failure):
             return RewardValue.unknown(f"turn {number} could not be judged: {verdict.kind}: {verdict.reason}")

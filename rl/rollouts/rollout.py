@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -36,7 +37,7 @@ from rl.rollouts.agent_loop import Loop, LoopFactory, RolloutRequest, choice_of
 from rl.rollouts.config import RolloutConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
-from warehouse.records import Document, Failure, StopReason, Task, Trajectory
+from warehouse.records import OFFERED, Document, Failure, StopReason, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +287,9 @@ class Rollouts:
             self.pool.release(request.trajectory_id)
             await environment.close()
         self.environments.breaker.check()
-        return trajectory, environment
+        chosen = choice_of(request.task).tools
+        offered = [name for name in environment.tools if chosen is None or name in chosen]
+        return replace(trajectory, provenance={**trajectory.provenance, OFFERED: offered}), environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop's thread and return its result."""

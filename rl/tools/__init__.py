@@ -5,6 +5,6 @@ exception is a fault of the tool and makes the trajectory invalid.
 """
 
 from rl.tools.python_tools import FunctionTool, tool
-from rl.tools.tool import Tool, ToolError, ToolFault, ToolMiss, ToolResult
+from rl.tools.tool import Rewarded, Tool, ToolError, ToolFault, ToolMiss, ToolResult
 
-__all__ = ["FunctionTool", "Tool", "ToolError", "ToolFault", "ToolMiss", "ToolResult", "tool"]
+__all__ = ["FunctionTool", "Rewarded", "Tool", "ToolError", "ToolFault", "ToolMiss", "ToolResult", "tool"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from rl.terminal import say
 from rl.tools.calls import call_tool, dead_tools
 from rl.tools.file import load_tools, read_tools_file
-from rl.tools.tool import Tool, ToolFault
+from rl.tools.tool import NO_TASK, Tool, ToolFault
 from warehouse.errors import RequestError
 
 
@@ -65,7 +65,7 @@ async def _probe(tools: Mapping[str, Tool]) -> int:
 async def _call(tools: Mapping[str, Tool], name: str, arguments: str) -> int:
     if name not in tools:
         raise RequestError(f"there is no tool {name!r}, only {', '.join(tools)}.")
-    opened = await tools[name].open("by hand", seed=0)
+    opened = await tools[name].open("by hand", 0, NO_TASK)
     try:
         call = await call_tool(tools[name], opened, arguments)
     except ToolFault as fault:

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from rl.tools.tool import ToolError
+from rl.tools.tool import Rewarded, ToolError, as_rewarded
 from warehouse.errors import RequestError
 from warehouse.settings import first_error
 
@@ -58,6 +58,7 @@ class Signature:
             self._arguments = _arguments_model(function, name, hints, described, skip)
         with _supported(f"the tool {name!r} returns neither text nor JSON nor content parts"):
             self._returns: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+        self._rewarded = hints.get("return") == Rewarded
         with _supported(f"the tool {name!r} {_TAKES}"):
             self.parameters = self._arguments.model_json_schema()
 
@@ -70,12 +71,12 @@ class Signature:
         return {str(one.alias): getattr(checked, field) for field, one in type(checked).model_fields.items()}
 
     def check_result(self, value: Any) -> Any:
-        """Return the result unchanged. Raises TypeError if it does not have the annotated type."""
+        """Return the result, a tuple of `Rewarded` as a ToolResult. Raises TypeError if it does not have the annotated type."""
         try:
             self._returns.validate_python(value)
         except ValidationError as error:
             raise TypeError(f"it returned a {type(value).__name__}, which does not match its annotation: {first_error(error)}") from error
-        return value
+        return as_rewarded(value) if self._rewarded else value
 
 
 def _arguments_model(

@@ -21,7 +21,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from rl.tools.config import CallRules
 from rl.tools.deadline import deadline, remaining
-from rl.tools.tool import OpenTool, Tool, ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
+from rl.tools.tool import NO_TASK, OpenTool, Tool, ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
 from warehouse.errors import RequestError, with_type
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def _probe(tool: Tool, arguments: Mapping[str, Any]) -> ToolError | ToolMiss | None:
-    opened = await tool.open(PROBE, seed=0)
+    opened = await tool.open(PROBE, 0, NO_TASK)
     try:
         await _with_retries(tool, opened, _CallInProgress(tool.read(arguments)))
         return None

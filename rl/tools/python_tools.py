@@ -4,7 +4,7 @@ A class has one instance per trajectory, which keeps state between calls:
 
     class Notebook:
         def __init__(self, pages: int = 10) -> None: ...                      # options, from the tools file
-        def create(self, trajectory_id: str, seed: int) -> None: ...          # the trajectory begins
+        def create(self, trajectory_id: str, seed: int) -> None: ...          # the trajectory begins; may also take `task`
         def execute(self, note: str) -> str: ...                              # one call; its signature is the tool's
         def release(self) -> None: ...                                        # the trajectory is over, however it ended
 
@@ -28,6 +28,7 @@ from rl.tools.config import CallRules, ToolConfig
 from rl.tools.tool import StatelessTool, Tool, ToolFault, ToolResponse, check_name, to_response
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
+from warehouse.records import Task
 from warehouse.settings import read_options
 
 T = TypeVar("T")
@@ -84,10 +85,11 @@ class ClassTool(Tool):
         self.signature = Signature(kind.execute, name, skip=1)  # type: ignore[attr-defined]
         super().__init__(name, self.signature.description, self.signature.parameters, rules or CallRules())
 
-    async def open(self, trajectory_id: str, seed: int) -> OpenInstance:
-        """Create an instance and call its `create`."""
+    async def open(self, trajectory_id: str, seed: int, task: Task) -> OpenInstance:
+        """Create an instance and call its `create`, with the task if it has a parameter `task`."""
         instance = await within(in_thread(self._make), self.rules.timeout_seconds)
-        values = {"trajectory_id": trajectory_id, "seed": seed}
+        values: dict[str, Any] = {"trajectory_id": trajectory_id, "seed": seed}
+        values |= {"task": task} if "task" in inspect.signature(instance.create).parameters else {}
         await run(instance.create, values, _unchanged, self.rules.timeout_seconds)
         return OpenInstance(instance, self.signature, self.rules)
 

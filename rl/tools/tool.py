@@ -13,10 +13,10 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, time
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -25,9 +25,11 @@ from rl.call_arguments import as_object
 from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, mended, text_of
 from rl.tools.config import CallLimits, CallRules
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER
+from warehouse.records import ANSWER, Task
 
 CUT_MARK = " ..."
+NO_TASK = Task("", "tools", "", ())
+"""The task of a tool that is called outside a trajectory: by its probe, or by hand."""
 
 
 class ToolError(Exception):
@@ -71,6 +73,16 @@ class ToolResult:
         numbers = [*self.figures.values(), *([] if self.reward is None else [self.reward])]
         if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
             raise ValueError("the reward and the figures of a ToolResult must be finite numbers")
+
+
+Rewarded = Annotated[tuple[Any, float] | tuple[Any, float, dict[str, float]], "rewarded"]
+"""Return annotation of a tool that returns `(response, reward)` or `(response, reward, figures)`; without it, a tuple is JSON."""
+
+
+def as_rewarded(value: tuple[Any, ...]) -> ToolResult:
+    """The result that a tool annotated with `Rewarded` returned. Raises ValueError as `ToolResult` does."""
+    response, reward, *figures = value
+    return replace(_as_result(response), reward=reward, figures=figures[0] if figures else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +213,8 @@ class Tool(ABC):
         self.rules = rules
 
     @abstractmethod
-    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
-        """Open the tool for one trajectory."""
+    async def open(self, trajectory_id: str, seed: int, task: Task) -> OpenTool:
+        """Open the tool for one trajectory at `task`."""
 
     async def examine(self) -> None:
         """Raise an error if the tool is dead; its probe is checked separately."""
@@ -231,7 +243,7 @@ class Tool(ABC):
 class StatelessTool(Tool):
     """A tool without state per trajectory; `open` returns the tool itself."""
 
-    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
+    async def open(self, trajectory_id: str, seed: int, task: Task) -> OpenTool:
         return self
 
     @abstractmethod

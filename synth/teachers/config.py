@@ -13,7 +13,7 @@ from warehouse.settings import Section
 
 HOW_ASKED = (
     "base_url", "api_key_variable", "concurrency", "requests_per_minute", "timeout_seconds", "attempts", "first_pause_seconds",
-    "max_requests", "max_tokens",
+    "max_requests", "max_tokens", "usd_per_million",
 )  # fmt: skip
 """Settings that affect access and cost of a teacher, but not its replies."""
 
@@ -53,6 +53,8 @@ class TeacherConfig(Section):
     """Request budget per home and teacher, retries included; None: no limit."""
     max_tokens: PositiveInt | None = None
     """Token budget per home and teacher, prompts included; None: no limit."""
+    usd_per_million: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
+    """US dollars per million prompt tokens and per million completion tokens; `budget.usd` needs them of a server."""
 
     @model_validator(mode="after")
     def _check(self) -> TeacherConfig:
@@ -79,6 +81,13 @@ class TeacherConfig(Section):
     @property
     def try_seconds(self) -> float:
         return self.timeout_seconds or (1_800.0 if self.kind == "engine" else 120.0)
+
+    def usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Price of a completion; None if the prices are unknown."""
+        if self.usd_per_million is None:
+            return None
+        prompt, completion = self.usd_per_million
+        return (prompt_tokens * prompt + completion_tokens * completion) / 1e6
 
     @property
     def name(self) -> str:

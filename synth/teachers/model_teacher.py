@@ -270,7 +270,8 @@ class ModelTeacher:
         ):
             with attempt:
                 completion = await self._try(request)
-        return replace(completion, attempts=attempt.retry_state.attempt_number)
+        usd = self._config.usd(completion.prompt_tokens, completion.completion_tokens)
+        return replace(completion, attempts=attempt.retry_state.attempt_number, usd=usd)
 
     async def _note_retry(self, request: Request, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -16,10 +16,11 @@ from transformers import AutoTokenizer
 
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext, StageRun
+from flows.inputs import training_counts
 from flows.pipeline import run_attempt
 from flows.stages.synthesis.batches import begin, work_off
 from flows.stages.synthesis.sources import read_sources
-from flows.stages.synthesis.stage import cold_start, synthesise
+from flows.stages.synthesis.stage import cold_start, parts, synthesise
 from flows.stages.training import encode, finetune
 from rl.renderers.base import Truncation
 from rl.renderers.tags import TagDialect
@@ -35,6 +36,7 @@ from tests.synth.scripted import ScriptedTeacher, calling
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Example, Outcome, Part, PartKind, Policy, Run, Score, Task
 from warehouse.digests import digest_files
+from warehouse.errors import RequestError
 
 SETTINGS = (
     "corpus.train.entities=120", "corpus.held_out.entities=120", "synth.demonstration_questions.counts={1=4}",
@@ -226,3 +228,27 @@ def test_results_are_truncated_as_in_rollouts_and_inexpressible_examples_are_fai
     assert encoded.token_ids[-len(observation) :] == observation
     assert dialect.decode(observation).startswith("<information> ...")
     assert (failure.kind, failure.item) == ("not_expressible", {"example": "unknown", "kind": "has"})
+
+
+@pytest.mark.slow
+def test_imported_runs_become_decisions_of_an_ordinary_run_with_their_own_tools(tmp_path: Path) -> None:
+    own = [{"type": "function", "function": {"name": "lookup", "description": "Look.", "parameters": {"type": "object", "properties": {}}}}]
+    runs = [imported("a", ("lookup", "q")), imported("b", ("lookup", "u"), task_key="y"), imported("c", ("visit", "v"), task_key="z")]
+    runs = [replace(runs[0], provenance={"tools": own}), *runs[1:]]
+    with home_of(tmp_path, 'cpt.from=["has"]', 'wheel.stages=["cpt"]', "synth.has_count=9", "synth.has.n_alternatives=1") as context:
+        with pytest.raises(RequestError, match="would train on nothing"):
+            training_counts(context.config, tmp_path, context.lake, set(), 1)
+        context.lake.add([*TASKS.values(), *runs])
+        assert training_counts(context.config, tmp_path, context.lake, set(), 1) == {"cpt": {"has": None}}
+
+        def work(at_work: StageRun) -> dict[str, Any]:
+            found = (batch for batch in parts(*begin(context, 1), "all") if batch.part.startswith("decisions"))
+            work_off(at_work, found)
+            return {}
+
+        run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)
+        made = {example.sources[0]: example for example in context.lake.examples(["has"])}
+    assert made.keys() == {"a", "b", "c"}
+    shown = {name: json.loads(example.parts[0].text) for name, example in made.items()}
+    assert shown["a"] == own, "the run's record says what it was offered"
+    assert [[tool["function"]["name"] for tool in shown[name]] for name in "bc"] == [["lookup"], ["visit"]], "else what it called"

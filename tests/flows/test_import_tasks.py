@@ -213,3 +213,28 @@ def test_tests_of_code_take_the_solution_and_refuse_a_wrong_program() -> None:
     assert all(CODE[line - 1][2] in reason for line, reason in told.items()), told  # type: ignore[operator]
     late = prove(tasks[:3], GRADERS["code"], seconds=-1)
     assert (len(late.proven), late.unproven, late.failures) == (3, 3, [])
+
+
+def test_rows_choose_their_loop_dialect_and_tools_among_what_the_home_lists(tmp_path: Path) -> None:
+    chosen = [{"how": "langgraph"}, {"how": "", "offered": ["search"]}, {"how": "os:system"}, {"how": "mine", "offered": "search, open"}]
+    path = written(tmp_path / "rows.jsonl", *({**row, **one} for row, one in zip([*ROWS, {**ROWS[0], "id": 9}], chosen, strict=True)))
+    wanted = TaskImport("search", "qa_em", columns={"loop": "how", "tools": "offered"}, dialect="chat", tools="read")
+    home = tmp_path / "home"
+    Home(home).claim(load_config("quickstart", ["rollout.loops={mine='my.py:Loop'}"]))
+    assert imported(path, wanted, home) == counts(4, 3, 3, broken_row=1)
+    with Lake(home) as lake:
+        found = {task.key: task.provenance["rollout"] for task in lake.tasks()}
+        (failure,) = lake.failures()
+    assert found == {
+        "rows-0": {"loop": "langgraph", "dialect": "chat", "tools": ["read"]},
+        "rows-1": {"dialect": "chat", "tools": ["search"]},
+        "rows-9": {"loop": "mine", "dialect": "chat", "tools": ["search", "open"]},
+    }
+    assert "the loop 'os:system' is none of langgraph, mine, react" in failure.reason
+
+
+@pytest.mark.parametrize("wanted", [{"loop": "os:system"}, {"dialect": "nonsense"}])
+def test_a_choice_that_the_home_does_not_list_is_refused(rows: Path, tmp_path: Path, wanted: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match=r"list your own under rollout\."):
+        import_tasks(rows, TaskImport("search", "qa_em", **wanted), tmp_path / "home")
+    assert not (tmp_path / "home").exists()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in COUNTS},
     "provenance": ("provenance", "info", "metadata"),
     "proofs": ("proofs",),
+    **dict.fromkeys(("loop", "dialect", "tools"), ()),
 }
-"""Task fields and the default column names for each; `a.b` is key b of object a."""
+"""Task fields and the default column names for each; `a.b` is key b of object a. What a row chooses for its rollout has no default."""
 RESERVED = frozenset({"verifier", "options", "rollout", "source", "place", "suite", "origin"})
 """Provenance keys that rows cannot set."""
 OF_NUMBERS = ("gsm8k", "number", "math")
@@ -65,6 +66,8 @@ class TaskFormat:
         answered: whether the verifier reads answers, so that rows must provide accepted ones.
         delimiting: delimiter and encoding of CSV; empty values are detected.
         columns: column per field of `FIELDS`, if not one of the default names.
+        rollout: `loop`, `dialect` and `tools` of rows that choose none.
+        listed: names that rows may choose, for `loop` and `dialect`.
     """
 
     source: str
@@ -74,6 +77,8 @@ class TaskFormat:
     answered: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)
     delimiting: Delimiting = GUESSED
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+    listed: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
@@ -118,8 +123,26 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
+    own |= {"rollout": chosen} if (chosen := _choice(row.value, form)) else {}
     identity = task.key or digest([task.question, task.answers])
     return replace(task, key=f"{form.source}-{identity}", environment=form.environment, split="train", provenance={**told, **own})
+
+
+def _choice(row: Mapping[str, Any], form: TaskFormat) -> dict[str, Any]:
+    """What the task chooses for its rollout. Raises MalformedRow for a loop or dialect that the configuration does not list."""
+    chosen = dict(form.rollout)
+    for name in ("loop", "dialect", "tools"):
+        value = column_of(row, form.columns[name]) if name in form.columns else None
+        if value in (None, ""):
+            continue
+        if name == "tools":
+            listed = _listed(value) if isinstance(value, str) else value
+            chosen[name] = [each.strip() for text in texts_of(listed) for each in text.split(",") if each.strip()]
+        elif value not in form.listed[name]:
+            raise MalformedRow(f"the {name} {value!r:.60} is none of {', '.join(sorted(form.listed[name]))}; list it in the home's rollout")
+        else:
+            chosen[name] = value
+    return chosen
 
 
 def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:

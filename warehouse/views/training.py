@@ -54,17 +54,17 @@ GROUP BY t.wheel_turn, t.policy, t.stage, p.part
     ),
     View(
         "cost",
-        "What did rollouts and teachers cost in tokens, calls and seconds? "
+        "What did rollouts and teachers cost in tokens, calls, seconds and US dollars? "
         "For a teacher, policy is its name and a trajectory a completion.",
         """
 SELECT wheel_turn AS turn, stage, policy, count(*) AS trajectories, sum(n_turns)::BIGINT AS turns, sum(n_calls)::BIGINT AS calls,
     sum(prompt_tokens)::BIGINT AS prompt_tokens, sum(action_tokens)::BIGINT AS action_tokens,
     sum(observation_tokens)::BIGINT AS observation_tokens,
-    sum(seconds) AS seconds
+    sum(seconds) AS seconds, NULL::DOUBLE AS usd
 FROM trajectories GROUP BY wheel_turn, stage, policy
 UNION ALL
 SELECT NULL, 'teacher', teacher, count(*), NULL, sum(attempts)::BIGINT, sum(prompt_tokens)::BIGINT, sum(completion_tokens)::BIGINT, NULL,
-    sum(seconds)
+    sum(seconds), sum(usd)
 FROM completions GROUP BY teacher
 """,
     ),

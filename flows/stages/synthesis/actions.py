@@ -21,6 +21,7 @@ from flows.stages.synthesis.continuations import champion_rollouts, open_player
 from flows.stages.synthesis.sources import Material
 from rl.engines.base import Sampling
 from synth.corpora.passages import NameFinder
+from synth.demonstrations.cold_start import tools_of
 from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.fas.memory_plans import WrittenQuestion, seed_question, write_plans, write_questions
 from synth.fas.plans import PlanJudge, build_plans
@@ -30,6 +31,7 @@ from synth.has.decisions import DecisionRecord, style_leak
 from synth.has.outcomes import STAGE as CONTINUATION
 from synth.has.proposers import OthersProposer, PolicyProposer, Proposer, TeacherProposer, WriterConfig
 from synth.has.records import HasConfig, build_has
+from synth.parts import offer
 from synth.questions.decontamination import TRAIN
 from synth.teachers.teacher import unmetered
 from warehouse import DocumentSplit, Example, Failure, Trajectory
@@ -178,7 +180,7 @@ def own_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batc
 
 
 def foreign_decisions(work: Work, material: Material, guard: Guard) -> Iterator[Batch]:
-    """Decision records from imported runs. They have no graph, so the alternatives are other runs' actions."""
+    """Decision records from imported runs. They offer their own tools; without a graph, the alternatives are other runs' actions."""
     config = work.settings.has
     if "oracle" in config.mixture:
         config = config.model_copy(update={"mixture": {"others": 1.0}})
@@ -206,7 +208,12 @@ def _decisions(
         if player is not None:
             own = {run.id for run in runs}
             work.count(others_preferred=sum(record.trajectory_id not in own for record in made.records))
-        return guard.clear(made.examples, made.failures)
+        if by_graph:
+            return guard.clear(made.examples, made.failures)
+        tools = {run.id: tools_of(run) for run in runs}
+        offered = [offer(example, tools.get(example.sources[0], material.tools)) for example in made.examples]
+        kept, removed = guard.index.clear_examples(offered)
+        return kept, [*made.failures, *removed]
 
     largest = DECISIONS_BATCH if {"teacher", "policy"} & config.mixture.keys() else None
     largest = largest if config.outcomes is None else ASKED_BATCH

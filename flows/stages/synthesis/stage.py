@@ -49,7 +49,6 @@ def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> 
         yield from FirstOrder(work, material, guard).batches()
     if kind == "has" or "has" in read:
         yield from own_decisions(work, material, guard)
-    if kind == "has":
         yield from foreign_decisions(work, material, guard)
     if kind == "all" and "sft" in config.wheel.stages:
         yield from cold_start(work, material, guard)

@@ -92,6 +92,12 @@ def test_snapshots_stay_in_their_folder(tmp_path: Path) -> None:
             read_task(tmp_path, row)
 
 
+def test_a_task_without_a_failing_test_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(RequestError, match="names no test"):
+        read_task(tmp_path, {"snapshot": "shop", "fail_to_pass": [], "pass_to_pass": ["a"]})
+
+
 LINES = st.sampled_from(["a\n", "b\n", "\n", "--- x\n", "+++ y\n", "@@ -1 +1 @@\n", "\\ z\n", "c", "\r\n", "ü\u2028\n"])
 CONTENTS = st.lists(LINES, max_size=6)
 FOLDERS = st.dictionaries(st.sampled_from(["a.py", "b/c.py", "d"]), CONTENTS.map(lambda lines: "".join(lines).encode()), max_size=3)

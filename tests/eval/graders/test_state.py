@@ -73,6 +73,7 @@ def test_a_question_is_judged_by_its_answer_and_by_having_changed_nothing(seen: 
 @pytest.mark.parametrize(
     ("reference", "seen", "reason"),
     [
+        ({}, made({}), "neither a change nor an answer"),
         (None, made({}), "the task has no state"),
         (["rooms"], made({}), "the task has no state"),
         (REFERENCE, made(["rooms/a/lit"]), "the trajectory has no state"),
@@ -110,6 +111,12 @@ def test_the_return_is_the_value_and_what_ends_before_it_is_paid_has_earned_noth
 ) -> None:
     found = returned(seen)
     assert (found.value, found.verdict, found.error) == (value, verdict, None)
+
+
+@pytest.mark.parametrize("least", [0, -110])
+def test_a_return_without_a_reward_is_no_success(least: int) -> None:
+    assert returned(paid(None, stop=StopReason.MAX_TURNS), success=least).verdict is Outcome.FAILURE
+    assert returned(paid(0.0, stop=StopReason.MAX_TURNS), success=least).verdict is Outcome.SUCCESS
 
 
 def test_what_was_trained_on_is_not_what_the_environment_paid() -> None:

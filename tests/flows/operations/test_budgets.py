@@ -15,6 +15,7 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from flows.config import load_config
 from flows.context import StageRun
 from flows.home import HomeBusy
 from flows.operations.budgets import GIB, BudgetSpent, Spending, overspent, slice_meter, turn_meter
@@ -39,6 +40,8 @@ pytestmark = pytest.mark.slow
         (BudgetConfig(), Spending(1e9, 10**12, 10**15), None),
         (BudgetConfig(hours=1), Spending(3600), "hours"),
         (BudgetConfig(tokens=10), Spending(0, 10), "tokens"),
+        (BudgetConfig(usd=0.5), Spending(0, 10**9, 0, 0.49), None),
+        (BudgetConfig(usd=0.5), Spending(usd=0.5), "usd"),
         (BudgetConfig(disk_gib=0.5), Spending(0, 0, GIB // 2), "disk_gib"),
     ],
 )
@@ -59,6 +62,25 @@ def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -
         spent = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1)).measure().since(meter.before)
         assert (spent.seconds, spent.tokens) == (42.0, 27)
         assert spent.size > 1000
+
+
+def test_dollars_of_a_turn_are_those_of_its_completions(tmp_path: Path) -> None:
+    def paid(key: str, usd: float | None) -> Completion:
+        return replace(completion(key, 10), usd=usd)
+
+    with Lake(tmp_path) as lake:
+        lake.add([paid("a", 0.25), paid("b", None)])
+        meter = turn_meter(lake, tmp_path, 1, BudgetConfig(usd=1))
+        lake.add([paid("c", 0.5), paid("d", 0.125), paid("e", None)])
+        assert meter.measure().since(meter.before).usd == 0.625
+        assert lake.query("SELECT usd FROM cost WHERE stage = 'teacher'").to_pylist() == [{"usd": 0.875}]
+
+
+def test_dollars_of_a_teacher_without_prices_cannot_be_limited() -> None:
+    server = ["budget.usd=1", "synth.teacher.kind=openai", "synth.teacher.model=m"]
+    with pytest.raises(RequestError, match=r"budget\.usd needs the prices of synth\.teacher"):
+        load_config("quickstart", server)
+    assert load_config("quickstart", [*server, "synth.teacher.usd_per_million=[0.5,2]"]).synth.teacher.usd(1_000_000, 500_000) == 1.5
 
 
 def test_a_spent_budget_stops_a_stage_and_prevents_the_next_one(tmp_path: Path) -> None:

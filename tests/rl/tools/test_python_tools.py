@@ -15,7 +15,7 @@ from rl.content import ImagePart, TextPart
 from rl.envs.base import EnvironmentFault, ToolOutcome
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
-from rl.tools import ToolError, ToolFault, tool
+from rl.tools import Rewarded, ToolError, ToolFault, tool
 from rl.tools.arguments import read_signature
 from rl.tools.calls import check_health, dead_tools
 from rl.tools.config import CallLimits, CallRules
@@ -289,3 +289,53 @@ CYCLIC.append(CYCLIC)
 def test_what_cannot_be_shown_is_refused(result: Any, reason: str) -> None:
     with pytest.raises((TypeError, ValueError), match=reason):
         to_response(result, LIMITS)
+
+
+def lend(days: float) -> Rewarded:
+    return {"lent": True}, days / 10, {"days": days}
+
+
+def give() -> Rewarded:
+    return "given", 1
+
+
+def point() -> tuple[str, float]:
+    return "here", 0.5
+
+
+def short() -> Rewarded:
+    return ("no reward",)  # type: ignore[return-value]
+
+
+def endless() -> Rewarded:
+    return "rich", float("inf")
+
+
+async def test_a_tuple_is_a_reward_only_where_the_annotation_says_so() -> None:
+    made = [(await call(FunctionTool(each), values)).response for each, values in ((lend, {"days": 4}), (give, {}), (point, {}))]
+    lent, given, pointed = made
+    assert lent is not None and (lent.text, lent.reward, lent.figures) == ('{"lent": true}', 0.4, {"days": 4.0})
+    assert given is not None and (given.text, given.reward, given.figures) == ("given", 1.0, {})
+    assert pointed is not None and (pointed.text, pointed.reward) == ('["here", 0.5]', None)
+    for function in (short, endless):
+        with pytest.raises(ToolFault):
+            await call(FunctionTool(function), {})
+
+
+class Exam:
+    """Questions of a row."""
+
+    def create(self, trajectory_id: str, seed: int, task: Task) -> None:
+        self._hint = str(task.provenance["hint"])
+
+    def execute(self) -> str:
+        return self._hint
+
+    def release(self) -> None: ...
+
+
+async def test_a_class_that_asks_for_it_gets_the_task_of_its_trajectory() -> None:
+    environment = ToolEnvironment({"exam": ClassTool(Exam, "exam")}, "t")
+    await environment.reset(Task("k", "tools", "?", ("x",), provenance={"hint": "look left"}), 0)
+    assert (await environment.step(Action("exam", "{}"))).observation == "look left"
+    await environment.close()

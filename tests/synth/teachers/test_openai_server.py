@@ -72,6 +72,18 @@ def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path)
     assert formed["response_format"]["json_schema"]["schema"] == shape.json_schema() and formed["messages"] == plain["messages"]
 
 
+def test_a_completion_is_stored_with_its_price_and_without_prices_with_none(tmp_path: Path) -> None:
+    with MisbehavingServer() as server, Lake(tmp_path) as lake:
+        for prices, text in ((None, "a"), ((2.0, 10.0), "b")):
+            with teacher_of(server, lake, usd_per_million=prices) as teacher:
+                ask(teacher, user(text))
+        unknown, known = sorted(lake.read(Completion), key=lambda each: each.text)
+        assert unknown.usd is None
+        assert known.usd == pytest.approx((2 * known.prompt_tokens + 10 * known.completion_tokens) / 1e6)
+        (row,) = lake.query("SELECT usd FROM cost WHERE stage = 'teacher'").to_pylist()
+        assert row["usd"] == pytest.approx(known.usd)
+
+
 @pytest.mark.parametrize(
     ("act", "kind"),
     [
