@@ -44,10 +44,12 @@ log = logging.getLogger("flywheel")
 
 QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
 """Prefixes of the keys that determine questions and documents, which stay in the lake under another configuration."""
+REPOSITORY = "repository"
+"""Environment of repository tasks."""
 LOOK_SECONDS = 2.0
 """Interval between attempts to take the lock."""
-BEFORE = ("lake", "config.json.part")
-"""Allowed contents of a folder that is not yet a home: a lake from an import, and a draft left by a killed or failed writer."""
+BEFORE = ("lake", "repositories", "config.json.part")
+"""Allowed contents of a folder that is not yet a home: what an import stored, and a draft left by a killed or failed writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Home:
     @property
     def policies(self) -> Path:
         return self.root / "policies"
+
+    @property
+    def repositories(self) -> Path:
+        """Snapshots of repository tasks; absent without any."""
+        return self.root / "repositories"
 
     @property
     def report(self) -> Path:
@@ -210,6 +217,17 @@ def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new
     if profile is None and (home.config_file.is_file() or not (new or overrides)):
         return _own_with(home, overrides)
     return load_config(profile or "quickstart", overrides)
+
+
+def with_repositories(config: FlywheelConfig, home: Home) -> FlywheelConfig:
+    """Let the environment `repository` read the home's own snapshots, if there are any and no other folder is set."""
+    environments = config.rollout.environments
+    own = environments.kind(REPOSITORY)
+    if "folder" in own.options or not home.repositories.is_dir():
+        return config
+    kinds = {**environments.kinds, REPOSITORY: own.model_copy(update={"options": {**own.options, "folder": str(home.repositories)}})}
+    rollout = config.rollout.model_copy(update={"environments": environments.model_copy(update={"kinds": kinds})})
+    return config.model_copy(update={"rollout": rollout})
 
 
 def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
