@@ -44,8 +44,8 @@ log = logging.getLogger("flywheel")
 
 QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
 """Prefixes of the keys that determine questions and documents, which stay in the lake under another configuration."""
-REPOSITORY = "repository"
-"""Environment of repository tasks."""
+OVER_SNAPSHOTS = ("repository", "harbor")
+"""Environments whose tasks name snapshots."""
 LOOK_SECONDS = 2.0
 """Interval between attempts to take the lock."""
 BEFORE = ("lake", "repositories", "config.json.part")
@@ -220,12 +220,13 @@ def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new
 
 
 def with_repositories(config: FlywheelConfig, home: Home) -> FlywheelConfig:
-    """Let the environment `repository` read the home's own snapshots, if there are any and no other folder is set."""
+    """Let the environments of `OVER_SNAPSHOTS` read the home's own snapshots, if there are any and no other folder is set."""
     environments = config.rollout.environments
-    own = environments.kind(REPOSITORY)
-    if "folder" in own.options or not home.repositories.is_dir():
+    if not home.repositories.is_dir():
         return config
-    kinds = {**environments.kinds, REPOSITORY: own.model_copy(update={"options": {**own.options, "folder": str(home.repositories)}})}
+    owns = {name: environments.kind(name) for name in OVER_SNAPSHOTS}
+    folder = {"folder": str(home.repositories)}
+    kinds = {**environments.kinds, **{name: own.model_copy(update={"options": {**folder, **own.options}}) for name, own in owns.items()}}
     rollout = config.rollout.model_copy(update={"environments": environments.model_copy(update={"kinds": kinds})})
     return config.model_copy(update={"rollout": rollout})
 

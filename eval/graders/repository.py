@@ -43,7 +43,7 @@ CONFIGURES_TESTS = frozenset(
     )
 )
 """Files that decide how tests run, in any folder; a patch's version of them is ignored."""
-_MAX_SNAPSHOT_BYTES = 128 * MIB
+MOST_SNAPSHOT_BYTES = 128 * MIB
 _MAX_OUTCOME_BYTES = 16 * MIB
 _RUNNER = """
 import json, os, sys
@@ -155,18 +155,24 @@ def read_snapshot(path: Path) -> dict[str, bytes]:
     return _bounded(((str(PurePosixPath(name)), size, lambda content=content: content) for name, size, content in members), path)
 
 
-def write_snapshot(root: Path, name: str, files: Files) -> str:
-    """Store files as an archive below `root`, unless it is there. Return its name, which follows from `name` and the content."""
+def pack(files: Files) -> bytes:
+    """Return a tar archive of files, the same for the same files."""
     packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed, tarfile.open(fileobj=compressed, mode="w") as archive:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, content in sorted(files.items()):
             member = tarfile.TarInfo(path)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    path = root / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.')}-{digest_bytes(packed.getvalue())[:12]}.tar.gz"
+    return packed.getvalue()
+
+
+def write_snapshot(root: Path, name: str, files: Files) -> str:
+    """Store files as an archive below `root`, unless it is there. Return its name, which follows from `name` and the content."""
+    packed = pack(files)
+    path = root / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.')}-{digest_bytes(packed)[:12]}.tar.gz"
     if not path.is_file():
         with drafted(path) as draft:
-            draft.write_bytes(packed.getvalue())
+            draft.write_bytes(gzip.compress(packed, mtime=0))
     return path.name
 
 
@@ -257,8 +263,8 @@ def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, byt
     total = 0
     for name, size, read in found:
         total += size
-        if total > _MAX_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
-            raise RequestError(f"the snapshot {path} has more than {_MAX_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
+        if total > MOST_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
+            raise RequestError(f"the snapshot {path} has more than {MOST_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
         files[name] = read()
     return files
 
