@@ -151,7 +151,7 @@ def read_folder(files: Files) -> dict[str, Any]:
         raise Unsupported(f"its Dockerfile has {bases} stages, and the sandbox has only one")
     for path in (workdir, *image):
         top = PurePosixPath("/", path).parts[1:2]
-        if not top or top[0] in _READ_ONLY or top[0] in _HIDDEN:
+        if not top or top[0] in _READ_ONLY or top[0] in _HIDDEN or ".." in PurePosixPath(path).parts:
             raise Unsupported(f"it works in /{top[0] if top else ''}, which is read-only or taken here; /app and the like are free")
     return {"workdir": workdir, "variables": variables, "image": image}
 
@@ -160,8 +160,10 @@ def read_task(root: Path, description: Mapping[str, Any]) -> HarborTask:
     """Read the task in a task's provenance: `snapshot` (an archive below `root`), `workdir`, `variables`. Raises RequestError."""
     place = (root / str(description.get("snapshot"))).resolve()
     workdir, variables = description.get("workdir"), description.get("variables")
-    if not place.is_relative_to(root.resolve()) or not isinstance(workdir, str) or not isinstance(variables, Mapping):
-        raise RequestError("the Harbor task has no snapshot, workdir and variables in its provenance.")
+    if not isinstance(workdir, str) or not re.match("/[^/]", workdir) or not isinstance(variables, Mapping):
+        raise RequestError("the Harbor task has no workdir below /, or no variables, in its provenance.")
+    if not place.is_relative_to(root.resolve()):
+        raise RequestError(f"the snapshot {description.get('snapshot')!r} is outside {root}.")
     files = read_snapshot(place)
     image, tests, solution = (below(part, files) for part in ("image", "tests", "solution"))
     return HarborTask(image, tests, solution, workdir, {str(name): str(value) for name, value in variables.items()})
@@ -251,10 +253,9 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
 
 def _copied(rest: str, context: Files, workdir: str) -> dict[str, bytes]:
     """Files of one COPY by their names in the image, without the leading slash."""
-    flags, places = [], json.loads(rest) if rest.startswith("[") else shlex.split(rest)
-    while places and places[0].startswith("--"):
-        flags.append(places.pop(0))
-    if len(places) < 2 or any(flag.startswith("--from") for flag in flags) or any("://" in place or "$" in place for place in places):
+    listed = re.sub(r"--(?!from)[\w-]+(=\S*)?\s+", "", rest)
+    places = json.loads(listed) if listed.startswith("[") else shlex.split(listed)
+    if len(places) < 2 or any(place.startswith("--") or "://" in place or "$" in place for place in places):
         raise Unsupported(f"its Dockerfile copies `{rest:.80}`, which is not among the task's files")
     *sources, target = places
     placed = str(PurePosixPath(workdir, target)).lstrip("/")
@@ -262,7 +263,8 @@ def _copied(rest: str, context: Files, workdir: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for source in (str(PurePosixPath(source.lstrip("/"))) for source in sources):
         inside = context if source == "." else below(source, context)
-        single = {PurePosixPath(name).name if into or "*" in source else "": context[name] for name in context if fnmatch(name, source)}
+        named = [name for name in context if fnmatch(name, source) and name.count("/") == source.count("/")]
+        single = {PurePosixPath(name).name if into or "*" in source else "": context[name] for name in named}
         if not inside and not single:
             raise Unsupported(f"its Dockerfile copies {source:.80}, which is not in environment/")
         found |= {f"{placed}/{name}".rstrip("/"): content for name, content in {**inside, **single}.items()}

@@ -53,7 +53,8 @@ import pytest
 def complaint(report):
     crash = getattr(report.longrepr, "reprcrash", None)
     frames = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
-    statement = [line for line in getattr(frames[0], "lines", []) if not line.startswith("E")] if frames else []
+    lines = getattr(frames[0], "lines", []) if frames else []
+    statement = [line for line in lines if not line.startswith("E") and line.strip(" ^~")]
     return ["\\n".join(statement)[:500], str(getattr(crash, "message", ""))[:500]]
 class Outcomes:
     found, complaints = {}, {}

@@ -13,7 +13,7 @@ from eval.graders.harbor import Unsupported, below, read_folder
 from eval.graders.repository import read_snapshot, write_snapshot
 from warehouse.errors import RequestError
 from warehouse.importers.runs import ImportedRuns
-from warehouse.importers.tasks import TaskFormat, broken_row
+from warehouse.importers.tasks import TaskFormat
 from warehouse.json_text import why_not_storable
 from warehouse.records import Failure, Task
 from warehouse.settings import read_toml
@@ -33,8 +33,8 @@ def read_harbor(folders: list[Path], form: TaskFormat, snapshots: Path) -> Impor
     for number, folder in enumerate(folders, start=1):
         try:
             tasks.append(_task(folder, number, form, snapshots))
-        except (RequestError, Unsupported, ValueError) as error:
-            failures.append(broken_row(folder.name, number, str(error)))
+        except (RequestError, ValueError) as error:
+            failures.append(Failure("import", "unsupported", f"{folder.name}: {error}", {"file": folder.name, "line": number}))
     return ImportedRuns(len(folders), tuple(tasks), tuple(failures))
 
 

@@ -93,7 +93,7 @@ def _task(package: Package, bug: _Planted, passing: Sequence[str], snapshot: str
     run = run_tests(broken, package.tests)
     failing = run.not_passed(passing)
     if not run.outcomes:
-        return _dropped(package, "no_outcome", f"its tests end early ({run.result.ending})", bug)
+        return _dropped(package, "no_outcome", f"no test runs any more ({run.result.ending})", bug)
     if not failing:
         return _dropped(package, "not_noticed", "all tests still pass", bug)
     if len(failing) == len(passing):
@@ -123,7 +123,7 @@ def _task(package: Package, bug: _Planted, passing: Sequence[str], snapshot: str
 
 def _issue(package: Package, failing: Sequence[str], total: int, run: TestRun) -> str | None:
     """Describe what fails, by the statements and messages of failing tests; None if none has both."""
-    told = [run.complaints[test] for test in failing if all(run.complaints.get(test, ()))]
+    told = [run.complaints[test] for test in failing if all(run.complaints.get(test, ("",)))]
     if not told:
         return None
     quoted = list(dict.fromkeys((dedent(statement), _stable(message)) for statement, message in told))[:_QUOTED]

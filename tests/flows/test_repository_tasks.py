@@ -109,5 +109,5 @@ def test_rows_of_swe_bench_are_proven_and_refused_with_their_reason(commit: str,
     assert (read.files, read.test_files, read.fail_to_pass) == (FILES, HIDDEN, TASK.fail_to_pass)
     found = validate_home(home, None, None)
     assert (found.proven, found.gold.tried) == (True, 2)
-    shown = flywheel("sql", "SELECT key, provenance->>'repo' AS repo FROM tasks ORDER BY key", "--home", home, "--json")
+    shown = flywheel("sql", "SELECT key, provenance->>'repo' AS repo FROM tasks ORDER BY key", "--home", home, "--format", "json")
     assert json.loads(shown) == [{"key": "swe-ann__shop-1", "repo": "ann/shop"}, {"key": "swe-bundled-1", "repo": "ann/lib"}]
