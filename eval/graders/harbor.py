@@ -235,7 +235,7 @@ def why_not_admitted(task: HarborTask, config: SandboxConfig = LIMITS) -> str | 
 def _reward(txt: str | None, in_json: str | None) -> float | None:
     """The reward in either file: a number, or the entry `reward` or the only entry of an object."""
     try:
-        value = json.loads(in_json) if in_json is not None else float(txt or "")
+        value: Any = json.loads(in_json) if in_json is not None else float(txt or "")
         if isinstance(value, dict):
             value = value["reward"] if "reward" in value else next(iter(value.values())) if len(value) == 1 else None
         return float(value) if math.isfinite(float(value)) else None

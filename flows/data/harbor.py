@@ -13,7 +13,7 @@ from eval.graders.harbor import Unsupported, below, read_folder
 from eval.graders.repository import read_snapshot, write_snapshot
 from warehouse.errors import RequestError
 from warehouse.importers.runs import ImportedRuns
-from warehouse.importers.tasks import TaskFormat
+from warehouse.importers.tasks import TaskFormat, column_of
 from warehouse.json_text import why_not_storable
 from warehouse.records import Failure, Task
 from warehouse.settings import read_toml
@@ -57,11 +57,11 @@ def _task(folder: Path, number: int, form: TaskFormat, snapshots: Path) -> Task:
 
 def _missing(settings: Mapping[str, Any]) -> str | None:
     """What a task's settings ask for besides one container, or None."""
-    environment, verifier = (settings.get(name) if isinstance(settings.get(name), dict) else {} for name in ("environment", "verifier"))
     asked = {
         "several steps": settings.get("steps"),
-        "a GPU": environment.get("gpus"),
-        "MCP servers": environment.get("mcp_servers"),
-        "a separate container for its tests": verifier.get("environment") or verifier.get("environment_mode") == "separate",
+        "a GPU": column_of(settings, "environment.gpus"),
+        "MCP servers": column_of(settings, "environment.mcp_servers"),
+        "a separate container for its tests": column_of(settings, "verifier.environment")
+        or column_of(settings, "verifier.environment_mode") == "separate",
     }
     return next((name for name, value in asked.items() if value), None)

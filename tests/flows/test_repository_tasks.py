@@ -14,8 +14,8 @@ from eval.sandbox.sandbox import isolation
 from flows.data.imports import TaskImport, import_tasks
 from flows.home import Home
 from flows.verification import validate_home
-from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, TASK
-from tests.flows.homes import flywheel
+from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, MENDED, TASK
+from tests.flows.homes import flywheel, home_at, make
 from warehouse import Lake
 from warehouse.errors import RequestError
 from warehouse.git_commits import read_commit
@@ -111,3 +111,28 @@ def test_rows_of_swe_bench_are_proven_and_refused_with_their_reason(commit: str,
     assert (found.proven, found.gold.tried) == (True, 2)
     shown = flywheel("sql", "SELECT key, provenance->>'repo' AS repo FROM tasks ORDER BY key", "--home", home, "--format", "json")
     assert json.loads(shown) == [{"key": "swe-ann__shop-1", "repo": "ann/shop"}, {"key": "swe-bundled-1", "repo": "ann/lib"}]
+
+
+@isolated
+@pytest.mark.slow
+def test_planted_bugs_go_from_a_package_to_sql(tmp_path: Path) -> None:
+    package, home = tmp_path / "shop", tmp_path / "home"
+    for name, content in {**MENDED, **HIDDEN}.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_bytes(content)
+    with home_at(home, f"synth.bugs.packages={json.dumps([str(package)])}", "synth.bugs.count=2", "synth.bugs.tries=1") as context:
+        assert make(context, "bugs")["failures"] == 1
+
+    def rows(query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(flywheel("sql", query, "--home", home, "--format", "json"))
+        return found
+
+    (task,) = rows("SELECT provenance->>'function' AS function, proofs->>'patch' AS patch FROM tasks WHERE environment = 'repository'")
+    assert task["function"] == "mean" and "+    return total(prices) / len(prices)" in task["patch"]
+    assert rows("SELECT kind, item->>'function' AS function FROM failures") == [{"kind": "nothing_passes", "function": "total"}]
+    yields = rows("SELECT figure, value FROM synthesis_yields WHERE part = 'bugs'")
+    assert {row["figure"]: row["value"] for row in yields} == {"made": 1, "dropped": 1, "tried": 2, "noticed": 1}
+    with pytest.raises(RequestError, match="plants none"):
+        flywheel("synth", "has", "--package", package, "--home", home)
+    with pytest.raises(RequestError, match="nor an installed package"):
+        flywheel("synth", "bugs", "--package", tmp_path / "absent", "--home", home)
