@@ -90,7 +90,8 @@ def import_(
 
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
-    given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
+    given: dict[str, Any] = {"environment": environment, "verifier": verifier, "options": options, "split": split}
+    given |= {"column": column, "source": source}
     given |= {"delimiter": delimiter, "encoding": encoding, "format": format_, "repositories": repositories}
     kind, path = _kind_and_path(what)
     figures = _import(kind, path, home, {name: value for name, value in given.items() if value})

@@ -42,12 +42,16 @@ def why_not_solvable(task: Task, config: FlywheelConfig | None, home: Path) -> s
         RequestError: The machine grants no sandbox.
         SandboxFault: The sandbox failed.
     """
-    kind = RepositoryOptions if task.environment == "repository" else HarborOptions
     given = {} if config is None else config.rollout.environments.kind(task.environment).options
-    options = read_options(kind, {"folder": Home(home).repositories, **given}, f"rollout.environments.kinds.{task.environment}")
+    values, where = {"folder": Home(home).repositories, **given}, f"rollout.environments.kinds.{task.environment}"
+    options: RepositoryOptions | HarborOptions
+    if task.environment == "repository":
+        options = read_options(RepositoryOptions, values, where)
+    else:
+        options = read_options(HarborOptions, values, where)
     require_isolation(options.sandbox, f"the environment {task.environment!r}")
     try:
-        if kind is HarborOptions:
+        if isinstance(options, HarborOptions):
             return harbor.why_not_admitted(harbor.read_task(options.folder, task.provenance), options.sandbox)
         read = read_task(options.folder, task.provenance)
     except RequestError as error:
@@ -87,9 +91,9 @@ def _task(row: Row, form: TaskFormat, mirrors: Path, snapshots: Path) -> Task:
     tested = apply_patch(files, test_patch)
     hidden = {name: content.decode() for name, content in tested.items() if files.get(name) != content}
     apply_patch(files, patch)  # raises if the reference does not fit the commit
-    about = {"repo": repo, "base_commit": commit, "source": form.source, "verifier": form.verifier}
-    about |= {"place": {"file": row.path.name, "line": row.line}}
-    given = {**about, **tests, "test_files": hidden, "snapshot": write_snapshot(snapshots, identity, files)}
+    about = {"repo": repo, "base_commit": commit, "source": form.source, "verifier": form.verifier, **tests}
+    place = {"file": row.path.name, "line": row.line}
+    given = {**about, "place": place, "test_files": hidden, "snapshot": write_snapshot(snapshots, identity, files)}
     if fault := why_not_storable([identity, question, given, patch]):
         raise MalformedRow(fault)
     key = f"{form.source}-{identity.replace('/', '-')}"
