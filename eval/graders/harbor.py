@@ -228,7 +228,7 @@ def why_not_admitted(task: HarborTask, config: SandboxConfig = LIMITS) -> str | 
     reward, output = verify_copy(task, solved.state, config)
     if reward is not None and reward >= 1:
         return None
-    why = " ".join(f"{solved.output} {output}".split())[-400:]
+    why = ", then ".join(" ".join(text.split())[-200:] for text in (solved.output, output) if text.strip())
     return f"its own solution gets {'no reward' if reward is None else f'the reward {reward:g}'}: {why}"
 
 
