@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.graders.choice import JUDGE, Verifiers, asks_judge
 from flows.config import FlywheelConfig
-from flows.home import Home, exclusive
+from flows.home import Home, exclusive, with_repositories
 from flows.judges import HomeJudges, check_judge
 from flows.lakes import champion_of, policy_of
 from flows.operations.budgets import EARLIER, Meter
@@ -374,7 +374,7 @@ def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunConte
         yield _open[root]
         return
     home = Home(root)
-    config = home.load()
+    config = with_repositories(home.load(), home)
     with exclusive(root / "lock", patience_seconds):
         context = RunContext(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
         _open[root] = context

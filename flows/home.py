@@ -44,10 +44,12 @@ log = logging.getLogger("flywheel")
 
 QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
 """Prefixes of the keys that determine questions and documents, which stay in the lake under another configuration."""
+OVER_SNAPSHOTS = ("repository", "harbor")
+"""Environments whose tasks name snapshots."""
 LOOK_SECONDS = 2.0
 """Interval between attempts to take the lock."""
-BEFORE = ("lake", "config.json.part")
-"""Allowed contents of a folder that is not yet a home: a lake from an import, and a draft left by a killed or failed writer."""
+BEFORE = ("lake", "repositories", "config.json.part")
+"""Allowed contents of a folder that is not yet a home: what an import stored, and a draft left by a killed or failed writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Home:
     @property
     def policies(self) -> Path:
         return self.root / "policies"
+
+    @property
+    def repositories(self) -> Path:
+        """Snapshots of repository tasks; absent without any."""
+        return self.root / "repositories"
 
     @property
     def report(self) -> Path:
@@ -210,6 +217,18 @@ def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new
     if profile is None and (home.config_file.is_file() or not (new or overrides)):
         return _own_with(home, overrides)
     return load_config(profile or "quickstart", overrides)
+
+
+def with_repositories(config: FlywheelConfig, home: Home) -> FlywheelConfig:
+    """Let the environments of `OVER_SNAPSHOTS` read the home's own snapshots, if there are any and no other folder is set."""
+    environments = config.rollout.environments
+    if not home.repositories.is_dir():
+        return config
+    owns = {name: environments.kind(name) for name in OVER_SNAPSHOTS}
+    folder = {"folder": str(home.repositories)}
+    kinds = {**environments.kinds, **{name: own.model_copy(update={"options": {**folder, **own.options}}) for name, own in owns.items()}}
+    rollout = config.rollout.model_copy(update={"environments": environments.model_copy(update={"kinds": kinds})})
+    return config.model_copy(update={"rollout": rollout})
 
 
 def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:

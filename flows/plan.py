@@ -17,7 +17,7 @@ from warehouse.digests import digest
 WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
 """SQL condition on trajectories sampled by the pipeline's own RL, without variants."""
 
-SynthesisKind = Literal["all", "webshaper", "fas", "has", "toolworld"]
+SynthesisKind = Literal["all", "webshaper", "fas", "has", "toolworld", "bugs"]
 
 
 class Kind(StrEnum):

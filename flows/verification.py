@@ -21,9 +21,12 @@ from eval.graders.rows import read_rows
 from eval.graders.unsupervised import Agreement, Confidence
 from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
 from eval.judges import Judge
+from eval.sandbox.sandbox import SandboxFault
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
+from flows.config import FlywheelConfig
+from flows.data.repositories import why_not_solvable
 from flows.evaluation_config import EvaluationConfig
-from flows.home import Home
+from flows.home import OVER_SNAPSHOTS, Home
 from flows.inputs import bringing_tasks
 from flows.judges import HomeJudges
 from flows.lakes import open_lake
@@ -82,13 +85,30 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
     """Validate a home's tasks, or those of a split, with `kind` or each task's own verifier. Raise RequestError for no tasks or no such
     kind.
     """
-    verifiers = Home(home).load().evaluation.open_verifiers() if Home(home).config_file.is_file() else verifiers_of("qa_em")
+    config = Home(home).load() if Home(home).config_file.is_file() else None
+    verifiers = verifiers_of("qa_em") if config is None else config.evaluation.open_verifiers()
     with open_lake(home) as lake:
         tasks = lake.tasks(split=suite)
     if not tasks:
         where = f" in the split {suite!r}" if suite else ""
         raise RequestError(f"{home} has no tasks{where} yet: {bringing_tasks(home, suite or 'train')}.")
-    return validate_tasks(tasks, verifiers, kind)
+    solvable = [task for task in tasks if task.environment in OVER_SNAPSHOTS and kind is None]
+    others = [task for task in tasks if task.environment not in OVER_SNAPSHOTS or kind is not None]
+    return _together([_validate_solvable(solvable, config, home), *([validate_tasks(others, verifiers, kind)] if others else [])])
+
+
+def _validate_solvable(tasks: Sequence[Task], config: FlywheelConfig | None, home: Path) -> Validation:
+    """Validate tasks over snapshots: their reference solution must pass, and nothing must fail."""
+    found = Validation(Tally(), {}, Tally())
+    for task in tasks:
+        try:
+            why = why_not_solvable(task, config, home)
+        except SandboxFault as fault:
+            found.unjudged.note(True, f"{task.key}: {fault}")
+            continue
+        found.unjudged.note(False, "")
+        found.gold.note(why is not None, f"{task.key}: not admitted: {why}")
+    return found
 
 
 def validate_tasks(tasks: Sequence[Task], verifiers: Verifiers, kind: str | None = None) -> Validation:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from rl.retrieval.config import SearchConfig
+from synth.bugs.config import BugsConfig
 from synth.corpora.config import ExpanderConfig, ExtractionConfig, SeedsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
@@ -85,6 +86,7 @@ class SynthConfig(Section):
     seeds: SeedsConfig | None = None
     expander: ExpanderConfig | None = None
     tool_worlds: WrittenWorldsConfig | None = None
+    bugs: BugsConfig | None = None
     direct_attempts: DirectAttemptsConfig | None = None
     extraction: ExtractionConfig = ExtractionConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()
@@ -129,11 +131,11 @@ class SynthConfig(Section):
 
     def teacher_of(self, kind: str) -> TeacherConfig | None:
         """Teacher required by this kind of synthesis, or None."""
-        return None if kind == "webshaper" and not self.asks_for_questions else self.teacher
+        return None if kind == "bugs" or (kind == "webshaper" and not self.asks_for_questions) else self.teacher
 
     @property
     def makes_tasks(self) -> bool:
-        return bool(sum(self.webshaper.wanted().values())) or self.seeds is not None or self.tool_worlds is not None
+        return bool(sum(self.webshaper.wanted().values())) or any(part is not None for part in (self.seeds, self.tool_worlds, self.bugs))
 
     def check_search(self, search: SearchConfig) -> None:
         """Raise ValueError if imperfect search is requested but `search`, the rollout search, is perfect."""

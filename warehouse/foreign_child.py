@@ -322,8 +322,28 @@ def _tar_members(file: File) -> Iterator[Line]:
         raise Refused(f"{file.path} cannot be read as a tar archive: {error}.") from error
 
 
+def _read_zip(file: File, options: dict[str, Any]) -> tuple[Head, Iterator[Line]]:
+    try:
+        archive = zipfile.ZipFile(file.path)
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise Refused(f"{file.path} cannot be read as a zip archive: {error}.") from error
+    size = sum(member.file_size for member in archive.infolist())
+    if size > file.room:
+        raise file.oversized(f"members of {size / MIB:,.0f} MiB", f"{file.room // MIB:,} MiB")
+    return {"format": "zip"}, _zip_members(archive, file)
+
+
+def _zip_members(archive: zipfile.ZipFile, file: File) -> Iterator[Line]:
+    try:
+        for place, member in enumerate(archive.infolist(), start=1):
+            if not member.is_dir():
+                yield place, None, "", [member.filename, member.file_size, archive.read(member)]
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # damaged, unknown compression, encrypted
+        raise Refused(f"{file.path} cannot be read as a zip archive: {error}.") from error
+
+
 _READERS: dict[str, Callable[[File, dict[str, Any]], tuple[Head, Iterator[Line]]]] = {
-    "table": _read_table, "entries": read_entries, "inspect": _read_inspect, "tar": _read_tar,
+    "table": _read_table, "entries": read_entries, "inspect": _read_inspect, "tar": _read_tar, "zip": _read_zip,
 }  # fmt: skip
 
 

@@ -8,9 +8,12 @@ Patches are unified diffs of text files and apply strictly: every line kept or r
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import re
 import secrets
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from eval.sandbox.sandbox import MIB, Sandbox, SandboxConfig, SandboxResult, python_program
+from warehouse.digests import digest_bytes
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.foreign import read_foreign
 from warehouse.foreign_child import MOST_MEMBERS
@@ -38,27 +43,36 @@ CONFIGURES_TESTS = frozenset(
     )
 )
 """Files that decide how tests run, in any folder; a patch's version of them is ignored."""
-_MAX_SNAPSHOT_BYTES = 128 * MIB
+MOST_SNAPSHOT_BYTES = 128 * MIB
 _MAX_OUTCOME_BYTES = 16 * MIB
 _RUNNER = """
 import json, os, sys
 job = json.load(sys.stdin)
-sys.path.insert(0, os.getcwd())
+sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "src")]
 import pytest
+def complaint(report):
+    crash = getattr(report.longrepr, "reprcrash", None)
+    frames = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    lines = getattr(frames[0], "lines", []) if frames else []
+    statement = [line for line in lines if not line.startswith("E") and line.strip(" ^~")]
+    return ["\\n".join(statement)[:500], str(getattr(crash, "message", ""))[:500]]
 class Outcomes:
-    found = {}
+    found, complaints = {}, {}
     def pytest_runtest_logreport(self, report):
         earlier = self.found.get(report.nodeid)
         if report.outcome != "passed":
             self.found[report.nodeid] = report.outcome
+            if report.failed and len(self.complaints) < 20:
+                self.complaints[report.nodeid] = complaint(report)
         elif report.when == "call" and earlier is None:
             self.found[report.nodeid] = "passed"
     def pytest_sessionfinish(self):
         with open(3, "w", closefd=False) as file:
-            file.write("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": self.found}))
-pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["paths"]], plugins=[Outcomes()])
+            file.write("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": self.found, "complaints": self.complaints}))
+pytest.main(["-q", "--no-header", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider", *job["paths"]], plugins=[Outcomes()])
 """
-"""Writes the outcomes to its channel before pytest prints the failures, which may exceed the output limit."""
+"""Writes the outcomes to its channel before pytest prints the failures, which may exceed the output limit. A repository's own `addopts`
+are left out, since they often name plugins that are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +97,36 @@ class RepositoryTask:
 
 @dataclass(frozen=True, slots=True)
 class RepairVerdict:
-    """Whether all tests passed; if not, those that did not, with the output or the reason that none ran."""
+    """Whether all tests passed; if not, those that did not, with the output or the reason that none ran.
+
+    `share` is the partial credit: the share of `fail_to_pass` that passes if all of `pass_to_pass` do, else 0.
+    """
 
     resolved: bool
     not_passed: tuple[str, ...] = ()
     detail: str = ""
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
+    """Outcomes by test; `complaints` are the statement and the message of the first failures, as the tested code may forge them."""
+
     outcomes: Mapping[str, str]
     output: str
     result: SandboxResult
+    complaints: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def not_passed(self, tests: Iterable[str]) -> tuple[str, ...]:
         return tuple(test for test in tests if self.outcomes.get(test) != "passed")
 
 
 def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
-    """Read the task in a task's provenance: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
+    """Read the task in a task's provenance: `snapshot` (a folder or archive below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`,
+    `changes` (a diff that is applied to the snapshot, such as a planted bug), and `hidden` (files of the snapshot that only tests see).
 
     Raises:
-        RequestError: Something is missing or leads out of `root`.
+        RequestError: Something is missing, does not fit or leads out of `root`, or no test is named.
     """
     for key in ("snapshot", "fail_to_pass"):
         if key not in description:
@@ -115,19 +137,47 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
     files = description.get("test_files", {})
     if not isinstance(files, Mapping) or not all(isinstance(text, str) for text in files.values()):
         raise RequestError("test_files of the repository task is not an object of strings.")
-    hidden = {str(name): text.encode() for name, text in files.items()}
-    return RepositoryTask(read_snapshot(place), _tests(description, "fail_to_pass"), _tests(description, "pass_to_pass"), hidden)
+    failing, passing, concealed = (_names(description, key) for key in ("fail_to_pass", "pass_to_pass", "hidden"))
+    snapshot = read_snapshot(place)
+    try:
+        shown = apply_patch(snapshot, str(description.get("changes", "")))
+    except PatchError as error:
+        raise RequestError(f"the changes of the repository task do not fit {description['snapshot']}: {error}.") from error
+    hidden = {name: shown.pop(name) for name in concealed if name in shown}
+    return RepositoryTask(shown, failing, passing, {**hidden, **{str(name): text.encode() for name, text in files.items()}})
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:
-    """Read a folder's or tar's regular files by relative name, without `.git`. Raise RequestError if it is missing or too large."""
+    """Read the regular files of a folder, tar or zip by relative name, without `.git`. Raise RequestError if it is missing or too large."""
     if path.is_dir():
         found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
         return _bounded(found, path)
     if not path.is_file():
-        raise RequestError(f"there is no snapshot {path}: give a folder or a tar archive.")
-    members = (member.value for member in read_foreign("tar", path)[1])
+        raise RequestError(f"there is no snapshot {path}: give a folder or an archive.")
+    kind = "zip" if path.suffix in (".whl", ".zip") else "tar"
+    members = (member.value for member in read_foreign(kind, path)[1])
     return _bounded(((str(PurePosixPath(name)), size, lambda content=content: content) for name, size, content in members), path)
+
+
+def pack(files: Files) -> bytes:
+    """Return a tar archive of files, the same for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def write_snapshot(root: Path, name: str, files: Files) -> str:
+    """Store files as an archive below `root`, unless it is there. Return its name, which follows from `name` and the content."""
+    packed = pack(files)
+    path = root / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.')}-{digest_bytes(packed)[:12]}.tar.gz"
+    if not path.is_file():
+        with drafted(path) as draft:
+            draft.write_bytes(gzip.compress(packed, mtime=0))
+    return path.name
 
 
 def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS) -> TestRun:
@@ -144,9 +194,9 @@ def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS
         program = python_program(_RUNNER, files=files, stdin=job, environment=environment, channel=channel.fileno())
         result = Sandbox(config).run(program)
         channel.seek(0)
-        outcomes = _read_outcomes(channel.read(_MAX_OUTCOME_BYTES), nonce)
+        outcomes, complaints = _read_outcomes(channel.read(_MAX_OUTCOME_BYTES), nonce)
     output = result.stdout_text if outcomes else f"{result.stdout_text}\n{result.stderr_text}"
-    return TestRun(outcomes, output.strip(), result)
+    return TestRun(outcomes, output.strip(), result, complaints)
 
 
 def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMITS) -> RepairVerdict:
@@ -157,21 +207,38 @@ def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMIT
         return RepairVerdict(False, task.tests, str(error))
     run = run_tests(_with_tests(task, patched), _files_of(task.tests), config)
     missed = run.not_passed(task.tests)
-    return RepairVerdict(not missed, missed, "" if not missed else run.output[-2000:])
+    failing = len(run.not_passed(task.fail_to_pass))
+    share = 0.0 if run.not_passed(task.pass_to_pass) else 1 - failing / len(task.fail_to_pass)
+    return RepairVerdict(not missed, missed, "" if not missed else run.output[-2000:], share)
 
 
-def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
+def why_not_admitted(task: RepositoryTask, gold: str, config: SandboxConfig = LIMITS) -> str | None:
+    """Return why a task is not to be trained on: its reference patch does not solve it, or nothing does. Raises as `run_tests`."""
+    if not gold.strip():
+        return "it has no reference patch"
+    if verify_patch(task, "", config).resolved:
+        return "its tests pass without any change"
+    solved = verify_patch(task, gold, config)
+    if solved.resolved:
+        return None
+    why = " ".join(solved.detail.split())[-400:] or "no test ran"
+    missed = solved.not_passed
+    return f"with its reference patch {len(missed)} of {len(task.tests)} tests do not pass, such as {missed[0]}: {why}"
+
+
+def _read_outcomes(written: bytes, nonce: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     last = written.rpartition(b"\n")[2].decode(errors="replace")
     try:
-        return dict(json.loads(last)["outcomes"]) if nonce in last else {}
-    except (ValueError, KeyError, TypeError, RecursionError):  # the patched code may write there too
-        return {}
+        report = json.loads(last) if nonce in last else {"outcomes": {}, "complaints": {}}
+        return dict(report["outcomes"]), {str(test): (str(told[0]), str(told[1])) for test, told in report["complaints"].items()}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):  # the patched code may write there too
+        return {}, {}
 
 
-def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _names(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
     named = description.get(key, [])
     if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name and not name.startswith("-") for name in named):
-        raise RequestError(f"{key} of the repository task has an entry that is not the name of a test.")
+        raise RequestError(f"{key} of the repository task has an entry that is not the name of a test or file.")
     return tuple(named)
 
 
@@ -200,8 +267,8 @@ def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, byt
     total = 0
     for name, size, read in found:
         total += size
-        if total > _MAX_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
-            raise RequestError(f"the snapshot {path} has more than {_MAX_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
+        if total > MOST_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
+            raise RequestError(f"the snapshot {path} has more than {MOST_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
         files[name] = read()
     return files
 

@@ -57,6 +57,8 @@ class SandboxConfig(Section):
     """Make this interpreter's installed packages importable."""
     readable: tuple[str, ...] = ()
     """Additional readable absolute paths of the host, such as /usr/bin for programs other than Python."""
+    folders: tuple[str, ...] = ()
+    """Additional top-level folders, such as /app: links to folders of the same names in the program's own, which it may create."""
 
 
 class Ending(StrEnum):
@@ -285,6 +287,7 @@ class Sandbox:
         own = os.path.realpath(sysconfig.get_path("purelib", vars={"base": sys.base_prefix}))
         shown = Path(own).is_dir() and any(Path(own).is_relative_to(path) for path in readable)
         hidden = [own] if shown and own not in libraries else []
+        links |= {folder: f"{HOME}{folder}" for folder in self.config.folders}
         return {"readable": readable, "hidden": hidden, "links": links}
 
     @cached_property

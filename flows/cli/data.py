@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from warehouse.public_data.catalogue import PublicDataSet
     from warehouse.public_data.download import Told
 
+_OF_TABLES = ("source", "split", "delimiter", "encoding")
 OPTIONS_OF = {
-    "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding", "loop", "dialect", "tools"),
-    "documents": ("source", "split", "delimiter", "encoding"),
+    "tasks": (*_OF_TABLES, "environment", "verifier", "options", "column", "loop", "dialect", "tools", "repositories"),
+    "documents": _OF_TABLES,
     "runs": ("format",),
 }
 """Options of `flywheel import` by what it imports; `runs` is not written."""
@@ -83,6 +84,9 @@ def import_(
     encoding: Annotated[
         str | None, typer.Option(help="tasks, documents: encoding of a CSV file, such as cp1252; detected by default.")
     ] = None,
+    repositories: Annotated[
+        Path | None, typer.Option(help="tasks: folder of bare git repositories or bundles; the rows are SWE-bench's.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Import runs of any agent, whose format is detected, or your own tasks and documents. Malformed rows are quarantined with their line
@@ -92,8 +96,9 @@ def import_(
 
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
-    given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
-    given |= {"delimiter": delimiter, "encoding": encoding, "format": format_, "loop": loop, "dialect": dialect, "tools": tools}
+    given: dict[str, Any] = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column}
+    given |= {"source": source, "delimiter": delimiter, "encoding": encoding, "format": format_, "repositories": repositories}
+    given |= {"loop": loop, "dialect": dialect, "tools": tools}
     kind, path = _kind_and_path(what)
     figures = _import(kind, path, home, {name: value for name, value in given.items() if value})
     tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
@@ -168,9 +173,14 @@ def _import(kind: str, path: Path, home: Path, given: dict[str, Any]) -> dict[st
 
 
 def _import_tasks(path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
+    from flows.data.harbor import task_folders
     from flows.data.imports import TaskImport, import_tasks, parse_columns, parse_options
     from warehouse.errors import RequestError
 
+    if "repositories" in given:
+        given = {"environment": "repository", "verifier": "environment", **given}
+    elif task_folders(path):
+        given = {"environment": "harbor", "verifier": "environment", **given}
     if missing := [name for name in ("environment", "verifier") if name not in given]:
         raise RequestError(f"tasks need --{missing[0]}: write for example --environment python --verifier gsm8k.")
     parsed: dict[str, Any] = {"delimiting": _delimiting(given)}

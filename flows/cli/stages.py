@@ -138,6 +138,7 @@ class SynthKind(StrEnum):
     fas = "fas"
     has = "has"
     toolworld = "toolworld"
+    bugs = "bugs"
 
 
 class TrainStage(StrEnum):
@@ -155,6 +156,10 @@ def synth(
     from_: Annotated[
         list[Path] | None, typer.Option("--from", metavar="DESCRIPTION", help="A text file that describes a tool world; repeatable.")
     ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(help="bugs: a folder, source distribution, wheel or installed package whose tests find bugs; repeatable."),
+    ] = None,
 ) -> None:
     """Synthesize the questions and training examples of an iteration, or one kind of them. Running it again resumes.
 
@@ -171,11 +176,15 @@ def synth(
     From a description of a domain, the teacher writes a tool world (tables, tools, records and tasks), kept if it passes the checks:
 
     Example: flywheel synth toolworld --from library.md --profile tool_world --home runs/library
+
+    From packages with tests, mutations that some tests notice become tasks of repository repair; no teacher is needed:
+
+    Example: flywheel synth bugs --package toolz-1.1.0.tar.gz --home runs/bugs --set synth.bugs.count=20
     """
     from flows.home import Home, choose_config
 
     place = Home(home)
-    config = choose_config(place, profile, [*(set_ or []), *_described(kind, from_)], new=profile is not None)
+    config = choose_config(place, profile, [*(set_ or []), *_described(kind, from_), *_packages(kind, package)], new=profile is not None)
     from flows.plan import completed, synthesis_id
     from flows.preflight import check_teacher
 
@@ -203,6 +212,22 @@ def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
     if missing:
         raise RequestError(f"--from: {missing[0]} is not a file; choose a text or Markdown file.")
     return [f"synth.tool_worlds.descriptions={json.dumps([str(path.resolve()) for path in descriptions])}"]
+
+
+def _packages(kind: SynthKind, packages: list[str] | None) -> list[str]:
+    """Return the setting that names packages. Raise RequestError if one is missing or the kind plants no bugs."""
+    from warehouse.errors import RequestError
+
+    if not packages:
+        return []
+    if kind not in (SynthKind.bugs, SynthKind.all):
+        raise RequestError(f"--package names a package to plant bugs in, and `flywheel synth {kind.value}` plants none: use bugs.")
+    from synth.bugs.packages import check_package
+
+    for package in packages:
+        check_package(package)
+    placed = [str(Path(package).resolve()) if Path(package).exists() else package for package in packages]
+    return [f"synth.bugs.packages={json.dumps(placed)}"]
 
 
 def _show_survival(home: Path, turn: int, kind: SynthKind) -> None:

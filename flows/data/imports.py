@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +23,14 @@ from typing import Any
 from eval.graders.choice import JUDGE, find_verifier, grader_of
 from eval.graders.code import read_tests
 from eval.graders.verifiers import VERIFIERS, Grader
+from eval.sandbox.sandbox import SandboxFault
 from eval.suites.tasks import enter_suite
 from eval.suites.validation import subject_of, why_not_proven
 from flows.config import FlywheelConfig
 from flows.data.decontamination import settings_of
 from flows.data.formats import FORMATS, format_of
+from flows.data.harbor import read_harbor, task_folders
+from flows.data.repositories import read_swe_bench, why_not_solvable
 from flows.home import Home, check_place
 from flows.lakes import by_suite
 from rl.envs.base import ENVIRONMENTS
@@ -196,6 +199,8 @@ class TaskImport:
     dialect: str | None = None
     tools: str | None = None
     """Names of the offered tools, separated by commas."""
+    repositories: Path | None = None
+    """Folder of the repositories that SWE-bench rows name."""
 
 
 def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
@@ -221,8 +226,16 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
         wanted.delimiting,
         *_choices(wanted, config),
     )
-    read = read_tasks(path, form)
-    proof = prove([task for task in read.records if isinstance(task, Task)], grader)
+    snapshots, folders = Home(home).repositories, task_folders(path)
+    if wanted.repositories is not None:
+        read = read_swe_bench(path, form, wanted.repositories, snapshots)
+    else:
+        read = read_harbor(folders, form, snapshots) if folders else read_tasks(path, form)
+    given = [task for task in read.records if isinstance(task, Task)]
+    if wanted.repositories is not None or folders:
+        proof = prove_solvable(given, lambda task: why_not_solvable(task, config, home))
+    else:
+        proof = prove(given, grader)
     tasks, failures = proof.proven, [*read.failures, *proof.failures]
     about = {**_read_as(path, form.delimiting), **({"unproven": proof.unproven} if proof.unproven else {})}
     with lake_of(home) as lake:
@@ -376,19 +389,37 @@ def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_S
     others = [*tasks[1:], *tasks[:1]]
     if grader.name != "code":
         return _proof(tasks, [_fault(task, other, grader) for task, other in zip(tasks, others, strict=True)], 0)
+    other_of = {task.key: other for task, other in zip(tasks, others, strict=True)}
+    return _proven_by_running(tasks, lambda task: _unreadable(task) or _fault(task, other_of[task.key], grader), seconds, _unreadable)
+
+
+def prove_solvable(tasks: Sequence[Task], why_not: Callable[[Task], str | None], seconds: float = PROOF_SECONDS) -> Proof:
+    """Admit the tasks for which `why_not` returns None. Limits as in `prove`."""
+
+    def fault(task: Task) -> Fault:
+        why = why_not(task)
+        return None if why is None else ("not_proven", f"it is not admitted: {why}")
+
+    return _proven_by_running(tasks, fault, seconds)
+
+
+def _proven_by_running(
+    tasks: Sequence[Task], fault: Callable[[Task], Fault], seconds: float, late: Callable[[Task], Fault] = lambda task: None
+) -> Proof:
+    """Admit the tasks without a fault, found concurrently in sandboxes; `late` finds those of tasks whose turn comes after `seconds`."""
     end = time.monotonic() + seconds
 
-    def fault(pair: tuple[Task, Task]) -> tuple[Fault, bool]:
-        unreadable = _unreadable(pair[0])
-        if unreadable is not None or time.monotonic() > end:
+    def find(task: Task) -> tuple[Fault, bool]:
+        if time.monotonic() > end:
+            unreadable = late(task)
             return unreadable, unreadable is None
         try:
-            return _fault(*pair, grader), False
-        except RequestError:  # no sandbox on this machine
+            return fault(task), False
+        except (RequestError, SandboxFault):  # no sandbox on this machine
             return None, True
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(_reported(pool.map(fault, zip(tasks, others, strict=True)), len(tasks)))
+        found = list(_reported(pool.map(find, tasks), len(tasks)))
     return _proof(tasks, [one for one, _ in found], sum(skipped for _, skipped in found))
 
 

@@ -34,6 +34,7 @@ BUILT_IN = {
     "agentgym": "rl.envs.agentgym:create",
     "python": "rl.envs.code:create_interpreter",
     "repository": "rl.envs.repository:create",
+    "harbor": "rl.envs.harbor:create",
 }
 OPTION_CHECKS = {
     "tools": "rl.envs.tool_use:check_options",

@@ -2,7 +2,7 @@
 
 Files exist only as a mapping in this process, never on disk, so no path can escape the repository. Only tests run code, in a sandbox. The
 answer ends the trajectory: the changes become a diff, and the reward is 1 if the diff, applied to a fresh snapshot, passes all hidden tests
-of the task, else 0.
+of the task, else 0, or with `partial_credit` the share of repaired tests.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class RepositoryOptions(Section):
     """Folder with the snapshots that tasks name."""
     max_lines: PositiveInt = 200
     """Maximum lines that a tool shows."""
+    partial_credit: bool = False
+    """Reward a repair that breaks nothing with the share of `fail_to_pass` that passes; only a whole repair is a success."""
     sandbox: SandboxConfig = LIMITS
 
 
@@ -69,7 +71,8 @@ class RepositoryEnvironment(ToolEnvironment):
         except SandboxFault as fault:
             raise EnvironmentFault(str(fault)) from fault
         info = {"patch": patch, "not_passed": list(verdict.not_passed)}
-        return Step(done=True, reward=float(verdict.resolved), info=info)
+        reward = verdict.share if self._options.partial_credit else float(verdict.resolved)
+        return Step(done=True, reward=reward, info=info)
 
     def _exchange(self, changes: str) -> Step:
         if not changes:

@@ -230,7 +230,7 @@ def test_rows_choose_their_loop_dialect_and_tools_among_what_the_home_lists(tmp_
         "rows-1": {"dialect": "chat", "tools": ["search"]},
         "rows-9": {"loop": "mine", "dialect": "chat", "tools": ["search", "open"]},
     }
-    assert "the loop 'os:system' is none of langgraph, mine, react" in failure.reason
+    assert "the loop 'os:system' is none of harness, langgraph, mine, react" in failure.reason
 
 
 @pytest.mark.parametrize("wanted", [{"loop": "os:system"}, {"dialect": "nonsense"}])

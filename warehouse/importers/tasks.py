@@ -123,12 +123,12 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
-    own |= {"rollout": chosen} if (chosen := _choice(row.value, form)) else {}
+    own |= {"rollout": chosen} if (chosen := rollout_choice(row.value, form)) else {}
     identity = task.key or digest([task.question, task.answers])
     return replace(task, key=f"{form.source}-{identity}", environment=form.environment, split="train", provenance={**told, **own})
 
 
-def _choice(row: Mapping[str, Any], form: TaskFormat) -> dict[str, Any]:
+def rollout_choice(row: Mapping[str, Any], form: TaskFormat) -> dict[str, Any]:
     """What the task chooses for its rollout. Raises MalformedRow for a loop or dialect that the configuration does not list."""
     chosen = dict(form.rollout)
     for name in ("loop", "dialect", "tools"):

@@ -11,10 +11,12 @@ from flows.inputs import check_examples, choose_tasks
 from flows.plan import SynthesisKind
 from flows.stages.synthesis.actions import FirstOrder, foreign_decisions, own_decisions
 from flows.stages.synthesis.batches import EARLIER, IMPORTED, Batch, Guard, Work, begin, dropped_by, work_off
+from flows.stages.synthesis.bugs import bugs
 from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
 from flows.stages.synthesis.questions import DerivedQuestions, DirectAttempts, SeedQuestions, questions, suites
 from flows.stages.synthesis.sources import Material
 from flows.stages.synthesis.tool_worlds import tool_worlds
+from synth.bugs.config import STAGE as BUGS
 from synth.corpora import seed_proposals
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers import teacher as asked_teacher
@@ -25,7 +27,7 @@ from warehouse.errors import RequestError
 
 def ground(work: Work, material: Material, kind: SynthesisKind) -> Iterator[Batch]:
     """Batches that all iterations build on, regardless of budgets: the corpora and the suites."""
-    if kind not in ("has", "toolworld") and (work.turn == 1 or kind != "all"):
+    if kind not in ("has", "toolworld", "bugs") and (work.turn == 1 or kind != "all"):
         yield from corpora(material.sources, everything=kind == "all")
     if kind == "all" and work.turn == 1:
         yield from suites(work, material)
@@ -43,6 +45,8 @@ def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> 
         yield from derived.expansions()
     if kind in ("all", "toolworld"):
         yield from tool_worlds(work, guard)
+    if kind in ("all", "bugs"):
+        yield from bugs(work, guard)
     reads_text = "cpt" in config.wheel.stages or config.policy.path is None  # CPT, or the tokenizer of a policy from scratch
     read = config.for_turn(work.turn).cpt.sources if kind == "all" and reads_text else ()
     if kind == "fas" or "fas" in read:
@@ -84,6 +88,8 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         _check_trajectories(context, turn, settings.has_count, settings.has.where)
     if kind == "toolworld" and settings.tool_worlds is None:
         raise RequestError("synth.tool_worlds describes no tool world: use --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
+    if kind == "bugs" and settings.bugs is None:
+        raise RequestError("synth.bugs names no package: use --package PATH, or set synth.bugs.packages.")
     asked = settings.teacher_of(kind)
     if asked is not None and asked.kind == "engine":
         context.stop_engines()  # replaced by the teacher's own
@@ -109,9 +115,11 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
     """Check that every suite has tasks, that training has some if requested, and that RL finds tasks to draw from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and not context.config.corpus.trains_on_facts and context.config.for_turn(turn).synth.seeds is not None:
-        raise _nothing_left(context, run, "question about the documents", seed_proposals.STAGE)
+        raise _nothing_left(context, run, "question about the documents from the teacher", seed_proposals.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
-        raise _nothing_left(context, run, "task of a tool world", TOOL_WORLDS)
+        raise _nothing_left(context, run, "task of a tool world from the teacher", TOOL_WORLDS)
+    if kind == "bugs" and not _count(context, "tasks", "provenance->>'source' = ?", [BUGS]):
+        raise _nothing_left(context, run, "planted bug", BUGS)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]
@@ -141,7 +149,7 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int, where: str 
 
 
 def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> RequestError:
-    """Create the error for a stage none of whose teacher output passed the checks, with the most frequent reason."""
+    """Create the error for a stage none of whose output passed the checks, with the most frequent reason."""
     sql = (
         "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') AND recorded >= ? "
         "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"
@@ -149,7 +157,7 @@ def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> 
     counted = context.lake.query(sql, [stage, asked_teacher.STAGE, run.run.started.replace(tzinfo=None)]).to_pylist()
     most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in counted)
     ask = f'flywheel sql "SELECT stage, kind, reason, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
-    return RequestError(f"no {what} from the teacher passed the checks{most}. All reasons: {ask}")
+    return RequestError(f"no {what} passed the checks{most}. All reasons: {ask}")
 
 
 def _count(context: RunContext, table: str, where: str, parameters: Sequence[Any]) -> int:

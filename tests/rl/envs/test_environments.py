@@ -93,6 +93,7 @@ def write_shop(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def beginnings(tmp_path: Path) -> Iterator[dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
     """The options that an environment wants to begin a trajectory, and the provenance of its task, where it wants any."""
+    (tmp_path / "shop").mkdir()
     (tmp_path / "tools.toml").write_text('[tools.work_out]\nfunction = "rl.envs.code:calculate"')
     with served(Counting(SERVICES["textcraft"], shows_at_reset=True).application) as url:
         yield {
@@ -102,6 +103,7 @@ def beginnings(tmp_path: Path) -> Iterator[dict[str, tuple[dict[str, Any], dict[
             "judge": ({"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": 1}, "drafts": 1}, {}),
             "agentgym": ({"url": url, "service": "textcraft"}, {"item": 5}),
             "repository": ({"folder": tmp_path}, write_shop(tmp_path)),
+            "harbor": ({"folder": tmp_path}, {"snapshot": "shop", "workdir": "/app", "variables": {}}),
         }
 
 
@@ -109,7 +111,7 @@ def beginnings(tmp_path: Path) -> Iterator[dict[str, tuple[dict[str, Any], dict[
 async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_beginning(
     name: str, beginnings: dict[str, tuple[dict[str, Any], dict[str, Any]]]
 ) -> None:
-    if name in ("python", "repository") and not isolation().granted:
+    if name in ("python", "repository", "harbor") and not isolation().granted:
         pytest.skip(f"no sandbox here: {isolation().detail}")
     options, provenance = beginnings.get(name, ({}, {}))
     environment = find_environment(name)(Resources(SearchIndex(DOCUMENTS), options))

@@ -1,0 +1,1 @@
+"""Bugs planted in packages by mutation, as repository tasks."""
