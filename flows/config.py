@@ -38,28 +38,13 @@ class ReinforceSection(ReinforceConfig):
     evaluate: AsyncEvaluationConfig | None = None
 
 
-class TurnConfig(Section):
-    """The stages of one iteration. `later` overrides them from the second iteration on."""
-
-    synth: SynthConfig = SynthConfig()
-    cpt: CptConfig = CptConfig()
-    sft: SftConfig = SftConfig()
-    rl: ReinforceSection = ReinforceSection()
-
-    @model_validator(mode="after")
-    def _check_cold_start(self) -> Self:
-        if "teacher" in self.sft.sources and self.synth.model_teacher is None:
-            raise ValueError("sft.from names a teacher, but none is configured: set synth.teacher.kind to openai or engine")
-        return self
-
-
 TrainingStage = Literal["cpt", "sft", "rl"]
 TRAINING: tuple[TrainingStage, ...] = ("cpt", "sft", "rl")
 """Training stages, in order."""
 
 
 class WheelConfig(Section):
-    """The stages of every iteration."""
+    """The stages of an iteration."""
 
     stages: tuple[TrainingStage, ...] = Field(default=TRAINING, min_length=1)
     """Training stages to run, in order; data for other stages is not made. `["rl"]` alone is zero-RL."""
@@ -72,19 +57,34 @@ class WheelConfig(Section):
         return stages
 
 
+class TurnConfig(Section):
+    """The stages of one iteration. `later` overrides them from the second iteration on."""
+
+    wheel: WheelConfig = WheelConfig()
+    synth: SynthConfig = SynthConfig()
+    cpt: CptConfig = CptConfig()
+    sft: SftConfig = SftConfig()
+    rl: ReinforceSection = ReinforceSection()
+
+    @model_validator(mode="after")
+    def _check_cold_start(self) -> Self:
+        if "teacher" in self.sft.sources and self.synth.model_teacher is None:
+            raise ValueError("sft.from names a teacher, but none is configured: set synth.teacher.kind to openai or engine")
+        return self
+
+
 class FlywheelConfig(TurnConfig):
     """The whole run."""
 
     seed: NonNegativeInt = 0
     """Random seed."""
-    wheel: WheelConfig = WheelConfig()
     corpus: CorpusConfig = CorpusConfig()
     policy: PolicyConfig = PolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     lake: Storage = LOCAL
     later: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of `synth`, `cpt`, `sft` and `rl` from the second iteration on."""
+    """Overrides of `wheel`, `synth`, `cpt`, `sft` and `rl` from the second iteration on."""
     budget: BudgetConfig = BudgetConfig()
     attempts: AttemptConfig = AttemptConfig()
     events: EventsConfig = EventsConfig()

@@ -86,9 +86,9 @@ def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | N
 
 
 def _check_rl_tasks(config: FlywheelConfig, home: Path, lake: Lake | None, done: set[str]) -> None:
-    if "rl" not in config.wheel.stages:
-        return
     iteration = next_turn(done)
+    if "rl" not in config.for_turn(iteration).wheel.stages:
+        return
     complete = synthesis_id(iteration) in done or not config.for_turn(iteration).synth.makes_tasks
     found = [] if lake is None else _selected(lake, config, iteration)
     if lake is not None:
@@ -183,7 +183,7 @@ def training_counts(config: FlywheelConfig, home: Path, lake: Lake | None, done:
     """
     found, reasons = dict[str, Counts](), Counter[str]()
     for stage in ("cpt", "sft"):
-        if stage not in config.wheel.stages or policy_id(iteration, stage) in done:
+        if stage not in config.for_turn(iteration).wheel.stages or policy_id(iteration, stage) in done:
             continue
         if lake is not None and synthesis_id(iteration) in done:
             found[stage] = {"examples": examples_made(lake, stage, iteration)}
@@ -304,7 +304,7 @@ def check_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, vari
 def _commands_before(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> Iterator[str]:
     home, parent = lake.place.home, parent_id(lake, config, stage, turn, variant)
     if not lake.policies("id = ?", [parent]):
-        before = stage_before(config, stage, variant)
+        before = stage_before(config, stage, turn, variant)
         if before is not None:
             yield from _commands_before(lake, config, before, turn, variant)
         yield str(maker_of(parent, home))

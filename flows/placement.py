@@ -119,7 +119,7 @@ def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[
         own = rollouts if settings.synth.has_count and settings.synth.has.asks("policy") else ()
         yield Phase("synthesis", (*own, teacher.engine.reservation("synth.teacher.engine")))
     yield Phase("evaluation", rollouts)
-    for stage in config.wheel.stages:
+    for stage in settings.wheel.stages:
         reserved = getattr(settings, stage).learner.reservation(f"{stage}.learner")
         if reserved.bundles:
             yield Phase(f"the stage {stage}", (*rollouts, reserved))

@@ -91,10 +91,11 @@ def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
         yield from (synthesis, init) if config.policy.path is None else (init, synthesis)
         if "cpt" not in config.wheel.stages or not config.policy.only_reads:  # the baseline
             yield from _evaluations(turn, first, config.evaluation.suites)
-    for stage in config.wheel.stages:
+    stages = config.for_turn(turn).wheel.stages
+    for stage in stages:
         policy = policy_id(turn, stage)
         yield Step(turn, policy, Kind.TRAINING, {"stage": stage, "turn": turn})
-        last = stage == config.wheel.stages[-1]
+        last = stage == stages[-1]
         yield from _evaluations(turn, policy, config.evaluation.all_suites if last else config.evaluation.suites)
     yield Step(turn, gate_id(turn), Kind.GATE, {"turn": turn})
 
@@ -104,16 +105,16 @@ def _evaluations(turn: int, policy: str, suites: Iterable[str]) -> Iterator[Step
         yield Step(turn, evaluation_id(policy, suite), Kind.EVALUATION, {"policy": policy, "suite": suite})
 
 
-def stage_before(config: FlywheelConfig, stage: str, variant: str) -> str | None:
+def stage_before(config: FlywheelConfig, stage: str, turn: int, variant: str) -> str | None:
     """Return the training stage before `stage` in the same iteration, or None for the first."""
     order = list[str](TRAINING)
-    earlier = [each for each in order[: order.index(stage)] if each in config.wheel.stages]
+    earlier = [each for each in order[: order.index(stage)] if each in config.for_turn(turn).wheel.stages]
     return next((each for each in reversed(earlier) if not (variant == Variant.WITHOUT_CPT and each == "cpt")), None)
 
 
 def parent_id(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> str:
     """Return the id of a stage's parent policy, existing or not: the stage before it, else the champion, else the first policy."""
-    before = stage_before(config, stage, variant)
+    before = stage_before(config, stage, turn, variant)
     if before is not None:
         return policy_id(turn, before, variant if variant == Variant.WITHOUT_CPT else "")
     champion = champion_of(lake, before=turn)
@@ -157,7 +158,8 @@ def next_turn(done: set[str]) -> int:
 
 def missing_policies(done: set[str], config: FlywheelConfig) -> list[str]:
     """Return the stages of the next iteration, including `init`, whose policy is missing."""
-    left: list[str] = [stage for stage in config.wheel.stages if policy_id(next_turn(done), stage) not in done]
+    turn = next_turn(done)
+    left: list[str] = [stage for stage in config.for_turn(turn).wheel.stages if policy_id(turn, stage) not in done]
     return left if has_begun(done) else ["init", *left]
 
 

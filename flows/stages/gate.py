@@ -23,7 +23,7 @@ ALL = "all suites"
 
 def promote(context: RunContext, turn: int) -> dict[str, Any]:
     """Compare the iteration's policy with the champion and promote it or not. Return the comparison, the decision and its reason."""
-    wanted = policy_id(turn, context.config.wheel.stages[-1])
+    wanted = policy_id(turn, context.config.for_turn(turn).wheel.stages[-1])
     candidate = next(iter(context.lake.policies("id = ?", [wanted])), None)
     champion = context.champion(before=turn)
     comparison = compare_on_suites(context, champion, candidate) if champion and candidate else {}

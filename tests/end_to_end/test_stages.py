@@ -28,6 +28,8 @@ def test_the_plan_has_the_stages_that_were_chosen_and_tries_the_first_policy_whe
     assert run_ids('["rl"]', 1) == ["t1-synth", "t0-init", "eval-t0-init-held_out", "t1-rl", *first, "t1-gate"]
     assert run_ids('["rl"]', 2) == ["t2-synth", "t2-rl", *second, "t2-gate"]
     assert run_ids('["rl"]', 1, "policy.path=reader")[:2] == ["t0-init", "t1-synth"], "its engines start while questions are made"
+    assert run_ids('["rl"]', 1, 'later.wheel.stages=["sft"]') == run_ids('["rl"]', 1), "the first iteration is as it was"
+    assert run_ids('["rl"]', 2, 'later.wheel.stages=["sft"]')[:2] == ["t2-synth", "t2-sft"]
     assert run_ids('["cpt", "sft"]', 1)[2:] == ["t1-cpt", "eval-t1-cpt-held_out", "t1-sft", *sft, "t1-gate"]
 
 

@@ -35,7 +35,7 @@ def ground(work: Work, material: Material, kind: SynthesisKind) -> Iterator[Batc
 
 def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> Iterator[Batch]:
     """All other batches of one kind of work, in order."""
-    config = work.context.config
+    config, settings = work.context.config, work.context.config.for_turn(work.turn)
     if kind in ("all", "webshaper"):
         attempts = DirectAttempts(work)
         derived = DerivedQuestions(work, material, guard, attempts)
@@ -47,14 +47,14 @@ def parts(work: Work, material: Material, guard: Guard, kind: SynthesisKind) -> 
         yield from tool_worlds(work, guard)
     if kind in ("all", "bugs"):
         yield from bugs(work, guard)
-    reads_text = "cpt" in config.wheel.stages or config.policy.path is None  # CPT, or the tokenizer of a policy from scratch
-    read = config.for_turn(work.turn).cpt.sources if kind == "all" and reads_text else ()
+    reads_text = "cpt" in settings.wheel.stages or config.policy.path is None  # CPT, or the tokenizer of a policy from scratch
+    read = settings.cpt.sources if kind == "all" and reads_text else ()
     if kind == "fas" or "fas" in read:
         yield from FirstOrder(work, material, guard).batches()
     if kind == "has" or "has" in read:
         yield from own_decisions(work, material, guard)
         yield from foreign_decisions(work, material, guard)
-    if kind == "all" and "sft" in config.wheel.stages:
+    if kind == "all" and "sft" in settings.wheel.stages:
         yield from cold_start(work, material, guard)
     if "documents" in read:
         yield from documents(work, material, guard)
@@ -106,7 +106,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     counts = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:
         _check_tasks(context, run, turn, kind, [split for split in splits if not counts[f"tasks.{split}"]])
-        for stage in context.config.wheel.stages if kind == "all" else ():
+        for stage in context.config.for_turn(turn).wheel.stages if kind == "all" else ():
             check_examples(context.lake, context.config, stage, turn)
     return {**counts, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
 
@@ -136,7 +136,7 @@ def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisK
             f"the suite {left[0]} has no task, and {context.config.evaluation.setting_of(left[0])}.counts requests none: raise it, or "
             f"import tasks with `flywheel import tasks PATH --split {left[0]}`."
         )
-    if kind == "all" and "rl" in context.config.wheel.stages:
+    if kind == "all" and "rl" in context.config.for_turn(turn).wheel.stages:
         choose_tasks(context.lake, context.config, turn)
 
 
