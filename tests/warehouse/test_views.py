@@ -120,7 +120,7 @@ FIGURES: dict[str, list[tuple[Any, ...]]] = {
         ("total", 3, 0.5, 0.0, 1.0),
         ("turns", 3, 0.5, 0.5, 0.5),
     ],
-    "SELECT * EXCLUDE (turn, seconds) FROM cost WHERE stage = 'rl'": [("rl", "p2", 4, 10, 10, 8, 30, 12)],
+    "SELECT * EXCLUDE (turn, seconds) FROM cost WHERE stage = 'rl'": [("rl", "p2", 4, 10, 10, 8, 30, 12, None)],
     "SELECT tool, calls, mean, p50, longest FROM tool_latency ORDER BY tool": [
         ("answer", 8, 0.25, 0.25, 0.25),
         ("lookup", 8, 0.75, 0.75, 0.75),

@@ -135,5 +135,5 @@ def test_partial_credit_is_the_share_of_repaired_tests_unless_something_breaks(t
         verdict = verify_patch(task, patch)
         assert (verdict.share, verdict.resolved) == (share, share == 1.0)
     assert why_not_admitted(task, patch.replace("return 4", "return x")) is not None
-    with pytest.raises(RequestError, match="is empty"):
+    with pytest.raises(RequestError, match="names no test"):
         read_task(tmp_path, {**described, "fail_to_pass": []})
