@@ -7,6 +7,7 @@ concurrently in asyncio, so a slow tool delays only its own trajectory.
         -> last turn of the horizon                                   -> MAX_TURNS
         -> limit of all actions, or of all observations               -> MAX_TOTAL_ACTION_TOKENS, MAX_TOTAL_OBSERVATION_TOKENS
         -> the observation, or another action, does not fit           -> MAX_CONTEXT_TOKENS, or a new context without older observations
+        -> soon no summary would fit, and summaries are wanted        -> ask for one: the next action, which begins a new context
         -> append the observation and act again
     the policy writes an image placeholder                            -> PLACEHOLDER
     out of time                                                       -> MAX_SECONDS
@@ -27,8 +28,9 @@ from pydantic import ValidationError
 
 from rl.content import ImageFault, PlacedImage, collapse_images
 from rl.engines.base import EngineFault, Generation, GenerationStop, Generator, Sampling
-from rl.envs.base import EnvironmentFault, FaultKind
+from rl.envs.base import EnvironmentFault, FaultKind, ToolOutcome
 from rl.renderers.base import (
+    Action,
     ActionTurn,
     ContentRefused,
     Dialect,
@@ -43,15 +45,17 @@ from rl.renderers.base import (
 )
 from rl.rollouts.calls import EnvironmentHandle, TurnResult, run_calls
 from rl.rollouts.config import Limits
-from rl.rollouts.context import NOTE, Past, shortened
+from rl.rollouts.context import NOTE, REQUEST, SUMMARY, Past, shortened, summarized
 from rl.rollouts.replay import Replay
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import Call, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.settings import Section, first_error
 
 KEY = "rollout"
 """Key of `RolloutChoice` in a task's provenance."""
+_MARKUP = 128
+"""Tokens that the request for a summary and the dialect's markup take, at most."""
 
 
 class RolloutChoice(Section):
@@ -157,8 +161,16 @@ class _Progress:
     """Schemas of the offered tools."""
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-    """Number of results that each turn showed."""
+    past: list[Past] = field(default_factory=list)
+    """Turns that the next context may hold: all since the last summary, and those that it kept."""
+    first_text: str = ""
+    """What the environment showed before the first action."""
+    opening: tuple[int, ...] = ()
+    """The prompt of the present context: the first one, or one with a summary."""
+    owes_summary: bool = False
+    """The next action is a summary, which the last observation asked for."""
+    summarized: bool = False
+    """The last action was a summary."""
     context: list[int] = field(default_factory=list)
     images: list[PlacedImage] = field(default_factory=list)
     action_tokens: int = 0
@@ -198,8 +210,8 @@ class AgentLoop:
                 f"the task may call {', '.join(progress.tools or ())}, but its environment {task.environment!r} has only {there}"
             )
             return StopReason.FAULT
-        progress.schemas = tools
-        progress.prompt_ids = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
+        progress.schemas, progress.first_text = tools, first.text
+        progress.prompt_ids = progress.opening = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
         progress.context = list(progress.prompt_ids)
         if self._room(progress) <= 0:
             limit = self.limits.max_context_tokens
@@ -207,7 +219,7 @@ class AgentLoop:
             return StopReason.FAULT
         stop = None
         while stop is None:
-            stop = await self._take_turn(progress)
+            stop = await (self._summarize(progress) if progress.owes_summary else self._take_turn(progress))
         return stop
 
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
@@ -219,9 +231,7 @@ class AgentLoop:
         progress.context = list(context_ids) or progress.context
         generation = None if replay is None else replay.generation(len(progress.turns), self.dialect, progress.schemas)
         if generation is None:
-            shown = (progress.images,) if progress.images else ()  # text-only engines need not accept images
-            work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
-            generation = await _in_time(progress, work)
+            generation = await self._sample(progress, self.limits.max_action_tokens)
         progress.context.extend(generation.token_ids)
         progress.action_tokens += len(generation.token_ids)
         action = self.dialect.parse(generation.token_ids, progress.schemas)
@@ -229,34 +239,75 @@ class AgentLoop:
         stop, reply = await self._after(progress, generation, result)
         if replay is not None:
             replay.check(len(progress.turns), result.calls, stop)
+        note = self.dialect.reply_ids(generation.token_ids, [Result(NOTE)] * len(result.results), self._cut) if self._shortens else ()
+        progress.past.append(Past(generation.token_ids, reply.ids, note))
+        if stop is None and self._is_nearly_full(progress, reply):
+            asked = Reply(self.dialect.reply_ids(generation.token_ids, [*result.results, Result(REQUEST)], self._cut))
+            size = len(progress.context) + len(asked.ids) + (self.limits.summary_tokens or 0)
+            progress.owes_summary = size <= self.limits.max_context_tokens
+            reply = asked if progress.owes_summary else reply
         progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)
         progress.context.extend(reply.ids)
         progress.observation_tokens += len(reply.ids)
         latency = time.perf_counter() - clock
-        progress.results.append(len(result.results))
         progress.turns.append(_turn(len(progress.turns), generation, action, result, reply, self.dialect, latency, context_ids))
         return stop
 
-    def _begun_anew(self, progress: _Progress) -> tuple[int, ...] | None:
-        """Ids of a new context if this one has no room for an action; empty if it has or must not be left, None if nothing fits."""
-        keep, most = self.limits.keep_observations, self.limits.max_context_tokens - self.limits.max_action_tokens
-        if keep is None or not progress.turns or progress.images or len(progress.context) <= most:
-            return ()
-        counted = zip(progress.turns, progress.results, strict=True)
-        notes = [self.dialect.reply_ids(turn.action_ids, [Result(NOTE)] * count, self._cut) for turn, count in counted]
-        past = [Past(turn.action_ids, turn.observation_ids, note) for turn, note in zip(progress.turns, notes, strict=True)]
-        return shortened(progress.prompt_ids, past, keep, most)
+    async def _summarize(self, progress: _Progress) -> StopReason | None:
+        """Let the policy write a summary, with which a new context begins; return as `_take_turn`."""
+        if progress.request.replay is not None and len(progress.turns) < len(progress.request.replay.turns):
+            raise EnvironmentFault("a summary cannot be replayed", FaultKind.REPLAY)
+        clock, number = time.perf_counter(), len(progress.turns)
+        generation = await self._sample(progress, self.limits.summary_tokens or 0)
+        progress.action_tokens += len(generation.token_ids)
+        ended = set(generation.token_ids[-1:]) & set(self.dialect.stop_token_ids)
+        text = self.dialect.decode(generation.token_ids[:-1] if ended else generation.token_ids).strip()
+        action = ActionTurn((Action(SUMMARY, text),))
+        result = TurnResult((Call(SUMMARY, text, ToolOutcome.OK.value),), ())
+        latency = time.perf_counter() - clock
+        progress.turns.append(_turn(number, generation, action, result, Reply(()), self.dialect, latency, ()))
+        progress.past = progress.past[-(self.limits.keep_observations or 0) :]
+        progress.opening = self.dialect.prompt_ids(
+            summarized(progress.request.task.question, text), progress.first_text, progress.schemas, self._cut
+        )
+        progress.owes_summary, progress.summarized = False, True
+        if self._placeholder and generation.token_ids[-1:] == self._placeholder:
+            return StopReason.PLACEHOLDER
+        return StopReason.MAX_TOTAL_ACTION_TOKENS if self._actions_left(progress) <= 0 else None
 
-    def _sampling(self, progress: _Progress) -> Sampling:
-        request = progress.request
-        return Sampling(
+    def _is_nearly_full(self, progress: _Progress, reply: Reply) -> bool:
+        """Whether a summary is to be asked for now, since after another turn it would not fit."""
+        limits = self.limits
+        if limits.summary_tokens is None or progress.images or reply.images or len(progress.turns) + 3 > progress.request.horizon:
+            return False
+        ahead = limits.max_action_tokens + limits.max_observation_tokens + limits.summary_tokens + _MARKUP
+        return self._room(progress) - len(reply.ids) < ahead
+
+    def _begun_anew(self, progress: _Progress) -> tuple[int, ...] | None:
+        """Ids of a new context after a summary, or if this one has no room for an action; empty if it goes on, None if nothing fits."""
+        keep, most = self.limits.keep_observations, self.limits.max_context_tokens - self.limits.max_action_tokens
+        full = bool(progress.turns) and not progress.images and len(progress.context) > most
+        if keep is None or not (full or progress.summarized):
+            return ()
+        ids = shortened(progress.opening, progress.past, keep, most)
+        if ids is None and progress.summarized and len(progress.opening) <= most:
+            ids = progress.opening
+        progress.summarized = False
+        return ids
+
+    async def _sample(self, progress: _Progress, most: int) -> Generation:
+        """Sample an action of at most `most` tokens. Raises EngineFault, _OutOfTime."""
+        request, turn = progress.request, len(progress.turns)
+        sampling = Sampling(
             temperature=self.limits.temperature if request.temperature is None else request.temperature,
             top_p=self.limits.top_p,
-            max_tokens=min(self.limits.max_action_tokens, self._room(progress), self._actions_left(progress)),
+            max_tokens=min(most, self._room(progress), self._actions_left(progress)),
             stop_token_ids=self.dialect.stop_token_ids + self._placeholder,
-            seed=seed_from(request.seed, len(progress.turns)),
-            older=uses_lagged_policy(request, len(progress.turns)),
+            seed=seed_from(request.seed, turn),
+            older=uses_lagged_policy(request, turn),
         )
+        shown = (progress.images,) if progress.images else ()  # text-only engines need not accept images
+        return await _in_time(progress, self.engine.generate(request.trajectory_id, progress.context, sampling, *shown))
 
     async def _after(self, progress: _Progress, generation: Generation, result: TurnResult) -> tuple[StopReason | None, Reply]:
         """Stop reason after this turn, or None and the observation to append."""
@@ -283,6 +334,10 @@ class AgentLoop:
         if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
             return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
         return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
+
+    @property
+    def _shortens(self) -> bool:
+        return self.limits.keep_observations is not None
 
     @property
     def _placeholder(self) -> tuple[int, ...]:

@@ -31,6 +31,10 @@ class Limits(Section):
     """Maximum tokens of prompt, actions and observations together."""
     keep_observations: PositiveInt | None = None
     """Go on when a context has no room for an action, in a new one with that many observations; older ones are removed. None: it ends."""
+    summary_tokens: PositiveInt | None = None
+    """Before a context is full, let the policy write a summary of at most that many tokens, an action of its own; a new context begins with
+    the question, the summary and the last turns, as many as `keep_observations`, which it needs. None: no summary.
+    """
     max_seconds: PositiveFloat | None = None
     """Maximum seconds per trajectory; a trajectory that exceeds it ends as truncated."""
     truncate: Literal["right", "left", "middle"] = "right"
@@ -39,6 +43,18 @@ class Limits(Section):
     """Default sampling temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus sampling probability; must be 1 for RL."""
+
+    @model_validator(mode="after")
+    def _check_summary(self) -> Limits:
+        if self.summary_tokens is None:
+            return self
+        if self.keep_observations is None:
+            raise ValueError("summary_tokens needs keep_observations: set it to the number of turns that follow a summary")
+        if self.max_observation_tokens < 64:
+            raise ValueError("summary_tokens needs max_observation_tokens of at least 64: the request for a summary is an observation")
+        if (needed := 2 * (self.max_action_tokens + self.max_observation_tokens + self.summary_tokens)) > self.max_context_tokens:
+            raise ValueError(f"two turns and summaries take {needed} tokens, but max_context_tokens is {self.max_context_tokens}: raise it")
+        return self
 
     @property
     def totals(self) -> list[str]:

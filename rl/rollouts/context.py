@@ -1,4 +1,6 @@
-"""Shorten a context that is full: older observations become a note, then the oldest turns go. The actions stay as sampled."""
+"""Shorten a full context, by a summary of the policy's, or by removing: older observations become a note, then the oldest turns go.
+The actions that stay are as sampled.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,14 @@ from itertools import chain
 
 NOTE = "[removed: the context was full]"
 """What stands for an observation that was removed."""
+SUMMARY = "summary"
+"""Tool of the loop's own: what a policy writes in reply to `REQUEST`."""
+REQUEST = "Your context is almost full. Summarize what you did and found, and what is left to do: only that and your last steps stay."
+
+
+def summarized(question: str, summary: str) -> str:
+    """The question of a context that begins with a summary."""
+    return f"{question}\n\nYour summary of what you did before:\n{summary}"
 
 
 @dataclass(frozen=True, slots=True)

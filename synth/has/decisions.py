@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rl.rollouts.context import SUMMARY
 from synth.parts import Called, Parts, acted, asked, calls_of, came, considered, of_turn, responses_of, thought_of, untagged
 from synth.questions.text_comparison import plain
 from warehouse.records import NOT_RUN, Part, PartKind, Trajectory, Turn
@@ -116,8 +117,8 @@ def unchosen(step: Step) -> Decision:
 
 
 def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
-    """Steps of a trajectory, without calls that were not run."""
-    turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]
+    """Steps of a trajectory, without calls that were not run and without summaries, which the loop asked for."""
+    turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN and turn.tool != SUMMARY]
     return [Step(trajectory, question, tuple(turns[:number]), turn) for number, turn in enumerate(turns)]
 
 

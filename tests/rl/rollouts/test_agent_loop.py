@@ -12,16 +12,18 @@ import pytest
 from transformers import AutoTokenizer
 
 from eval.graders.verifiers import VERIFIERS
+from rl.advantages import grpo
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
 from rl.envs.tool_use import ToolEnvironment
+from rl.learner.batches import rows_of
 from rl.renderers.base import Action, ActionTurn, Dialect, ParseError, Schema
 from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.rollouts.config import Limits, RolloutConfig
-from rl.rollouts.context import NOTE, Past, shortened
+from rl.rollouts.context import NOTE, SUMMARY, Past, shortened, summarized
 from rl.rollouts.rollout import AgentLoops
 from rl.tools import tool
 from tests.rl.conftest import DOCUMENTS, TASKS
@@ -141,6 +143,49 @@ def test_a_full_context_goes_on_without_its_older_observations(dialect: TagDiale
         assert prompt_ids[: len(made.prompt_ids)] == made.prompt_ids
     small = kept.model_copy(update={"max_context_tokens": len(made.prompt_ids) + 20})
     assert run(dialect, actions, horizon=64, limits=small)[0].stop_reason is StopReason.MAX_CONTEXT_TOKENS, "not even one turn fits"
+
+
+SUMMARIZED = Limits(max_action_tokens=16, max_observation_tokens=160, max_context_tokens=500, keep_observations=1, summary_tokens=40)
+
+
+def test_before_a_context_is_full_the_policy_writes_a_summary_with_which_the_next_one_begins(dialect: TagDialect) -> None:
+    searches = [Action("search", document.title) for document in DOCUMENTS[:3]] * 12
+    said = (*dialect.text_ids("See <answer>north."), dialect.stop_token_ids[0])
+    unsummarized, _ = run(dialect, searches, horizon=64, limits=SUMMARIZED.model_copy(update={"summary_tokens": None}))
+    first = next(turn.index for turn in unsummarized.turns if turn.context_ids)
+    for before in range(2, first + 1):
+        actions = [*searches[:before], said, *searches[:2], Action("answer", "Green Lake")]
+        made, engine = run(dialect, actions, horizon=64, limits=SUMMARIZED)
+        if made.turns[before].tool == SUMMARY:
+            break
+    assert (made.stop_reason, made.answer, made.error) == (StopReason.ANSWERED, "Green Lake", None)
+    assert [turn.tool for turn in made.turns] == [*["search"] * before, SUMMARY, "search", "search", "answer"]
+    assert [list(made.context_of(turn.index)) for turn in made.turns] == engine.contexts, "what the engine saw is what is recorded"
+    asking, summary, after = made.turns[before - 1 : before + 2]
+    assert "Summarize what you did" in asking.observation and summary.action_ids == said
+    assert summary.arguments == "See <answer>north." and summary.observation_ids == ()
+    prompt = dialect.prompt_ids(summarized(TASKS[0].question, summary.arguments))
+    assert after.context_ids[: len(prompt)] == prompt, "text of a summary is no control token"
+    kept = dialect.decode(after.context_ids[len(prompt) :])
+    assert kept.startswith(asking.action) and "Summarize" not in kept and len(made.segments) == 2
+    rows = rows_of([replace(made, reward=1.0), replace(made, id="other", reward=0.0)], grpo)
+    learnt = [ids for row in rows for ids in (row.completion_ids,) if said == ids[len(ids) - len(said) :]]
+    assert len(learnt) == 2, "a summary is an action with an advantage"
+    short, _ = run(dialect, searches, horizon=before + 1, limits=SUMMARIZED)
+    assert SUMMARY not in {turn.tool for turn in short.turns}, "none is asked for that nothing could follow"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"keep_observations": None}, "keep_observations"),
+        ({"max_context_tokens": 400}, "raise it"),
+        ({"max_observation_tokens": 63}, "at least 64"),
+    ],
+)
+def test_summaries_that_have_no_place_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Limits(**{**SUMMARIZED.model_dump(), **given})
 
 
 PAST = [Past((1,) * 4, (2,) * 10, (3,) * 2)] * 5
