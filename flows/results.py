@@ -69,6 +69,8 @@ STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold st
 SIGNIFICANT = 0.05
 """Significance level of differences."""
 HARD_SPACE = "\N{NO-BREAK SPACE}"
+_BAR = 40
+"""Width of a full bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,23 @@ def comparison(wheel: Sequence[Standing]) -> str:
     return f"Before {last} the best policy was that of {place_of(earlier)}, which solved {solved}: {in_words(best)}."
 
 
+def rise(wheel: Sequence[Standing]) -> list[str]:
+    """Say what changed from the first iteration's last policy to the last one's, with a bar per iteration; nothing for a single one."""
+    ends = list({each.judged.turn: each.judged for each in wheel}.values())
+    if len(ends) < 2:
+        return []
+    change = gain(ends[0], ends[-1])
+    verb = {"better": "rose", "worse": "fell", "open": "did not change significantly"}[change.verdict]
+    bars = [f"iteration {each.turn}  {bar(each.success)} {percent(each.success)}" for each in ends]
+    return [f"Success {verb} from iteration {ends[0].turn} to iteration {ends[-1].turn}: {in_words(change)}.", *bars]
+
+
+def bar(share: float) -> str:
+    """Return a share as a bar of blocks, right-padded to the width of 1."""
+    eighths = round(8 * _BAR * share)
+    return ("█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]).ljust(_BAR, "░")
+
+
 def harm(wheel: Sequence[Standing]) -> list[str]:
     """Return a sentence for each stage that made its policy worse."""
     return [
@@ -226,14 +245,14 @@ def evaluation_rows(lake: Lake) -> Rows:
 
 
 def sentences(lake: Lake) -> list[str]:
-    """Return the headline on the main suite, its figures, and the gate's decision."""
+    """Return the headline on the main suite, its figures, the gate's decision, and the rise over the iterations."""
     verdicts = read_verdicts(lake)
     own = [one for row in _rows(lake) if (one := _judged(row, verdicts)) is not None and _is_own(one)]
     if not own:
         return _gate(lake)
     suite = largest_first((one.suite, one.attempts) for one in own)[0]
     wheel = standings([one for one in own if one.suite == suite])
-    return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake)]
+    return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake), *rise(wheel)]
 
 
 def largest_first(attempts: Iterable[tuple[str, int]]) -> list[str]:

@@ -57,6 +57,18 @@ def test_a_gain_over_every_earlier_policy_is_in_the_headline(lake: Lake) -> None
     assert len(said(lake)) == 2, "two tasks more or less are neither gain nor harm"
 
 
+@pytest.mark.parametrize(
+    ("second", "told"), [(45, "rose"), (29, "did not change significantly"), (2, "fell")], ids=["gain", "neither", "loss"]
+)
+def test_the_last_lines_say_what_rose_over_the_iterations_with_a_bar_for_each(lake: Lake, second: int, told: str) -> None:
+    tried(lake, {(1, "cpt"): 5, (1, "rl"): 28, (2, "sft"): 40, (2, "rl"): second})
+    sentence, *bars = said(lake)[-3:]
+    assert sentence.startswith(f"Success {told} from iteration 1 to iteration 2: {2 * (second - 28):+.1f}".replace("-", "−"))
+    assert "McNemar on 50 common tasks" in sentence
+    assert bars[0] == f"iteration 1  {'█' * 22}▍{'░' * 17} 56.0 %"
+    assert bars[1].endswith(f" {2 * second:.1f} %") and len(bars[1].partition("  ")[2].split()[0]) == 40
+
+
 def test_with_several_attempts_a_task_counts_by_the_share_of_them_that_solved_it(lake: Lake) -> None:
     """One policy solves half of the tasks always, the next one seven of eight attempts at every task: it is far better."""
     for policy, parent, solves in (("t1-sft", None, lambda task, attempt: task % 2), ("t1-rl", "t1-sft", lambda task, attempt: attempt)):
