@@ -239,19 +239,25 @@ class AgentLoop:
         stop, reply = await self._after(progress, generation, result)
         if replay is not None:
             replay.check(len(progress.turns), result.calls, stop)
-        note = self.dialect.reply_ids(generation.token_ids, [Result(NOTE)] * len(result.results), self._cut) if self._shortens else ()
-        progress.past.append(Past(generation.token_ids, reply.ids, note))
-        if stop is None and self._is_nearly_full(progress, reply):
-            asked = Reply(self.dialect.reply_ids(generation.token_ids, [*result.results, Result(REQUEST)], self._cut))
-            size = len(progress.context) + len(asked.ids) + (self.limits.summary_tokens or 0)
-            progress.owes_summary = size <= self.limits.max_context_tokens
-            reply = asked if progress.owes_summary else reply
+        if stop is None and self.limits.keep_observations is not None:
+            reply = self._remember(progress, generation, result, reply)
         progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)
         progress.context.extend(reply.ids)
         progress.observation_tokens += len(reply.ids)
         latency = time.perf_counter() - clock
         progress.turns.append(_turn(len(progress.turns), generation, action, result, reply, self.dialect, latency, context_ids))
         return stop
+
+    def _remember(self, progress: _Progress, generation: Generation, result: TurnResult, reply: Reply) -> Reply:
+        """Keep the turn for the next context. Return its observation, which asks for a summary if it is time for one."""
+        note = self.dialect.reply_ids(generation.token_ids, [Result(NOTE)] * len(result.results), self._cut)
+        progress.past.append(Past(generation.token_ids, reply.ids, note))
+        if not self._is_nearly_full(progress, reply):
+            return reply
+        asked = self.dialect.reply_ids(generation.token_ids, [*result.results, Result(REQUEST)], self._cut)
+        size = len(progress.context) + len(asked) + (self.limits.summary_tokens or 0)
+        progress.owes_summary = size <= self.limits.max_context_tokens
+        return Reply(asked) if progress.owes_summary else reply
 
     async def _summarize(self, progress: _Progress) -> StopReason | None:
         """Let the policy write a summary, with which a new context begins; return as `_take_turn`."""
@@ -334,10 +340,6 @@ class AgentLoop:
         if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
             return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
         return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
-
-    @property
-    def _shortens(self) -> bool:
-        return self.limits.keep_observations is not None
 
     @property
     def _placeholder(self) -> tuple[int, ...]:
