@@ -132,10 +132,12 @@ class FlywheelConfig(TurnConfig):
 
     def _check_prices(self, turns: Sequence[TurnConfig]) -> None:
         """Raise ValueError if dollars are limited, and a model on a server has no prices: its cost would be unknown."""
+        if self.budget.usd is None:
+            return
         asked = {"evaluation.judge": self.evaluation.judge}
         asked |= {f"synth.{name}": getattr(turn.synth, name) for turn in turns for name in ("teacher", "judge")}
         for key, teacher in asked.items():
-            if self.budget.usd is not None and teacher is not None and teacher.kind == "openai" and teacher.usd_per_million is None:
+            if teacher is not None and teacher.kind == "openai" and teacher.usd_per_million is None:
                 raise ValueError(f"budget.usd needs the prices of {key}: set {key}.usd_per_million = [PROMPT, COMPLETION]")
 
 

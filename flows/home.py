@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,10 @@ class Home:
     def repositories(self) -> Path:
         """Snapshots of repository tasks; absent without any."""
         return self.root / "repositories"
+
+    def over_snapshots(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of an environment of `OVER_SNAPSHOTS`, with the home's own snapshots if they name no folder."""
+        return {"folder": str(self.repositories), **options}
 
     @property
     def report(self) -> Path:
@@ -225,8 +229,8 @@ def with_repositories(config: FlywheelConfig, home: Home) -> FlywheelConfig:
     if not home.repositories.is_dir():
         return config
     owns = {name: environments.kind(name) for name in OVER_SNAPSHOTS}
-    folder = {"folder": str(home.repositories)}
-    kinds = {**environments.kinds, **{name: own.model_copy(update={"options": {**folder, **own.options}}) for name, own in owns.items()}}
+    found = {name: own.model_copy(update={"options": home.over_snapshots(own.options)}) for name, own in owns.items()}
+    kinds = {**environments.kinds, **found}
     rollout = config.rollout.model_copy(update={"environments": environments.model_copy(update={"kinds": kinds})})
     return config.model_copy(update={"rollout": rollout})
 

@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from eval.graders.repository import Files, pack, read_snapshot
+from eval.graders.repository import Files, named_snapshot, pack
 from eval.sandbox.sandbox import MIB, Sandbox, SandboxConfig, python_program
 from warehouse.errors import RequestError
 
@@ -158,13 +158,10 @@ def read_folder(files: Files) -> dict[str, Any]:
 
 def read_task(root: Path, description: Mapping[str, Any]) -> HarborTask:
     """Read the task in a task's provenance: `snapshot` (an archive below `root`), `workdir`, `variables`. Raises RequestError."""
-    place = (root / str(description.get("snapshot"))).resolve()
     workdir, variables = description.get("workdir"), description.get("variables")
     if not isinstance(workdir, str) or not re.match("/[^/]", workdir) or not isinstance(variables, Mapping):
         raise RequestError("the Harbor task has no workdir below /, or no variables, in its provenance.")
-    if not place.is_relative_to(root.resolve()):
-        raise RequestError(f"the snapshot {description.get('snapshot')!r} is outside {root}.")
-    files = read_snapshot(place)
+    files = named_snapshot(root, description)
     image, tests, solution = (below(part, files) for part in ("image", "tests", "solution"))
     return HarborTask(image, tests, solution, workdir, {str(name): str(value) for name, value in variables.items()})
 

@@ -131,20 +131,25 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
     for key in ("snapshot", "fail_to_pass"):
         if key not in description:
             raise RequestError(f"the repository task has no {key} in its provenance.")
-    place = (root / str(description["snapshot"])).resolve()
-    if not place.is_relative_to(root.resolve()):
-        raise RequestError(f"the snapshot {description['snapshot']!r} is outside {root}.")
     files = description.get("test_files", {})
     if not isinstance(files, Mapping) or not all(isinstance(text, str) for text in files.values()):
         raise RequestError("test_files of the repository task is not an object of strings.")
     failing, passing, concealed = (_names(description, key) for key in ("fail_to_pass", "pass_to_pass", "hidden"))
-    snapshot = read_snapshot(place)
+    snapshot = named_snapshot(root, description)
     try:
         shown = apply_patch(snapshot, str(description.get("changes", "")))
     except PatchError as error:
         raise RequestError(f"the changes of the repository task do not fit {description['snapshot']}: {error}.") from error
     hidden = {name: shown.pop(name) for name in concealed if name in shown}
     return RepositoryTask(shown, failing, passing, {**hidden, **{str(name): text.encode() for name, text in files.items()}})
+
+
+def named_snapshot(root: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
+    """Read the snapshot that a task's provenance names, below `root`. Raise RequestError if it leads out of that, or as `read_snapshot`."""
+    place = (root / str(description.get("snapshot"))).resolve()
+    if not place.is_relative_to(root.resolve()):
+        raise RequestError(f"the snapshot {description.get('snapshot')!r} is outside {root}.")
+    return read_snapshot(place)
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:

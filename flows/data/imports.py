@@ -43,7 +43,7 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.foreign import GUESSED, Delimiting, open_table
 from warehouse.importers.tables import name_of
-from warehouse.importers.tasks import TaskFormat, broken_row, read_tasks
+from warehouse.importers.tasks import TaskFormat, broken_row, names_in, read_tasks
 from warehouse.json_text import read_json
 from warehouse.schema import TABLE_OF, Record
 from warehouse.storage import LOCAL
@@ -227,15 +227,15 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
         *_choices(wanted, config),
     )
     snapshots, folders = Home(home).repositories, task_folders(path)
+    over_snapshots = wanted.repositories is not None or bool(folders)
     if wanted.repositories is not None:
         read = read_swe_bench(path, form, wanted.repositories, snapshots)
+    elif folders:
+        read = read_harbor(folders, form, snapshots)
     else:
-        read = read_harbor(folders, form, snapshots) if folders else read_tasks(path, form)
+        read = read_tasks(path, form)
     given = [task for task in read.records if isinstance(task, Task)]
-    if wanted.repositories is not None or folders:
-        proof = prove_solvable(given, lambda task: why_not_solvable(task, config, home))
-    else:
-        proof = prove(given, grader)
+    proof = prove_solvable(given, lambda task: why_not_solvable(task, config, home)) if over_snapshots else prove(given, grader)
     tasks, failures = proof.proven, [*read.failures, *proof.failures]
     about = {**_read_as(path, form.delimiting), **({"unproven": proof.unproven} if proof.unproven else {})}
     with lake_of(home) as lake:
@@ -345,8 +345,7 @@ def _choices(wanted: TaskImport, config: FlywheelConfig | None) -> tuple[dict[st
             raise RequestError(
                 f"--{name} {value!r:.80} is none of {', '.join(sorted(listed[name]))}; list your own under rollout.{name}s of the home."
             )
-    tools = [each.strip() for each in (wanted.tools or "").split(",") if each.strip()]
-    return {**chosen, **({"tools": tools} if tools else {})}, listed
+    return {**chosen, **({"tools": tools} if (tools := names_in(wanted.tools or "")) else {})}, listed
 
 
 def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], list[Failure]]:

@@ -27,9 +27,9 @@ from warehouse.foreign_child import MOST_MEMBERS
 from warehouse.git_commits import read_commit
 from warehouse.importers.runs import ImportedRuns, MalformedRow
 from warehouse.importers.tables import table_rows
-from warehouse.importers.tasks import TaskFormat, broken_row, rollout_choice
+from warehouse.importers.tasks import TaskFormat, rollout_choice, tasks_of
 from warehouse.json_text import read_json, why_not_storable
-from warehouse.records import Failure, Task
+from warehouse.records import Task
 from warehouse.settings import read_options
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -43,7 +43,7 @@ def why_not_solvable(task: Task, config: FlywheelConfig | None, home: Path) -> s
         SandboxFault: The sandbox failed.
     """
     given = {} if config is None else config.rollout.environments.kind(task.environment).options
-    values, where = {"folder": Home(home).repositories, **given}, f"rollout.environments.kinds.{task.environment}"
+    values, where = Home(home).over_snapshots(given), f"rollout.environments.kinds.{task.environment}"
     options: RepositoryOptions | HarborOptions
     if task.environment == "repository":
         options = read_options(RepositoryOptions, values, where)
@@ -70,20 +70,10 @@ def read_swe_bench(path: Path, form: TaskFormat, mirrors: Path, snapshots: Path)
     """
     if not mirrors.is_dir():
         raise RequestError(f"--repositories: there is no folder {mirrors}; choose a folder of bare git repositories or bundles.")
-    rows = list(table_rows(path, form.delimiting))
-    tasks: list[Task] = []
-    failures: list[Failure] = []
-    for row in rows:
-        try:
-            tasks.append(_task(row, form, mirrors, snapshots))
-        except (MalformedRow, RequestError, PatchError) as error:
-            failures.append(broken_row(row.path.name, row.line, str(error), row.text))
-    return ImportedRuns(len(rows), tuple(tasks), tuple(failures))
+    return tasks_of(list(table_rows(path, form.delimiting)), lambda row: _task(row, form, mirrors, snapshots), PatchError)
 
 
 def _task(row: Row, form: TaskFormat, mirrors: Path, snapshots: Path) -> Task:
-    if row.fault is not None or not isinstance(row.value, Mapping):
-        raise MalformedRow(row.fault or "the row is not an object")
     names = ("instance_id", "repo", "base_commit", "patch", "test_patch", "problem_statement")
     identity, repo, commit, patch, test_patch, question = (_text(row.value, name) for name in names)
     tests = {key.lower(): _tests(row.value, key) for key in ("FAIL_TO_PASS", "PASS_TO_PASS")}

@@ -121,9 +121,7 @@ class _Finder(ast.NodeVisitor):
             case _:
                 return
 
-    def _between(
-        self, kind: str, left: ast.expr, right: ast.expr, edit: tuple[bytes, bytes] | None
-    ) -> Iterator[tuple[str, int, int, bytes]]:
+    def _between(self, kind: str, left: ast.expr, right: ast.expr, edit: Edit | None) -> Iterator[Piece]:
         start, end = self._span(left)[1], self._span(right)[0]
         place = -1 if edit is None else self._source.find(edit[0], start, end)
         if edit is not None and place >= 0:

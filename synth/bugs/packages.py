@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from eval.graders.repository import CONFIGURES_TESTS, Files, read_snapshot
 from warehouse.errors import RequestError
 
+_TEST = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|tests)\.py$")
 _TEST_FOLDERS = frozenset(("test", "tests", "testing"))
 _NO_CODE = frozenset(("docs", "doc", "examples", "benchmarks", "scripts", "tools", "setup.py", "noxfile.py", "build"))
 _ARCHIVE = re.compile(r"(-[0-9][^/]*)?(\.tar(\.[a-z0-9]+)?|\.tgz|\.whl|\.zip)$")
@@ -22,7 +23,7 @@ class Package:
 
     @property
     def tests(self) -> list[str]:
-        return sorted(name for name in self.files if re.search(r"(^|/)(test_[^/]*|[^/]*_test|tests)\.py$", name))
+        return sorted(name for name in self.files if _TEST.search(name))
 
     @property
     def modules(self) -> list[str]:
@@ -62,5 +63,5 @@ def _installed(name: str) -> Files:
 
 def _is_support(path: PurePosixPath) -> bool:
     """Whether a Python file belongs to tests, documentation or packaging."""
-    is_test = re.search(r"^test_|_test\.py$|^tests\.py$", path.name) is not None or path.name in CONFIGURES_TESTS
+    is_test = _TEST.search(path.name) is not None or path.name in CONFIGURES_TESTS
     return is_test or bool(_TEST_FOLDERS.intersection(path.parts)) or path.parts[0] in _NO_CODE

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,20 @@ def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
     if not rows:
         raise RequestError(f"{path} has no rows.")
     read = _reader(path, found, form) if found else None
+    return tasks_of(rows, lambda row: _task(row, read, form))
+
+
+def tasks_of(rows: Sequence[Row], read: Callable[[Row], Task], *faults: type[Exception]) -> ImportedRuns:
+    """Read one task per row, which is an object, and a failure for each row that is none or cannot be read; `faults` are also caught."""
     tasks: list[Task] = []
     failures: list[Failure] = []
+    caught: tuple[type[Exception], ...] = (MalformedRow, RequestError, RecursionError, *faults)
     for row in rows:
         try:
-            tasks.append(_task(row, read, form))
-        except (MalformedRow, RequestError, RecursionError) as error:
+            if row.fault is not None or not isinstance(row.value, Mapping):
+                raise MalformedRow(row.fault or "the row is not an object")
+            tasks.append(read(row))
+        except caught as error:
             failures.append(broken_row(row.path.name, row.line, str(error), row.text))
     return ImportedRuns(len(rows), tuple(tasks), tuple(failures))
 
@@ -109,9 +117,7 @@ def broken_row(file: str, line: int, reason: str, text: str = "") -> Failure:
 
 
 def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
-    if row.fault is not None or read is None:
-        raise MalformedRow(row.fault or "the row is not an object")
-    if not isinstance(row.value, Mapping):
+    if read is None:
         raise MalformedRow("the row is not an object")
     task = read(row.value, f"the row in line {row.line}")
     if fault := why_not_storable([task.key, task.question, task.answers, task.provenance, task.proofs]):
@@ -128,6 +134,11 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     return replace(task, key=f"{form.source}-{identity}", environment=form.environment, split="train", provenance={**told, **own})
 
 
+def names_in(text: str) -> list[str]:
+    """Names between commas."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
 def rollout_choice(row: Mapping[str, Any], form: TaskFormat) -> dict[str, Any]:
     """What the task chooses for its rollout. Raises MalformedRow for a loop or dialect that the configuration does not list."""
     chosen = dict(form.rollout)
@@ -137,7 +148,7 @@ def rollout_choice(row: Mapping[str, Any], form: TaskFormat) -> dict[str, Any]:
             continue
         if name == "tools":
             listed = _listed(value) if isinstance(value, str) else value
-            chosen[name] = [each.strip() for text in texts_of(listed) for each in text.split(",") if each.strip()]
+            chosen[name] = [each for text in texts_of(listed) for each in names_in(text)]
         elif value not in form.listed[name]:
             raise MalformedRow(f"the {name} {value!r:.60} is none of {', '.join(sorted(form.listed[name]))}; list it in the home's rollout")
         else:
