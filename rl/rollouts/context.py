@@ -10,8 +10,8 @@ from itertools import chain
 
 NOTE = "[removed: the context was full]"
 """What stands for an observation that was removed."""
-SUMMARY = "summary"
-"""Tool of the loop's own: what a policy writes in reply to `REQUEST`."""
+SUMMARY = "context summary"
+"""Tool of the loop's own: what a policy writes in reply to `REQUEST`. No tool of an environment can have a name with a space."""
 REQUEST = "Your context is almost full. Summarize what you did and found, and what is left to do: only that and your last steps stay."
 
 
