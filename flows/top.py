@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -28,7 +27,7 @@ from flows.status_line import bar
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
 from rl.supervised.config import SupervisedConfig
-from rl.terminal import in_line
+from rl.terminal import Interrupts, in_line
 from warehouse import Lake
 
 RECENT = 10
@@ -420,19 +419,3 @@ def watch(root: Path, once: bool, every: float) -> None:
         with Live(frame(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
             while not interrupts.wait(every):
                 live.update(frame(watcher.look()), refresh=True)
-
-
-class Interrupts:
-    """A signal to wait for. Its handler may interrupt the wait itself, where `Event.set` would deadlock."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        self._come: SimpleQueue[int] = SimpleQueue()
-        signal.signal(number, lambda came, _: self._come.put(came))
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the signal. Return whether it arrived."""
-        try:
-            self._come.get(timeout=seconds)
-        except Empty:
-            return False
-        return True

@@ -1,11 +1,13 @@
-"""Print untrusted text safely: control characters, escape sequences, and Unicode direction and zero-width marks appear as escapes.
+"""What a terminal needs: interrupts, and untrusted text printed safely.
 
-JSON and CSV output is not affected.
+Control characters, escape sequences, and Unicode direction and zero-width marks appear as escapes. JSON and CSV output is not affected.
 """
 
 from __future__ import annotations
 
+import signal
 import unicodedata
+from queue import Empty, SimpleQueue
 from typing import TextIO
 
 _KEPT = "\n\t"
@@ -36,3 +38,19 @@ def _escaped(one: str) -> str:
         return _NAMED[one]
     code = ord(one)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class Interrupts:
+    """A signal to wait for. Its handler may interrupt the wait itself, where `Event.set` would deadlock."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._come: SimpleQueue[int] = SimpleQueue()
+        signal.signal(number, lambda came, _: self._come.put(came))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the signal. Return whether it arrived."""
+        try:
+            self._come.get(timeout=seconds)
+        except Empty:
+            return False
+        return True

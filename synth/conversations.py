@@ -1,4 +1,5 @@
-"""Trajectories in the formats of others: messages of OpenAI, ATIF 1.7, traces of verifiers v1, session traces of the Hugging Face hub.
+"""Trajectories in the formats of others: messages of OpenAI, ATIF 1.7, traces of verifiers v1, session traces of the Hugging Face hub,
+messages of OpenTelemetry.
 
 A `Conversation` is a trajectory with the task, tools and system prompt that its record lacks. Where a format has a place for token ids,
 they are those that the engine saw and sampled: joined in order, they are the exact context. Content that a format cannot hold raises
@@ -106,12 +107,18 @@ def _logprobs(turn: Turn) -> list[float]:
     return list(turn.action_logprobs)
 
 
+def _named(call: _Call, tools: Sequence[Schema]) -> Document | None:
+    """Arguments by name; None if they have no names."""
+    try:
+        return as_object(call.arguments, parameters_of(call.tool, tools))
+    except ValueError:
+        return None
+
+
 def _json_text(call: _Call, tools: Sequence[Schema]) -> str:
     """Arguments as JSON text if they have names, else as the policy wrote them."""
-    try:
-        return json.dumps(as_object(call.arguments, parameters_of(call.tool, tools)), ensure_ascii=False)
-    except ValueError:
-        return call.arguments
+    named = _named(call, tools)
+    return call.arguments if named is None else json.dumps(named, ensure_ascii=False)
 
 
 def _one_context(run: Trajectory) -> Trajectory:
@@ -219,10 +226,8 @@ def _atif_step(step: _Step, conversation: Conversation, context: Sequence[int]) 
 
 def _atif_call(call: _Call, tools: Sequence[Schema]) -> Document:
     """A call; arguments without names stand under `input`."""
-    try:
-        arguments = as_object(call.arguments, parameters_of(call.tool, tools))
-    except ValueError:
-        arguments = {"input": call.arguments}
+    named = _named(call, tools)
+    arguments = {"input": call.arguments} if named is None else named
     outcome = {} if call.outcome is None else {"extra": {"outcome": call.outcome}}
     return {"tool_call_id": call.id, "function_name": call.tool, "arguments": arguments, **outcome}
 
@@ -311,3 +316,35 @@ def session_of(conversation: Conversation) -> list[Document]:
             tool = {"role": "user"} if call is None else {"role": "tool", "toolCallId": call.id}
             messages.append({**tool, "content": text})
     return [*lines, *({"type": "message", "message": message} for message in messages)]
+
+
+def chats_of(conversation: Conversation) -> Iterator[tuple[Turn, list[Document] | None, Document]]:
+    """Each turn with the messages before it and its own message, in the form of OpenTelemetry's conventions for generative AI.
+
+    The messages are None after the history was rewritten, since the lake has its token ids only.
+    """
+    before: list[Document] | None = [{"role": one["role"], "parts": [_text_part(one["content"])]} for one in _prompt(conversation)]
+    for step in _steps(conversation.run):
+        before = None if step.turn.context_ids else before
+        thought = [{"type": "reasoning", "content": step.thought}] if step.thought else []
+        text = [_text_part(step.text)] if step.text else []
+        calls = [_call_part(call, conversation.tools) for call in step.calls]
+        said = {"role": "assistant", "parts": [*thought, *text, *calls]}
+        yield step.turn, before, said
+        if before is not None:
+            before = [*before, said, *(_response_parts(call, text) for call, text in step.results)]
+
+
+def _text_part(text: str) -> Document:
+    return {"type": "text", "content": text}
+
+
+def _call_part(call: _Call, tools: Sequence[Schema]) -> Document:
+    named = _named(call, tools)
+    return {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": call.arguments if named is None else named}
+
+
+def _response_parts(call: _Call | None, text: str) -> Document:
+    if call is None:
+        return {"role": "user", "parts": [_text_part(text)]}
+    return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call.id, "response": text}]}

@@ -136,19 +136,26 @@ def traces(
     home: HomeOption,
     to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a .jsonl file.")],
     where: Annotated[str, typer.Option(help="SQL condition on the table trajectories.")] = "true",
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of trajectories, in the order of their ids.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of trajectories, by id; with --follow, at a time.")] = 1000,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep sending what a run writes, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between looks at the lake with --follow.")] = 5.0,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of each request; repeatable.")] = None,
 ) -> None:
     """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sending a trace twice is harmless.
 
-    OTEL_EXPORTER_OTLP_HEADERS adds headers, such as an API key or an MLflow experiment other than 0 (x-mlflow-experiment-id=1).
+    OTEL_EXPORTER_OTLP_HEADERS adds headers as well, such as an API key. MLflow's experiment is 0 without --header x-mlflow-experiment-id=1.
 
-    Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
+    Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces --follow
     """
-    from flows.data.exports import send_traces
+    from flows.data.spans import follow_traces, headers_of, send_traces
     from flows.lakes import open_lake
 
+    headers = headers_of(header or ())
     with open_lake(home) as lake:
-        trajectories, spans = send_traces(lake, to, where, limit)
+        if follow:
+            trajectories, spans = follow_traces(lake, to, where, limit, headers, every, say)
+        else:
+            trajectories, spans = send_traces(lake, to, where, limit, headers)
     say(f"{trajectories} trajectories, {spans} spans, to {to}")
 
 

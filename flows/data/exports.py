@@ -1,32 +1,22 @@
-"""Exports from a lake: datasets with their cards, and trajectories as OpenTelemetry traces."""
+"""Exports from a lake: datasets with their cards."""
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.util.re import parse_env_headers
-
 from flows.data.imports import config_of
-from flows.data.trajectories import EVERY, TRACE_FORMS, Selection, chosen_ids, export_traces, messages_dataset, preference_dataset
+from flows.data.trajectories import EVERY, TRACE_FORMS, Selection, export_traces, messages_dataset, preference_dataset
 from flows.evaluation_config import EvaluationConfig
 from flows.inputs import tools_of
-from flows.results import judged_trajectories
 from rl.renderers.registry import dialect_config
 from synth.exporters import ChatOptions, PromptOptions, TextOptions, cpt_dataset, rl_dataset, sft_dataset, tasks_to_write, webshaper_dataset
 from synth.formulas.webshaper import write_rows
 from warehouse import Lake
-from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.exporters.dataset import Dataset, card_of, card_path, check_free, format_of, is_file, write_dataset
-from warehouse.exporters.traces import spans_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +51,14 @@ _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
     "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates), _chat(lake)),
     "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out, _default_verifier(lake))),
     "webshaper": lambda lake, at, options: webshaper_dataset(lake, at),
-    "openai": lambda lake, at, options: messages_dataset(_selection(lake, at, options)),
-    "preferences": lambda lake, at, options: preference_dataset(_selection(lake, at, options)),
+    "openai": lambda lake, at, options: messages_dataset(selection(lake, at, options.where)),
+    "preferences": lambda lake, at, options: preference_dataset(selection(lake, at, options.where)),
 }
 
 
-def _selection(lake: Lake, at: int, options: ExportOptions) -> Selection:
-    return Selection(lake, at, options.where or EVERY, _chat(lake))
+def selection(lake: Lake, at: int, where: str | None) -> Selection:
+    """Trajectories at a snapshot that satisfy an SQL condition; None: all."""
+    return Selection(lake, at, where or EVERY, _chat(lake))
 
 
 def _default_verifier(lake: Lake) -> str:
@@ -99,7 +90,7 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
     at = lake.snapshot() if options.at is None else options.at
     lake.query("SELECT 1", at=at)  # raises for an unknown snapshot
     if kind in TRACE_FORMS:
-        return export_traces(_selection(lake, at, options), kind, path, options.settings)
+        return export_traces(selection(lake, at, options.where), kind, path, options.settings)
     form = format_of(path, options.form)
     check_free(path)
     dataset = replace(_BUILDERS[kind](lake, at, options), settings=options.settings)
@@ -111,51 +102,3 @@ def export_dataset(lake: Lake, kind: str, path: Path, options: ExportOptions) ->
     else:
         write_dataset(dataset, path, form)
     return dataset
-
-
-SENT_AT_ONCE = 500
-"""Spans per request."""
-MLFLOW_EXPERIMENT = "x-mlflow-experiment-id"
-"""Header without which MLflow rejects spans; other collectors ignore it. Experiment 0 exists on every server."""
-HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-"""OpenTelemetry environment variables with additional headers."""
-
-
-def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
-    """Send traces of at most `limit` trajectories that match the SQL condition `where`. Return the numbers of trajectories and spans.
-
-    `to` is a collector's address, `http://host:port/v1/traces`, or a file that ends in `.jsonl`.
-
-    Raises:
-        RequestError: `to` is neither, no trajectory matches, or the collector does not answer.
-    """
-    trajectories = judged_trajectories(lake, "id IN (SELECT unnest(?))", [chosen_ids(lake, where, limit)])
-    tasks = {task.key: task for task in lake.tasks()}
-    spans = [span for trajectory in trajectories for span in spans_of(trajectory, tasks.get(trajectory.task_key))]
-    if to.startswith(("http://", "https://")):
-        _send(spans, to)
-    elif to.endswith(".jsonl"):
-        with drafted(Path(to)) as draft:
-            draft.write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
-    else:
-        raise RequestError(f"--to {to!r} is neither a URL nor a .jsonl file: write for example http://host:port/v1/traces.")
-    return len(trajectories), len(spans)
-
-
-def _send(spans: Sequence[ReadableSpan], to: str) -> None:
-    own = next((os.environ[name] for name in HEADERS if os.environ.get(name)), "")
-    exporter = OTLPSpanExporter(endpoint=to, headers={MLFLOW_EXPERIMENT: "0", **parse_env_headers(own, liberal=True)}, timeout=10)
-    try:
-        if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
-            raise RequestError(
-                f"{to} did not accept the traces; check that a collector listens there (Phoenix: port 6006, MLflow: port 5000) "
-                f"and that {HEADERS[1]} contains the headers that it requires."
-            )
-    finally:
-        exporter.shutdown()  # type: ignore[no-untyped-call]
-
-
-def _parts(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
-    left = iter(spans)
-    while part := list(islice(left, SENT_AT_ONCE)):
-        yield part

@@ -43,10 +43,10 @@ class Selection:
     def filters(self) -> list[str]:
         return [] if self.where == EVERY else [f"trajectories where `{self.where}`"]
 
-    def conversations(self, failures: list[Failure]) -> Iterator[Conversation]:
-        """The trajectories in the order of their ids; one without a task in the lake becomes a failure."""
+    def conversations(self, failures: list[Failure], ids: Sequence[str] | None = None) -> Iterator[Conversation]:
+        """The trajectories, or those with `ids`, in the order of their ids; one without a task in the lake becomes a failure."""
         tasks = {task.key: task for task in self.lake.tasks(at=self.at)}
-        ids = chosen_ids(self.lake, self.where, at=self.at)
+        ids = chosen_ids(self.lake, self.where, at=self.at) if ids is None else ids
         for start in range(0, len(ids), READ_AT_ONCE):
             for run in judged_trajectories(self.lake, "id IN (SELECT unnest(?))", [ids[start : start + READ_AT_ONCE]], self.at):
                 if run.task_key in tasks:
@@ -63,14 +63,17 @@ class Selection:
         return own, system_of(run)
 
 
-def chosen_ids(lake: Lake, where: str, limit: int | None = None, at: int | None = None) -> list[str]:
-    """Ids of the trajectories that satisfy `where`, in order. Raises RequestError for an invalid condition, or if there is none."""
+def chosen_ids(lake: Lake, where: str, limit: int | None = None, at: int | None = None, some: bool = True) -> list[str]:
+    """Ids of the trajectories that satisfy `where`, in order.
+
+    Raises RequestError if the condition is invalid, or if there is none although there must be `some`.
+    """
     try:
         sql = f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?"
         ids: list[str] = lake.query(sql, [limit], at=at).column("id").to_pylist()
     except RequestError as error:
         raise RequestError(f"--where {where!r:.200} is not a valid condition on the table trajectories: {error}") from error
-    if not ids:
+    if some and not ids:
         raise RequestError(f"no trajectory of {lake.place.home} matches --where {where!r:.200}.")
     return ids
 

@@ -1,1 +1,1 @@
-"""Exports from the lake: tables, datasets with cards, Inspect AI logs, OpenTelemetry traces."""
+"""Exports from the lake: tables, datasets with cards, Inspect AI logs."""

@@ -29,14 +29,18 @@ def without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def receiver(status: int = 200, read: Callable[[bytes], Any] = json.loads) -> Iterator[tuple[str, list[tuple[dict[str, str], Any]]]]:
-    """A server on this machine that keeps the headers and the body of each request, as `read` reads it, and answers with `status`."""
+def receiver(*statuses: int, read: Callable[[bytes], Any] = json.loads) -> Iterator[tuple[str, list[tuple[dict[str, str], Any]]]]:
+    """A server on this machine that keeps the headers and the body of each request, as `read` reads it.
+
+    Its answers are `statuses`, the last of them for all that follow (200 without any).
+    """
+    answers = iter(statuses)
     received: list[tuple[dict[str, str], Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             received.append((dict(self.headers), read(self.rfile.read(int(self.headers["Content-Length"])))))
-            self.send_response(status)
+            self.send_response(next(answers, statuses[-1] if statuses else 200))
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
@@ -77,7 +81,7 @@ def test_a_webhook_is_posted_to_with_the_token_of_the_environment(tmp_path: Path
 def test_hooks_that_fail_are_recorded_and_raise_nothing(tmp_path: Path) -> None:
     failing = (sys.executable, "-c", "import sys; sys.exit('no such channel')")
     slow = (sys.executable, "-c", "import time; time.sleep(60)")
-    with Lake(tmp_path) as lake, receiver(status=500) as (address, _):
+    with Lake(tmp_path) as lake, receiver(500) as (address, _):
         notify(PROMOTION, EventsConfig(command=failing, webhook=address), lake)
         notify(PROMOTION, EventsConfig(command=slow, timeout_seconds=0.2), lake)
         notify(PROMOTION, EventsConfig(command=("/no/such/program",), webhook="http://127.0.0.1:9/"), lake)
