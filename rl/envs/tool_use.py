@@ -108,6 +108,11 @@ def create(resources: Resources) -> ToolEnvironment:
     return ToolEnvironment(both, resources.trajectory_id)
 
 
+def create_without_tools(resources: Resources) -> ToolEnvironment:
+    """Create an environment without tools: answers only, or a harness with tools of its own."""
+    return ToolEnvironment({})
+
+
 async def _release(opened: asyncio.Future[OpenTool]) -> None:
     if not opened.done():
         opened.cancel()

@@ -68,8 +68,9 @@ class HarnessConfig(Section):
 
     command: tuple[str, ...] = Field(min_length=1)
     """Program and arguments; `{question}` in an argument is the task's question, which is on standard input, too."""
-    answer: Literal["output", "reply"] = "output"
-    """The answer: the last line of standard output, or the policy's last reply without a call."""
+    answer: Literal["output", "reply", "reward"] = "output"
+    """The answer: the last line of standard output, or the policy's last reply without a call. `reward`: that reply, and the last line of
+    standard output is the attempt's reward, for the verifier `environment`."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables besides PATH, LANG and those of the endpoint."""
     seconds: PositiveFloat = 600.0

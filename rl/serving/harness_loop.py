@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -195,17 +196,22 @@ class HarnessLoop:
             return StopReason.FAULT, endpoint.fault
         if ran.status is None:
             return StopReason.MAX_SECONDS, None
-        answer = _last_line(ran.output) if self._harness.answer == "output" else _reply(recorder.latest)
+        said = _last_line(ran.output)
+        answer = said if self._harness.answer == "output" else _reply(recorder.latest)
+        reward = _number(said) if self._harness.answer == "reward" else None
         if endpoint.stop is not None and (ran.status or answer is None):
             return endpoint.stop, None
         if ran.status:
             return StopReason.FAULT, f"harness: exit status {ran.status}: {ran.errors.strip()[-300:] or 'it said nothing'}"
         if not sampler.turns:
             return StopReason.FAULT, "harness: the command made no request of the policy"
-        if answer is None and files is None:
+        if self._harness.answer == "reward" and reward is None:
+            return StopReason.FAULT, f"harness: its last line is no reward: {(said or '')[:100]!r}"
+        if answer is None and files is None and reward is None:
             return StopReason.LEFT, None
         action = Action(ANSWER, answer or "")
-        calls.append(call_record(action, await environment.step(action)))
+        step = await environment.step(action)
+        calls.append(call_record(action, step if reward is None else replace(step, reward=reward)))
         return StopReason.ANSWERED, None
 
     def _tools(self, environment: EnvironmentHandle, schemas: Sequence[Schema], calls: list[Call], endpoint: _Endpoint) -> APIRouter:
@@ -259,6 +265,14 @@ def _origins(segments: Sequence[Trajectory]) -> dict[str, Any]:
 
 def _last_line(text: str) -> str | None:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
 
 
 def _reply(turn: Turn | None) -> str | None:

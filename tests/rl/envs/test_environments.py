@@ -26,6 +26,7 @@ from tests.eval.graders.small_repository import FILES, HIDDEN
 from tests.eval.graders.small_repository import TASK as REPAIR
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.envs.test_agentgym import Counting
+from tests.rl.envs.test_openenv import Imitation
 from tests.rl.http_server import served
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -95,19 +96,23 @@ def beginnings(tmp_path: Path) -> Iterator[dict[str, tuple[dict[str, Any], dict[
     """The options that an environment wants to begin a trajectory, and the provenance of its task, where it wants any."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "tools.toml").write_text('[tools.work_out]\nfunction = "rl.envs.code:calculate"')
-    with served(Counting(SERVICES["textcraft"], shows_at_reset=True).application) as url:
+    with (
+        served(Counting(SERVICES["textcraft"], shows_at_reset=True).application) as url,
+        served(Imitation().application) as sessions,
+    ):
         yield {
             "tools": ({"file": tmp_path / "tools.toml"}, {}),
             "retrieve": ({"url": url}, {}),
             "tool_world": ({}, next(generate_tasks(1, seed=11)).provenance),
             "judge": ({"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": 1}, "drafts": 1}, {}),
+            "openenv": ({"url": sessions}, {"reset": {"start": 5}}),
             "agentgym": ({"url": url, "service": "textcraft"}, {"item": 5}),
             "repository": ({"folder": tmp_path}, write_shop(tmp_path)),
             "harbor": ({"folder": tmp_path}, {"snapshot": "shop", "workdir": "/app", "variables": {}}),
         }
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
+@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"none"}))
 async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_beginning(
     name: str, beginnings: dict[str, tuple[dict[str, Any], dict[str, Any]]]
 ) -> None:
@@ -118,6 +123,7 @@ async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_begi
     assert isinstance(environment, ToolEnvironment)
     first = await environment.reset(Task("t", name, "?", (), provenance=provenance), 0)
     assert first.tools == tuple(environment.schemas) != ()
+    await environment.close()
 
 
 def test_an_entry_point_that_two_packages_claim_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""Agents of others, unchanged, as harnesses: smolagents, openai-agents, mini-swe-agent. `HARNESS_PYTHON` is a Python that has them."""
+"""Agents and environments of others, unchanged, as harnesses: smolagents, openai-agents, mini-swe-agent, verifiers.
+
+`HARNESS_PYTHON` is a Python that has them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from eval.graders.state import EnvironmentReward
+from rl.envs.tool_use import ToolEnvironment
 from tests.rl.serving.stated import Stated
 from tests.rl.serving.test_harness_loop import LIMITS, run
-from warehouse.records import StopReason
+from warehouse.records import Outcome, StopReason, Task
 
 PYTHON = os.environ.get("HARNESS_PYTHON", sys.executable)
+EXAMPLE = Path(__file__).parents[3] / "examples" / "verifiers"
 WIDE = LIMITS.model_copy(update={"max_context_tokens": 60_000, "max_action_tokens": 400})
 SMOLAGENTS = """
 import os, sys
@@ -119,3 +125,48 @@ def test_agents_of_others_are_recorded_as_sampled(
     assert sorted(made.context_of(turn.index) for turn in made.turns) == sorted(engine.contexts)
     assert made.provenance["contexts"] == contexts, "in the order in which they ended"
     assert (made.provenance["rerendered_tokens"] > 0) == (package == "smolagents"), "it writes its calls into the replies that it repeats"
+
+
+TASKSET = """
+import verifiers.v1 as vf
+
+class Words(vf.TaskData):
+    answer: str
+
+class Reverse(vf.Task[Words]):
+    @vf.reward
+    async def same(self, trace) -> float:
+        return float(trace.last_reply.strip() == self.data.answer)
+
+    @vf.reward(weight=0.5)
+    async def short(self, trace) -> float:
+        return float(len(trace.last_reply) < 20)
+
+class Reversals(vf.Taskset[Reverse, vf.TasksetConfig]):
+    def load(self):
+        for words in ("one two", "red blue green"):
+            yield Reverse(Words(prompt=f"Reverse: {words}", answer=" ".join(reversed(words.split()))), self.config.task)
+
+__all__ = ["Reversals"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reply", "reward"), [("green blue red", 1.5), ("red", 0.5)])
+def test_a_taskset_of_verifiers_plays_and_pays(tmp_path: Path, reply: str, reward: float) -> None:
+    if subprocess.run([PYTHON, "-c", "import verifiers.v1"], capture_output=True).returncode:
+        pytest.skip(f"{PYTHON} has no verifiers: set HARNESS_PYTHON")
+    (tmp_path / "reversals.py").write_text(TASKSET)
+    passed = {name: os.environ[name] for name in os.environ if name.startswith(("UV_", "PIP_", "SSL_", "HTTP"))}
+    variables = {"PYTHONPATH": str(tmp_path), "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **passed}
+    tasks = [PYTHON, str(EXAMPLE / "tasks.py"), "reversals"]
+    listed = subprocess.run(tasks, env={**os.environ, **variables}, capture_output=True, text=True, check=True).stdout
+    row = json.loads(listed.splitlines()[1])
+    more = {"task": Task(f"words-{row['id']}", "none", row["question"], ()), "answer": "reward", "variables": variables}
+    engine, script = Stated(reply), (EXAMPLE / "play.py").read_text().replace("sys.argv[1]", "'reversals'")
+    made = run(tmp_path, engine, script, ToolEnvironment({}), limits=WIDE, bare=True, python=PYTHON, **more)
+    assert made.error is None
+    assert (made.answer, made.turns[-1].reward) == (reply, reward)
+    score = EnvironmentReward().verify(more["task"], made)
+    assert (score.value, score.verdict) == (reward, Outcome.SUCCESS if reward >= 1 else Outcome.FAILURE)
+    assert [made.context_of(turn.index) for turn in made.turns] == engine.contexts

@@ -95,6 +95,25 @@ def test_a_command_that_uses_the_environments_tools_is_one_context(tmp_path: Pat
     assert {(one.temperature, one.max_tokens) for one in engine.samplings} == {(1.0, 200)}, "sampling is the rollout's"
 
 
+@pytest.mark.parametrize(
+    ("printed", "reward", "error"),
+    [
+        ("0.25", 0.25, None),
+        ("42", 42.0, None),
+        ("nan", None, "its last line is no reward"),
+        ("It is 42.", None, "its last line is no reward"),
+    ],
+)
+def test_the_last_line_of_a_command_is_the_reward_where_it_shall_be(
+    tmp_path: Path, printed: str, reward: float | None, error: str | None
+) -> None:
+    made = run(tmp_path, Stated("It is 42."), f"work(user(question)); print({printed!r})", answer="reward")
+    if error is None:
+        assert (made.error, made.answer, made.turns[-1].reward) == (None, "It is 42.", reward)
+    else:
+        assert made.error is not None and error in made.error and made.stop_reason is StopReason.FAULT
+
+
 SEVERAL = {
     "a sub-agent": ("helped = ask(user('help')).content; print(work(user(question + helped)))", ("six", "42"), "does_not_extend"),
     "a compaction": ("one = ask(user(question)); print(ask(user('In short: ' + one.content)).content)", ("long", "42"), "does_not_extend"),
