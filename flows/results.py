@@ -18,6 +18,7 @@ from eval.statistics import PairedTest, SignFlips, paired_test
 from flows.lakes import champion_of
 from flows.plan import policy_id
 from flows.screen import Screen
+from rl.terminal import bar
 from warehouse import Failure, Lake, Outcome, Score, Trajectory
 
 Solved = Mapping[Any, float]
@@ -173,14 +174,8 @@ def rise(wheel: Sequence[Standing]) -> list[str]:
         return []
     change = gain(ends[0], ends[-1])
     verb = {"better": "rose", "worse": "fell", "open": "did not change significantly"}[change.verdict]
-    bars = [f"iteration {each.turn}  {bar(each.success)} {percent(each.success)}" for each in ends]
+    bars = [f"iteration {each.turn}  {bar(each.success, _BAR)} {percent(each.success)}" for each in ends]
     return [f"Success {verb} from iteration {ends[0].turn} to iteration {ends[-1].turn}: {in_words(change)}.", *bars]
-
-
-def bar(share: float) -> str:
-    """Return a share as a bar of blocks, right-padded to the width of 1."""
-    eighths = round(8 * _BAR * share)
-    return ("█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]).ljust(_BAR, "░")
 
 
 def harm(wheel: Sequence[Standing]) -> list[str]:

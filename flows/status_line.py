@@ -7,7 +7,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from rl.terminal import in_line
+from rl.terminal import bar, in_line
 
 if TYPE_CHECKING:
     from flows.operations.control import StageProgress
@@ -54,13 +54,12 @@ def show_status(stage: StageProgress | None) -> None:
 def line(stage: StageProgress, now: float) -> str:
     from flows.operations.control import position  # imports Pydantic: only while a stage runs
 
-    return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")
+    return in_line(f"{progress_bar(stage, now)}  {stage.run}: {position(stage)}")
 
 
-def bar(stage: StageProgress, now: float) -> str:
+def progress_bar(stage: StageProgress, now: float) -> str:
     """A progress bar, or a moving mark if the total is unknown."""
     if stage.steps:
-        done = WIDTH * min(stage.step or 0, stage.steps) // stage.steps
-        return "█" * done + "░" * (WIDTH - done)
+        return bar(min(stage.step or 0, stage.steps) / stage.steps, WIDTH)
     place = int(now) % WIDTH
     return "░" * place + "█" + "░" * (WIDTH - place - 1)

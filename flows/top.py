@@ -23,7 +23,7 @@ from flows.lakes import open_lake
 from flows.operations.control import ControlState, Progress, StageProgress, position, read_progress
 from flows.plan import Step, gate_id, steps
 from flows.screen import Screen
-from flows.status_line import bar
+from flows.status_line import progress_bar
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
 from rl.supervised.config import SupervisedConfig
@@ -329,7 +329,7 @@ def _stage(state: State) -> Table:
     assert stage is not None
     table = Table.grid(padding=(0, 2))
     left = "" if stage.step is None else f"left: {_left(state.left)}"
-    table.add_row(Text(stage.run, "bold cyan"), Text(position(stage)), Text(bar(stage, state.now)), Text(left))
+    table.add_row(Text(stage.run, "bold cyan"), Text(position(stage)), Text(progress_bar(stage, state.now)), Text(left))
     return table
 
 

@@ -1,4 +1,4 @@
-"""What a terminal needs: interrupts, and untrusted text printed safely.
+"""What a terminal needs: interrupts, bars, and untrusted text printed safely.
 
 Control characters, escape sequences, and Unicode direction and zero-width marks appear as escapes. JSON and CSV output is not affected.
 """
@@ -38,6 +38,12 @@ def _escaped(one: str) -> str:
         return _NAMED[one]
     code = ord(one)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def bar(share: float, width: int) -> str:
+    """A share as a bar of blocks in `width` characters."""
+    eighths = round(8 * width * share)
+    return ("█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]).ljust(width, "░")
 
 
 class Interrupts:

@@ -1,4 +1,4 @@
-"""The projects in examples/, each run as its own page says, command by command, in a copy of its folder."""
+"""The projects in examples/ that have a profile, each run as its own page says, command by command, in a copy of its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commands_of(page: Path) -> list[list[str]]:
     return [[*PROGRAMS[line[0]], *line[1:]] for line in lines if line]
 
 
-@pytest.mark.parametrize("name", sorted(page.parent.name for page in EXAMPLES.glob("*/README.md")))
+@pytest.mark.parametrize("name", sorted(profile.parent.name for profile in EXAMPLES.glob("*/profile.toml")))
 def test_an_example_runs_as_its_page_says_and_its_policy_learns(name: str, tmp_path: Path) -> None:
     if name in SANDBOXED and not isolation().granted:
         pytest.skip(f"no sandbox here: {isolation().detail}")
