@@ -152,11 +152,8 @@ def traces(
 
     headers = headers_of(header or ())
     with open_lake(home) as lake:
-        if follow:
-            trajectories, spans = follow_traces(lake, to, where, limit, headers, every, say)
-        else:
-            trajectories, spans = send_traces(lake, to, where, limit, headers)
-    say(f"{trajectories} trajectories, {spans} spans, to {to}")
+        sent = follow_traces(lake, to, where, limit, headers, every, say) if follow else send_traces(lake, to, where, limit, headers)
+    say(f"{sent}, to {to}")
 
 
 def report(

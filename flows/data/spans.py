@@ -16,6 +16,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -52,11 +53,28 @@ SCOPE = InstrumentationScope(HARNESS)
 RESOURCE = Resource({"service.name": HARNESS})
 
 Attributes = dict[str, str | int | float | bool | None]
-Send = Callable[[Sequence[ReadableSpan]], None]
+Send = Callable[[Iterable[ReadableSpan]], int]
+"""Sends spans and returns their number. Raises RequestError."""
 
 
-def send_traces(lake: Lake, to: str, where: str, limit: int, headers: Mapping[str, str]) -> tuple[int, int]:
-    """Send traces of at most `limit` trajectories that match the SQL condition `where`. Return the numbers of trajectories and spans.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Numbers of trajectories and spans that were sent, and of trajectories left out because the lake does not have their task."""
+
+    trajectories: int = 0
+    spans: int = 0
+    left_out: int = 0
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.trajectories + other.trajectories, self.spans + other.spans, self.left_out + other.left_out)
+
+    def __str__(self) -> str:
+        missing = f", {self.left_out} left out: their task is not in the lake" if self.left_out else ""
+        return f"{self.trajectories} trajectories, {self.spans} spans{missing}"
+
+
+def send_traces(lake: Lake, to: str, where: str, limit: int, headers: Mapping[str, str]) -> Sent:
+    """Send traces of at most `limit` trajectories that match the SQL condition `where`.
 
     `to` is a collector's address, `http://host:port/v1/traces`, or a file that ends in `.jsonl`; `headers` go with each request.
 
@@ -64,48 +82,52 @@ def send_traces(lake: Lake, to: str, where: str, limit: int, headers: Mapping[st
         RequestError: `to` is neither, no trajectory matches, or the collector does not accept the spans.
     """
     at = lake.snapshot()
-    trajectories, spans = _traces(lake, at, chosen_ids(lake, where, limit, at))
+    ids = chosen_ids(lake, where, limit, at)
     if to.endswith(".jsonl") and not _is_address(to):
-        with drafted(Path(to)) as draft:
-            draft.write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
-    else:
-        with _collector(to, headers) as send:
-            send(spans)
-    return trajectories, len(spans)
+        with drafted(Path(to)) as draft, draft.open("w", encoding="utf-8") as file:
+            return _send(lake, at, ids, lambda spans: sum(bool(file.write(f"{span.to_json(indent=None)}\n")) for span in spans))
+    with _collector(to, headers) as send:
+        return _send(lake, at, ids, send)
 
 
 def follow_traces(
     lake: Lake, to: str, where: str, limit: int, headers: Mapping[str, str], every: float, say: Callable[[str], None]
-) -> tuple[int, int]:
+) -> Sent:
     """Send trajectories that match `where` as they are written, until Ctrl-C; those that are there already come first.
 
     The lake is read every `every` seconds, at most `limit` trajectories at a time. Traces that the collector did not accept are sent again
-    at the next look. Returns the numbers of trajectories and spans.
+    at the next look.
 
     Raises:
         RequestError: `to` is no address, or `where` is not a condition.
     """
-    sent: set[str] = set()
-    spans_sent = 0
+    done: set[str] = set()
+    total = Sent()
     interrupts = Interrupts(signal.SIGINT)
     with _collector(to, headers) as send:
         while not interrupts.wait(0):
             at = lake.snapshot()
-            new = [each for each in chosen_ids(lake, where, at=at, some=False) if each not in sent][:limit]
-            _, spans = _traces(lake, at, new)
+            new = [each for each in chosen_ids(lake, where, at=at, some=False) if each not in done][:limit]
             try:
-                send(spans)
+                sent = _send(lake, at, new, send)
             except RequestError as error:
                 say(f"{len(new)} trajectories wait: {error}")
             else:
-                sent.update(new)
-                spans_sent += len(spans)
+                done.update(new)
+                total += sent
                 if new:
-                    say(f"{len(new)} trajectories, {len(spans)} spans, to {to}")
+                    say(f"{sent}, to {to}")
                     continue
             if interrupts.wait(every):
                 break
-    return len(sent), spans_sent
+    return total
+
+
+def _send(lake: Lake, at: int, ids: Sequence[str], send: Send) -> Sent:
+    failures: list[Failure] = []
+    conversations = selection(lake, at, None).conversations(failures, ids)
+    spans = send(span for each in conversations for span in spans_of(each))
+    return Sent(len(ids) - len(failures), spans, len(failures))
 
 
 def headers_of(given: Sequence[str]) -> dict[str, str]:
@@ -117,12 +139,6 @@ def headers_of(given: Sequence[str]) -> dict[str, str]:
             raise RequestError(f"--header {each!r:.100} is not NAME=VALUE: write for example x-mlflow-experiment-id=1.")
         headers[name.lower()] = value
     return headers
-
-
-def _traces(lake: Lake, at: int, ids: Sequence[str]) -> tuple[int, list[ReadableSpan]]:
-    failures: list[Failure] = []
-    traces = [spans_of(each) for each in selection(lake, at, None).conversations(failures, ids)]
-    return len(traces), [span for trace in traces for span in trace]
 
 
 def _is_address(to: str) -> bool:
@@ -141,13 +157,16 @@ def _collector(to: str, headers: Mapping[str, str]) -> Iterator[Send]:
 
     told = _Told()
 
-    def send(spans: Sequence[ReadableSpan]) -> None:
-        if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
-            raise RequestError(
-                f"{to} did not accept the traces ({told.first:.200}); check that a collector listens there (Phoenix: port 6006, MLflow: "
-                f"port 5000) and that --header or {HEADERS[1]} gives the headers that it requires."
-            )
-        told.first = ""
+    def send(spans: Iterable[ReadableSpan]) -> int:
+        told.first, sent = "", 0
+        for part in _parts(spans):
+            if exporter.export(part) is not SpanExportResult.SUCCESS:
+                raise RequestError(
+                    f"{to} did not accept the traces ({told.first:.200}); check that a collector listens there (Phoenix: port 6006, "
+                    f"MLflow: port 5000) and that --header or {HEADERS[1]} gives the headers that it requires."
+                )
+            sent += len(part)
+        return sent
 
     _LOG.addFilter(told)
     try:

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from flows.data.imports import import_runs
-from flows.data.spans import headers_of, send_traces, spans_of
+from flows.data.spans import Sent, headers_of, send_traces, spans_of
 from synth.conversations import Conversation
 from synth.parts import calls_of, responses_of, thought_of
 from tests.flows.homes import flywheel
@@ -60,7 +60,7 @@ def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
     spans: list[Span] = []
     with Lake(tmp_path) as lake, receiver(read=reader(spans)) as (address, requests):
         lake.add([TASK, run(1, Outcome.SUCCESS), run(2, Outcome.INVALID, "timeout: gone")])
-        assert send_traces(lake, address, "true", 10, {"x-key": "secret"}) == (2, 10)
+        assert send_traces(lake, address, "true", 10, {"x-key": "secret"}) == Sent(2, 10)
         headers = {name.lower(): value for name, value in requests[0][0].items()}
         assert (headers["x-key"], headers["x-mlflow-experiment-id"]) == ("secret", "0")
         first = [span for span in spans if span.trace_id == spans[0].trace_id]
@@ -86,7 +86,9 @@ def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
 
 def test_the_conversations_come_back_through_the_importer(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "home")
-    assert send_traces(lake, str(tmp_path / "spans.jsonl"), "true", 10, {})[0] == 5, "the sixth has no task"
+    sent = send_traces(lake, str(tmp_path / "spans.jsonl"), "true", 10, {})
+    assert (sent.trajectories, sent.left_out) == (5, 1) and "1 left out" in str(sent), "the sixth has no task"
+    assert len((tmp_path / "spans.jsonl").read_text().splitlines()) == sent.spans
     read = import_runs(tmp_path / "spans.jsonl", tmp_path / "other")
     assert (read["format"], read["quarantined"], read["trajectories"]["new"]) == ("otel", 0, 5)
     with Lake(tmp_path / "other") as other:
@@ -175,7 +177,7 @@ def test_viewers_of_others_show_each_span_once(tmp_path: Path, name: str) -> Non
         with Lake(tmp_path / "home") as lake:
             lake.add([TASK, run(1, Outcome.SUCCESS)])
             for _ in range(2):
-                assert send_traces(lake, f"{address}/v1/traces", "true", 10, {}) == (1, 5)
+                assert send_traces(lake, f"{address}/v1/traces", "true", 10, {}) == Sent(1, 5)
         found: list[str] = []
         _until(lambda: found.append(_output(shown, address)) or found[-1].startswith("5 "))
     finally:
