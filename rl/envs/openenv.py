@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -163,6 +164,8 @@ class OpenEnvEnvironment(StatefulEnvironment):
     async def _step(self, action: Mapping[str, Any]) -> Any:
         answer = await self._ask("step", action)
         reward = answer.get("reward")
+        if reward is not None and not (isinstance(reward, int | float) and isfinite(reward)):
+            raise EnvironmentFault(f"{self._server.address} paid {reward!r:.100}, which is no number")
         self._reward, self._done = None if reward is None else float(reward), answer.get("done") is True
         return answer.get("observation")
 
@@ -183,7 +186,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
             raise EnvironmentFault(f"{self._server.address} ended the session: {error}", FaultKind.UNREACHABLE) from error
         try:
             answer = json.loads(received)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         told = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(told, dict):

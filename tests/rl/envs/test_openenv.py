@@ -125,7 +125,11 @@ class Imitation:
                 else:
                     count += by
                     done = count == goal
-                seen = {"observation": {"text": f"The count is {count}."}, "reward": float(done), "done": done}
+                if by == 98:
+                    await websocket.send_text("[" * 100_000)
+                    continue
+                paid: Any = "much" if by == 97 else float(done)
+                seen = {"observation": {"text": f"The count is {count}."}, "reward": paid, "done": done}
                 await websocket.send_json({"type": "observation", "data": seen})
         except WebSocketDisconnect:
             self.sessions -= 1
@@ -244,3 +248,13 @@ async def test_a_server_that_fails_or_is_gone_is_a_fault(kind: str) -> None:
     with pytest.raises(EnvironmentFault) as fault:
         await opened(url).reset(TASK, 0)
     assert fault.value.kind is FaultKind.UNREACHABLE
+
+
+@pytest.mark.parametrize(("by", "reason"), [(97, "paid 'much', which is no number"), (98, "in an unknown form")])
+async def test_what_a_server_may_not_say_is_a_fault(by: int, reason: str) -> None:
+    with server("imitation") as url:
+        playing = opened(url)
+        await playing.reset(TASK, 0)
+        with pytest.raises(EnvironmentFault, match=reason):
+            await playing.step(Action("act", f'{{"by": {by}}}'))
+        await playing.close()
