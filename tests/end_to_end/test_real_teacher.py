@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 SIZES = (
     "corpus.kind=files",
     'wheel.stages=["cpt", "sft", "rl"]',
+    'cpt.from=["fas", "has"]',
     "synth.webshaper.counts={1=2}",
     "synth.demonstration_questions.counts={1=2}",
     'synth.rewording={relations="words", variants=1}',
@@ -62,11 +63,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = (f"corpus.path={corpus}", f"policy.path={model}", f"synth.teacher.path={model}")
     world = f'synth.tool_worlds={{descriptions=["{folder / "library.md"}"], tools=2, records=2, tasks=2, max_tokens=100}}'
     settings = [word for setting in (*places, *SIZES, world) for word in ("--set", setting)]
-    for command in (("synth",), ("synth", "has"), ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--horizon", "1")):
-        done = flywheel(*command, "--home", str(home), *(("--profile", "smollm2", *settings) if command == ("synth",) else ()))
+    imported_runs(home)
+    for command in (
+        ("synth", "--profile", "smollm2", *settings),
+        ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--horizon", "1"),
+    ):
+        done = flywheel(*command, "--home", str(home))
         assert done.returncode in (0, 2), done.stderr[-3000:]  # 2: nothing is left of what was asked for
-        if command == ("synth",):
-            imported_runs(home)
     return home
 
 
