@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from urllib.request import urlopen
 
 
 def free_port() -> int:
@@ -10,3 +11,12 @@ def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there."""
+    try:
+        with urlopen(url, timeout=10):
+            return True
+    except OSError:
+        return False

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -26,7 +25,7 @@ from synth.parts import calls_of, responses_of, thought_of
 from tests.flows.homes import flywheel
 from tests.flows.operations.test_events import receiver
 from tests.flows.test_trajectory_exports import BOTH, RUNS, make_lake
-from tests.ports import free_port
+from tests.ports import answers, free_port
 from warehouse import Lake, Outcome, RequestError, StopReason, Task, Trajectory, Turn
 from warehouse.importers.schemas import schemas_of
 from warehouse.records import Call
@@ -173,7 +172,7 @@ def test_viewers_of_others_show_each_span_once(tmp_path: Path, name: str) -> Non
             [str(bin_ / program), *arguments], stdout=log, stderr=log, env={**os.environ, **variables}, start_new_session=True
         )
     try:
-        _until(lambda: _answers(address), seconds=300)
+        _until(lambda: answers(address), seconds=300)
         with Lake(tmp_path / "home") as lake:
             lake.add([TASK, run(1, Outcome.SUCCESS)])
             for _ in range(2):
@@ -184,14 +183,6 @@ def test_viewers_of_others_show_each_span_once(tmp_path: Path, name: str) -> Non
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=60)
     assert found[-1] == ("5 12" if name == "mlflow" else "5 7"), "2 and 6 tokens read, 3 and 1 written"
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urlopen(address, timeout=10):
-            return True
-    except OSError:
-        return False
 
 
 def _output(program: str, address: str) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
@@ -23,7 +22,7 @@ from rl.envs import openenv
 from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.envs.openenv import OpenEnvEnvironment, create
 from rl.renderers.base import Action
-from tests.ports import free_port
+from tests.ports import answers, free_port
 from tests.rl.http_server import served
 from warehouse.records import Task
 
@@ -148,21 +147,13 @@ def server(kind: str) -> Iterator[str]:
     process = subprocess.Popen([PYTHON, "-c", SCRIPT, str(port), kind])
     try:
         deadline = time.monotonic() + 120
-        while not _answers(f"http://127.0.0.1:{port}/health"):
+        while not answers(f"http://127.0.0.1:{port}/health"):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.2)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def opened(url: str) -> OpenEnvEnvironment:
