@@ -19,7 +19,6 @@ from importlib.metadata import version
 from math import isfinite
 from typing import Any
 
-from rl.call_arguments import as_object, parameters_of
 from rl.renderers.base import NotExpressible, Schema, named_arguments
 from synth.parts import responses_of, thought_of, untagged
 from warehouse.digests import digest
@@ -110,8 +109,8 @@ def _logprobs(turn: Turn) -> list[float]:
 def _named(call: _Call, tools: Sequence[Schema]) -> Document | None:
     """Arguments by name; None if they have no names."""
     try:
-        return as_object(call.arguments, parameters_of(call.tool, tools))
-    except ValueError:
+        return named_arguments(call.tool, call.arguments, tools)
+    except NotExpressible:
         return None
 
 
@@ -323,11 +322,11 @@ def chats_of(conversation: Conversation) -> Iterator[tuple[Turn, list[Document] 
 
     The messages are None after the history was rewritten, since the lake has its token ids only.
     """
-    before: list[Document] | None = [{"role": one["role"], "parts": [_text_part(one["content"])]} for one in _prompt(conversation)]
+    before: list[Document] | None = [text_message(one["role"], one["content"]) for one in _prompt(conversation)]
     for step in _steps(conversation.run):
         before = None if step.turn.context_ids else before
         thought = [{"type": "reasoning", "content": step.thought}] if step.thought else []
-        text = [_text_part(step.text)] if step.text else []
+        text = text_message("assistant", step.text)["parts"] if step.text else []
         calls = [_call_part(call, conversation.tools) for call in step.calls]
         said = {"role": "assistant", "parts": [*thought, *text, *calls]}
         yield step.turn, before, said
@@ -335,8 +334,9 @@ def chats_of(conversation: Conversation) -> Iterator[tuple[Turn, list[Document] 
             before = [*before, said, *(_response_parts(call, text) for call, text in step.results)]
 
 
-def _text_part(text: str) -> Document:
-    return {"type": "text", "content": text}
+def text_message(role: str, text: str) -> Document:
+    """A message of text in OpenTelemetry's form."""
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
 def _call_part(call: _Call, tools: Sequence[Schema]) -> Document:
@@ -346,5 +346,5 @@ def _call_part(call: _Call, tools: Sequence[Schema]) -> Document:
 
 def _response_parts(call: _Call | None, text: str) -> Document:
     if call is None:
-        return {"role": "user", "parts": [_text_part(text)]}
+        return text_message("user", text)
     return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call.id, "response": text}]}

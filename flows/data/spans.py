@@ -32,7 +32,7 @@ from opentelemetry.util.re import parse_env_headers
 from flows.data.exports import selection
 from flows.data.trajectories import chosen_ids
 from rl.terminal import Interrupts
-from synth.conversations import HARNESS, Conversation, Document, chats_of
+from synth.conversations import HARNESS, Conversation, Document, chats_of, text_message
 from warehouse import Failure, Lake
 from warehouse.digests import digest
 from warehouse.drafts import drafted
@@ -108,14 +108,14 @@ def follow_traces(
         while not interrupts.wait(0):
             at = lake.snapshot()
             new = [each for each in chosen_ids(lake, where, at=at, some=False) if each not in done][:limit]
-            try:
-                sent = _send(lake, at, new, send)
-            except RequestError as error:
-                say(f"{len(new)} trajectories wait: {error}")
-            else:
-                done.update(new)
-                total += sent
-                if new:
+            if new:
+                try:
+                    sent = _send(lake, at, new, send)
+                except RequestError as error:
+                    say(f"{len(new)} trajectories wait: {error}")
+                else:
+                    done.update(new)
+                    total += sent
                     say(f"{sent}, to {to}")
                     continue
             if interrupts.wait(every):
@@ -154,7 +154,6 @@ def _collector(to: str, headers: Mapping[str, str]) -> Iterator[Send]:
         )
     own = parse_env_headers(next((os.environ[name] for name in HEADERS if os.environ.get(name)), ""), liberal=True)
     exporter = OTLPSpanExporter(endpoint=to, headers={MLFLOW_EXPERIMENT: "0", **own, **headers}, timeout=30)
-
     told = _Told()
 
     def send(spans: Iterable[ReadableSpan]) -> int:
@@ -238,12 +237,11 @@ def _shared(run: Trajectory, operation: str, kind: str) -> Attributes:
 
 def _agent_attributes(conversation: Conversation) -> Attributes:
     run, question = conversation.run, conversation.task.question
-    answered = [] if run.answer is None else [{"role": "assistant", "parts": [{"type": "text", "content": run.answer}]}]
     return {
         **_shared(run, "invoke_agent", "AGENT"),
         "gen_ai.request.model": run.policy,
-        "gen_ai.input.messages": _json([{"role": "user", "parts": [{"type": "text", "content": question}]}]),
-        "gen_ai.output.messages": _json(answered) if answered else None,
+        "gen_ai.input.messages": _json([text_message("user", question)]),
+        "gen_ai.output.messages": None if run.answer is None else _json([text_message("assistant", run.answer)]),
         "input.value": question,
         "output.value": run.answer,
         **{f"flywheel.{name}": value for name, value in conversation.about.items() if not isinstance(value, list)},

@@ -35,7 +35,7 @@ class Service:
     """Client of one server with its connections, shared by the environments of a worker."""
 
     def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None, try_seconds: float = TRY_SECONDS) -> None:
-        self._url = options.url.rstrip("/")
+        self.url = options.url.rstrip("/")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         self._client = httpx.AsyncClient(timeout=try_seconds, limits=limits, headers=headers, trust_env=False)
 
@@ -57,7 +57,7 @@ class Service:
                 await asyncio.sleep(wait)
                 wait *= 2
             try:
-                response = await self._client.request(method, self._url + path, **arguments)
+                response = await self._client.request(method, self.url + path, **arguments)
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__} {error}".strip()
                 if not repeatable and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
@@ -66,7 +66,7 @@ class Service:
             if response.status_code not in OVERLOADED:
                 return self._read(response)
             reason = f"status {response.status_code}"
-        raise EnvironmentFault(f"{self._url}{path} does not answer: {reason}", FaultKind.UNREACHABLE)
+        raise EnvironmentFault(f"{self.url}{path} does not answer: {reason}", FaultKind.UNREACHABLE)
 
     def _read(self, response: httpx.Response) -> Any:
         if response.is_error:

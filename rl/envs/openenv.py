@@ -54,8 +54,7 @@ class Server(Service):
 
     def __init__(self, options: ServiceOptions) -> None:
         super().__init__(options)
-        self.address = options.url.rstrip("/")
-        self.socket = f"ws{self.address.removeprefix('http')}/ws"
+        self.socket = f"ws{self.url.removeprefix('http')}/ws"
         self._actions: dict[str, Any] | None = None
 
     async def actions(self) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class Server(Service):
         if self._actions is None:
             answer = await self.get("/schema")
             if not isinstance(answer, Mapping) or not isinstance(answer.get("action"), dict):
-                raise EnvironmentFault(f"{self.address}/schema has no schema of actions: is this an OpenEnv server?")
+                raise EnvironmentFault(f"{self.url}/schema has no schema of actions: is this an OpenEnv server?")
             self._actions = answer["action"]
         return self._actions
 
@@ -124,9 +123,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
             except NoFreeSession as error:
                 await self.close()
                 if time.monotonic() + wait > until:
-                    text = (
-                        f"{self._server.address} has no free session ({error}): raise its max_concurrent_envs, or lower rollout.concurrency"
-                    )
+                    text = f"{self._server.url} has no free session ({error}): raise its max_concurrent_envs, or lower rollout.concurrency"
                     raise EnvironmentFault(text, FaultKind.UNREACHABLE) from error
             except (OSError, TimeoutError, WebSocketException) as error:
                 raise EnvironmentFault(f"{self._server.socket} cannot be reached: {error}", FaultKind.UNREACHABLE) from error
@@ -144,7 +141,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
                 RemoteTool(one["name"], str(one["description"]), one["input_schema"], self._caller(one["name"])) for one in listed["tools"]
             ]
         except (TypeError, KeyError) as error:
-            raise EnvironmentFault(f"{self._server.address} does not list its tools: {str(listed)[:200]}") from error
+            raise EnvironmentFault(f"{self._server.url} does not list its tools: {str(listed)[:200]}") from error
 
     async def _act(self, values: Mapping[str, Any]) -> ToolResponse:
         return to_response(_shown(await self._step(dict(values))), CallRules())
@@ -156,7 +153,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
             if isinstance(error := seen.get("error"), Mapping):
                 if error.get("error_type") in _OF_POLICY:
                     raise ToolError(str(error.get("message")))
-                raise EnvironmentFault(f"the tool {name!r} of {self._server.address} failed: {str(error)[:200]}")
+                raise EnvironmentFault(f"the tool {name!r} of {self._server.url} failed: {str(error)[:200]}")
             return to_response(_text_of(seen.get("result")), CallRules())
 
         return call
@@ -165,7 +162,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
         answer = await self._ask("step", action)
         reward = answer.get("reward")
         if reward is not None and not (isinstance(reward, int | float) and isfinite(reward)):
-            raise EnvironmentFault(f"{self._server.address} paid {reward!r:.100}, which is no number")
+            raise EnvironmentFault(f"{self._server.url} paid {reward!r:.100}, which is no number")
         self._reward, self._done = None if reward is None else float(reward), answer.get("done") is True
         return answer.get("observation")
 
@@ -183,14 +180,14 @@ class OpenEnvEnvironment(StatefulEnvironment):
         try:
             received = await self._socket.recv()
         except WebSocketException as error:
-            raise EnvironmentFault(f"{self._server.address} ended the session: {error}", FaultKind.UNREACHABLE) from error
+            raise EnvironmentFault(f"{self._server.url} ended the session: {error}", FaultKind.UNREACHABLE) from error
         try:
             answer = json.loads(received)
         except (ValueError, RecursionError):
             answer = None
         told = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(told, dict):
-            raise EnvironmentFault(f"{self._server.address} answered {kind} in an unknown form: {str(received)[:200]}")
+            raise EnvironmentFault(f"{self._server.url} answered {kind} in an unknown form: {str(received)[:200]}")
         if answer.get("type") != "error":
             return told
         code, message = told.get("code"), str(told.get("message"))[:500]
@@ -198,7 +195,7 @@ class OpenEnvEnvironment(StatefulEnvironment):
             raise NoFreeSession(message)
         if code == "VALIDATION_ERROR" and kind == "step":
             raise ToolError(message)
-        raise EnvironmentFault(f"{self._server.address} answered {kind} with {code}: {message}")
+        raise EnvironmentFault(f"{self._server.url} answered {kind} with {code}: {message}")
 
 
 def _text_of(result: Any) -> Any:
